@@ -40,7 +40,7 @@ async def starts(folder: Path, count: int) -> None:
     wall, cpu = [], []
     for _ in range(count):
         began = time.perf_counter()
-        async with embedded.launch(LaunchContext(model=None, log_dir=folder)) as endpoint:
+        async with embedded.launch(LaunchContext(model=None, log_dir=folder), embedded.EmbeddedOptions()) as endpoint:
             wall.append(time.perf_counter() - began)
             cpu.append(cpu_s(endpoint))
     print(
@@ -80,7 +80,9 @@ async def main(count: int, ready: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         await starts(Path(folder), ready)
         asked = list(islice(problems("test", 1), count))
-        async with embedded.launch(LaunchContext(model=None, log_dir=Path(folder))) as endpoint:
+        async with embedded.launch(
+            LaunchContext(model=None, log_dir=Path(folder)), embedded.EmbeddedOptions()
+        ) as endpoint:
             for in_flight, stream in WAYS:
                 await answers(endpoint, asked, in_flight, stream=stream)
 

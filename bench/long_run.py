@@ -15,10 +15,16 @@ from tool_rows import environment
 IN_FLIGHT = 512
 LIMIT_S = 3600.0
 
+_MAIN = "from serve_eval.cli import main; main()"
 _WITHOUT_ALARM = (
     "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda *given: None; "
-    "from serve_eval.cli import main; main()"
 )
+_OVER_AIOHTTP = (
+    "from serve_eval.client.client import Client; "
+    "from serve_eval.client.aiohttp_transport.transport import AiohttpTransport; "
+    "Client.__init__.__kwdefaults__['transport'] = AiohttpTransport; "
+)
+"""The command has no option for it."""
 
 
 class RunFailed(Exception):
@@ -32,11 +38,14 @@ def long_run(
     *,
     in_flight: int = IN_FLIGHT,
     alarm: bool = True,
+    aiohttp: bool = False,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Asks `count` sums. Raises RunFailed unless all of them were scored, and right."""
+    """Asks `count` sums, over connections of `aiohttp` where that is said. Raises RunFailed unless all of them were
+    scored, and right."""
     own = Path(__file__).parent
-    command = ["-m", "serve_eval"] if alarm else ["-c", _WITHOUT_ALARM]
+    before = (_OVER_AIOHTTP if aiohttp else "") + ("" if alarm else _WITHOUT_ALARM)
+    command = ["-c", before + _MAIN]
     command += ["run", "--include-path", str(own / "include"), "--tasks", "sums", "--set", f"sums.num_samples={count}"]
     command += ["--base-url", server.base_url, "--model", "m", "--no-reference", "--concurrency", str(in_flight)]
     finished = run(

@@ -17,7 +17,7 @@ from pathlib import Path
 from machine import facts
 
 from serve_eval.datasets.generated import write_gsm8k, write_mmlu
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Sample, Spec
 from serve_eval.tasks._mmlu_subjects import SUBJECTS

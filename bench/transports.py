@@ -3,6 +3,8 @@
 Every row runs once per round, in rounds that alternate, and the figures are medians. Client and server have a core
 each. The server sends the first token of a stream as soon as it has the request, so the time to the first token is all
 error: the client's own, its kernel's and that of a busy server. Requests that open connections are left out of it.
+
+Rows of a whole run are `serve-eval run` in a process, from its start to its report: task, journal and scoring with it.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import argparse
 import json
 import statistics
 import sys
+import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from long_run import RunFailed, long_run
 from machine import facts, load
 from processes import run
 from serving import Mode, Server
@@ -31,6 +35,8 @@ CASES: tuple[Case, ...] = (
     ("streams, 10 ms apart", SPACED, 512, 2_048),
 )
 TINY: tuple[Case, ...] = (("whole", AT_ONCE, 4, 16), ("streams", AT_ONCE, 4, 16))
+RUNS: tuple[Case, ...] = (("whole", AT_ONCE, 64, 5_000), ("whole", AT_ONCE, 512, 5_000))
+TINY_RUNS: tuple[Case, ...] = (("whole", AT_ONCE, 4, 60),)
 FIELDS = ("cpu_us", "per_s", "peak_rss_mb", "late_ms")
 
 
@@ -52,9 +58,30 @@ def measure(server: Server, name: str, streamed: bool, in_flight: int, n: int) -
     }
 
 
+def measure_run(server: Server, name: str, in_flight: int, n: int) -> dict[str, float | None]:
+    """Run the whole tool in a process of its own. Exits when a sample is not scored, or not right."""
+    server.reset()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            aiohttp = name == "ours_aiohttp"
+            ended = long_run(server, n, Path(folder) / "run", in_flight=in_flight, aiohttp=aiohttp)
+        except RunFailed as error:
+            sys.exit(f"{name}: {error}")
+    return {
+        "cpu_us": 1e6 * ended.cpu_s / n,
+        "per_s": n / ended.wall_s,
+        "peak_rss_mb": ended.peak_rss_mb,
+        "late_ms": None,
+    }
+
+
+HEADINGS = ["answers", "in flight", "transport", "req/s", "CPU us/request", "peak MB", "error of first token, ms"]
+Found = dict[tuple[int, str], list[dict[str, float | None]]]
+
+
 def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
-    """Return the table, case by case and transport by transport."""
-    found: dict[tuple[int, str], list[dict[str, float | None]]] = {}
+    """Return the rows of the client alone, case by case and transport by transport."""
+    found: Found = {}
     modes = dict.fromkeys(of for _, of, _, _ in cases)
     for number, mode in product(range(rounds), modes):
         names = list(TRANSPORTS) if number % 2 else list(TRANSPORTS)[::-1]
@@ -64,7 +91,32 @@ def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
                     found.setdefault((i, name), []).append(
                         measure(server, name, answers.startswith("streams"), in_flight, n)
                     )
-    lines = [["answers", "in flight", "transport", "req/s", "CPU us/request", "peak MB", "error of first token, ms"]]
+    return _lines(found, cases)
+
+
+def rows_of_runs(rounds: int, cases: Sequence[Case]) -> tuple[list[list[str]], list[str]]:
+    """Return the rows of whole runs, and for each case what aiohttp takes of ours: ratios within the rounds."""
+    found: Found = {}
+    with Server(AT_ONCE) as server:
+        for number, (i, (_, _, in_flight, n)) in product(range(rounds), enumerate(cases)):
+            for name in list(TRANSPORTS) if number % 2 else list(TRANSPORTS)[::-1]:
+                found.setdefault((i, name), []).append(measure_run(server, name, in_flight, n))
+    named = [(f"{answers}, a run of {n}", of, in_flight, n) for answers, of, in_flight, n in cases]
+    ours, other = TRANSPORTS
+    told = []
+    for i, (answers, _, in_flight, _) in enumerate(named):
+        ratios = [_ratios(found[i, other], found[i, ours], field) for field in ("cpu_us", "per_s")]
+        shown = [f"{statistics.median(of):.2f} ({min(of):.2f} to {max(of):.2f})" for of in ratios]
+        told.append(f"{answers}, {in_flight} in flight, aiohttp to ours: CPU {shown[0]}, req/s {shown[1]}")
+    return _lines(found, named), told
+
+
+def _ratios(runs: list[dict[str, float | None]], others: list[dict[str, float | None]], field: str) -> list[float]:
+    return [(run[field] or 0.0) / (other[field] or 1.0) for run, other in zip(runs, others, strict=True)]
+
+
+def _lines(found: Found, cases: Sequence[Case]) -> list[list[str]]:
+    lines = []
     for i, (answers, of, in_flight, _) in enumerate(cases):
         for name, shown in TRANSPORTS.items():
             cpu_us, per_s, peak_mb, late_ms = (_median(found[i, name], field) for field in FIELDS)
@@ -81,12 +133,15 @@ def _median(runs: list[dict[str, float | None]], field: str) -> float | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tiny", action="store_true", help="two small rows once: does it work?")
+    parser.add_argument("--tiny", action="store_true", help="few small rows once: does it work?")
+    parser.add_argument("--runs", action="store_true", help="whole runs alone")
     given = parser.parse_args()
     print(*facts(), sep="\n")
     print(f"medians of {given.rounds} alternating rounds, load average {load()} before\n")
-    lines = rows(given.rounds, TINY if given.tiny else CASES)
-    print("\n".join(f"| {' | '.join(line)} |" for line in [lines[0], ["---"] * len(lines[0]), *lines[1:]]))
+    lines = [] if given.runs else rows(given.rounds, TINY if given.tiny else CASES)
+    of_runs, told = rows_of_runs(given.rounds, TINY_RUNS if given.tiny else RUNS)
+    table = [HEADINGS, ["---"] * len(HEADINGS), *lines, *of_runs]
+    print("\n".join(f"| {' | '.join(line)} |" for line in table), "", *told, f"load average {load()} behind", sep="\n")
 
 
 if __name__ == "__main__":

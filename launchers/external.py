@@ -5,45 +5,54 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from launchers import _meanings
 from launchers._fleet import loading
 from serve_eval.errors import LaunchError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, PerfMetricsFolders, ServerInfo
 
 POLL_S = 0.5
-MEANINGS = _meanings.EXTERNAL
 
 
-def commands(context: LaunchContext, **options: object) -> list[list[str]]:
-    """None: nothing is started."""
+@dataclass(frozen=True, kw_only=True)
+class ExternalOptions:
+    """Choose the endpoint, and the reports on requests to read from a trtllm-serve orchestrator.
+
+    `perf_metrics` needs return_perf_metrics in the orchestrator's file.
+    """
+
+    base_url: Annotated[str, Setting("The address of the endpoint, such as http://localhost:8000/v1.")]
+    ready_timeout_s: Annotated[float, Setting("Seconds to wait until the endpoint answers; 0: do not wait.")] = 0.0
+    perf_metrics: Annotated[bool, Setting("Ask an orchestrator to report how it handled each request.")] = False
+    perf_metrics_dir: Annotated[
+        str | None, Setting("Its perf_metrics_output_dir, as seen from here. Implies perf_metrics.")
+    ] = None
+    request_trace_dir: Annotated[
+        str | None, Setting("Its TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics.")
+    ] = None
+
+
+def commands(context: LaunchContext, options: ExternalOptions) -> list[list[str]]:
+    """Return no command line: nothing is started."""
     return []
 
 
 @asynccontextmanager
-async def launch(
-    context: LaunchContext,
-    *,
-    base_url: str,
-    ready_timeout_s: float = 0.0,
-    perf_metrics: bool = False,
-    perf_metrics_dir: str | None = None,
-    request_trace_dir: str | None = None,
-) -> AsyncIterator[Endpoint]:
-    """Yields the endpoint at `base_url`. With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no
-    longer that it is starting.
+async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncIterator[Endpoint]:
+    """Yield the endpoint at `base_url`.
 
-    `perf_metrics`: an orchestrator of trtllm-serve is asked to tell in its answers how each request went, which needs
-    return_perf_metrics in its file. `perf_metrics_dir` and `request_trace_dir`, which ask for the same, are where its
-    perf_metrics_output_dir and its TRTLLM_REQUEST_TRACE_DIR can be read from here. Raises LaunchError when the time is
-    over, or at once when the address is none.
+    With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no longer that it is starting. Raises
+    LaunchError when the time is over, or at once when the address is none.
     """
-    if ready_timeout_s > 0:
-        await _answering(base_url if "://" in base_url else f"http://{base_url}", ready_timeout_s)
+    base_url, outputs, traces = options.base_url, options.perf_metrics_dir, options.request_trace_dir
+    if options.ready_timeout_s > 0:
+        await _wait_for_answer(base_url if "://" in base_url else f"http://{base_url}", options.ready_timeout_s)
     told = None
-    if perf_metrics or perf_metrics_dir or request_trace_dir:
-        told = PerfMetricsFolders(output_dir=_full(perf_metrics_dir), trace_dir=_full(request_trace_dir))
+    if options.perf_metrics or outputs or traces:
+        told = PerfMetricsFolders(output_dir=_full(outputs), trace_dir=_full(traces))
     yield Endpoint(base_url=base_url, model=context.model, info=ServerInfo(launcher="external", perf_metrics=told))
 
 
@@ -51,7 +60,7 @@ def _full(path: str | None) -> str | None:
     return path and str(Path(path).expanduser())
 
 
-async def _answering(url: str, timeout_s: float) -> None:
+async def _wait_for_answer(url: str, timeout_s: float) -> None:
     import httpx
 
     last: object = None

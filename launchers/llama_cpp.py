@@ -2,101 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from launchers import _meanings
 from launchers._fleet import other_engine
-from launchers._trtllm.command_line import Server, with_defaults, words
+from launchers._options import EngineOptions, ReadyTimeout
+from launchers._trtllm.command_line import Server, words
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
 NAME = "llama_cpp"
 COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.server"}
-MEANINGS = _meanings.LLAMA_CPP
 
 
-def commands(context: LaunchContext, **options: object) -> list[list[str]]:
-    """The command line that `launch` would start with these options, with the environment that it sets."""
-    return [_server(context, with_defaults(launch, options)).line()]
+@dataclass(frozen=True, kw_only=True)
+class LlamaCppOptions(EngineOptions):
+    """Choose the GGUF file, the server that serves it, and how it computes.
+
+    `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python answers one after the
+    other. For `prompt_logprobs` it keeps the logits of the whole context in memory.
+    """
+
+    model: Annotated[str | None, Setting("The GGUF file. Not set: the plan's model is its path.")] = None
+    server: Annotated[
+        Literal["llama-server", "python"],
+        Setting("llama.cpp's own llama-server, or the server of llama-cpp-python."),
+    ] = "llama-server"
+    command: Annotated[
+        str | list[str] | None,
+        Setting(
+            "The executable, or all that stands before the flags. Not set: llama-server, or python3 -m "
+            "llama_cpp.server."
+        ),
+    ] = None
+    context_tokens: Annotated[
+        int | None, Setting("The longest prompt with its answer, in tokens. Not set: that of the model.")
+    ] = None
+    parallel: Annotated[int, Setting("How many requests llama-server works on together.")] = 4
+    threads: Annotated[int | None, Setting("How many threads compute. Not set: the server's own.")] = None
+    gpu_layers: Annotated[int | None, Setting("How many layers lie on the GPU. Not set: the server's own.")] = None
+    prompt_logprobs: Annotated[
+        bool, Setting("The server of llama-cpp-python gives log-probabilities of prompts, which takes memory.")
+    ] = False
+    ready_timeout_s: ReadyTimeout = 600.0
+
+
+def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]]:
+    """Return the command line that `launch` would start with these options, with the environment that it sets."""
+    return [_server(context, options).line()]
 
 
 @asynccontextmanager
-async def launch(
-    context: LaunchContext,
-    *,
-    model: str | None = None,
-    server: Literal["llama-server", "python"] = "llama-server",
-    command: str | list[str] | None = None,
-    context_tokens: int | None = None,
-    parallel: int = 4,
-    threads: int | None = None,
-    gpu_layers: int | None = None,
-    prompt_logprobs: bool = False,
-    gpus: list[int | str] | Literal["auto"] | None = None,
-    env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
-    pass_env: list[str] = [],  # noqa: B006
-    extra_args: list[str] = [],  # noqa: B006
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    ready_timeout_s: float = 600.0,
-    answer_timeout_s: float = 600.0,
-    stop_timeout_s: float = 10.0,
-) -> AsyncIterator[Endpoint]:
-    """Starts the server, waits until it answers a completion, and yields its endpoint.
-
-    `model` is the GGUF file (None: the plan's model is its path). `command` is the executable of llama-server, or what
-    runs the server of llama-cpp-python. `context_tokens` is the longest prompt with its answer (None: that of the
-    model); `parallel` the number of requests that llama-server works on together, each with such a context. The server
-    of llama-cpp-python answers one after the other; `prompt_logprobs` lets it give log-probabilities of prompts, for
-    which it keeps the logits of the whole context in memory. `threads` and `gpu_layers` None: the server's own.
+async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncIterator[Endpoint]:
+    """Start the server, wait until it answers a completion, and yield its endpoint.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
     """
-    # First of all, while the parameters are the only locals: these are the options.
-    options = {name: value for name, value in locals().items() if name != "context"}
     build = partial(_server, context)
-    async with other_engine.launched(build, context, options, launcher=NAME, model=_name(context, model)) as endpoint:
+    name = _name(context, options.model)
+    async with other_engine.launch_engine(build, context, options, launcher=NAME, model=name) as endpoint:
         yield endpoint
 
 
-def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Server:
-    kind, parallel, tokens = options["server"], options["parallel"], options["context_tokens"]
-    for name, least in (("parallel", 1), ("context_tokens", 1), ("threads", 1), ("gpu_layers", 0)):
-        if options[name] is not None and options[name] < least:
-            raise PlanError(f"launcher.{name}: {options[name]} is less than {least}")
+def _server(context: LaunchContext, options: LlamaCppOptions, ports: Sequence[int] | None = None) -> Server:
+    tokens = options.context_tokens
+    for name, value, least in (
+        ("parallel", options.parallel, 1),
+        ("context_tokens", tokens, 1),
+        ("threads", options.threads, 1),
+        ("gpu_layers", options.gpu_layers, 0),
+    ):
+        if value is not None and value < least:
+            raise PlanError(f"launcher.{name}: {value} is less than {least}")
     where = other_engine.place(options, ports)
-    command = words(COMMANDS[kind] if options["command"] is None else options["command"])
-    file = other_engine.loaded(context, options["model"], "a GGUF file")
+    command = words(COMMANDS[options.server] if options.command is None else options.command)
+    file = other_engine.choose_model(context, options.model, "a GGUF file")
     shared: dict[str, object] = {"--model": str(Path(file).expanduser()), "--host": where.host, "--port": where.port}
-    if kind == "python":
+    if options.server == "python":
         flags: dict[str, object] = {
             **shared,
             "--model_alias": _name(context, file),
             "--n_ctx": tokens or 0,
-            "--n_threads": options["threads"],
-            "--n_threads_batch": options["threads"],
-            "--n_gpu_layers": options["gpu_layers"],
+            "--n_threads": options.threads,
+            "--n_threads_batch": options.threads,
+            "--n_gpu_layers": options.gpu_layers,
             # Else a new request ends the streams that are under way.
             "--interrupt_requests": "false",
-            "--logits_all": "true" if options["prompt_logprobs"] else None,
+            "--logits_all": "true" if options.prompt_logprobs else None,
         }
         return other_engine.server(NAME, command, flags, options, where, health="/v1/models")
-    if options["prompt_logprobs"]:
+    if options.prompt_logprobs:
         raise PlanError(
             "launcher.prompt_logprobs: llama-server gives none of prompts", hint="Set launcher.server=python."
         )
     flags = {
         **shared,
         "--alias": _name(context, file),
-        "--parallel": parallel,
+        "--parallel": options.parallel,
         # It is shared among the requests; 0 is the model's own for all of them together.
-        "--ctx-size": tokens * parallel if tokens else None,
-        "--threads": options["threads"],
-        "--n-gpu-layers": options["gpu_layers"],
+        "--ctx-size": tokens * options.parallel if tokens else None,
+        "--threads": options.threads,
+        "--n-gpu-layers": options.gpu_layers,
     }
     return other_engine.server(NAME, command, flags, options, where)
 

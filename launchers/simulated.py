@@ -2,89 +2,66 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
-from launchers import _meanings
 from launchers._process.own_server import check_installed, own_server
-from launchers._simulated.faults import Fault, out_of_range
-from launchers._simulated.prompt_logprobs import Form, Telling
+from launchers._simulated.config import SimulatedBehaviour
 from serve_eval.errors import LaunchError, PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 from serve_eval.schema.prompt_hash import uniform
 
-MEANINGS = _meanings.SIMULATED
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedOptions(SimulatedBehaviour):
+    """Choose the share of right answers and the behaviour of the server.
+
+    `flip_rate` compares two runs that differ in `run` alone.
+    """
+
+    accuracy: Annotated[
+        float | dict[str, float], Setting("The probability of a right answer: one number, or one by task.")
+    ] = 0.75
+    flip_rate: Annotated[
+        float | None,
+        Setting("The share of the prompts that two runs judge differently. Not set: each prompt is drawn alone."),
+    ] = None
 
 
-def commands(context: LaunchContext, **options: object) -> list[list[str]]:
-    """The one command line that `launch` would start with these options. Raises PlanError for one that is out of
-    range or contradicts another, and without what serves it."""
+def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str]]:
+    """Return the one command line that `launch` would start with these options.
+
+    Raises PlanError for one that is out of range or contradicts another, and without what serves it.
+    """
     check_installed("simulated")
-    problems = [f"launcher.simulated.{name} {message}" for name, message in out_of_range(options)]
-    if problems:
+    if problems := [f"launcher.simulated.{name} {message}" for name, message in options.find_problems()]:
         raise PlanError(problems)
-    defaults = {name: parameter.default for name, parameter in inspect.signature(launch).parameters.items()}
-    probability(*({**defaults, **options}[name] for name in ("accuracy", "flip_rate", "seed")))
+    probability(options.accuracy, options.flip_rate, options.seed)
     command = [sys.executable, "-m", "launchers._simulated", "--model", context.model or "simulated"]
     command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
-    for name, value in options.items():
-        if name in ("accuracy", "flip_rate") or value == inspect.signature(launch).parameters[name].default:
-            continue
-        flag = f"--{name.replace('_', '-')}"
-        command += [flag] if value is True else [flag, str(value)]
+    for one in fields(SimulatedBehaviour):
+        if (value := getattr(options, one.name)) != one.default:
+            flag = f"--{one.name.replace('_', '-')}"
+            command += [flag] if value is True else [flag, str(value)]
     return [command]
 
 
 @asynccontextmanager
-async def launch(
-    context: LaunchContext,
-    *,
-    accuracy: float | dict[str, float] = 0.75,
-    flip_rate: float | None = None,
-    seed: int = 0,
-    run: int = 0,
-    varied: bool = False,
-    damage: float = 0.0,
-    latency_s: float = 0.0,
-    latency_jitter_s: float = 0.0,
-    failure_rate: float = 0.0,
-    failure_kind: Fault = "500",
-    failures_per_prompt: int = 0,
-    truncate_rate: float = 0.0,
-    empty_rate: float = 0.0,
-    crash_after: int | None = None,
-    context_tokens: int | None = None,
-    any_model: bool = False,
-    strict_fields: bool = False,
-    no_models: bool = False,
-    no_chat: bool = False,
-    no_completions: bool = False,
-    no_images: bool = False,
-    no_guided: bool = False,
-    no_tools: bool = False,
-    prompt_logprobs: Form = "none",
-    begins_with: str = "",
-    tells_beginning: Telling = "none",
-    puts_beginning: bool = False,
-    tokens_per_step: float | None = None,
-) -> AsyncIterator[Endpoint]:
-    """Starts the simulator on a free port of 127.0.0.1 and yields its endpoint.
+async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIterator[Endpoint]:
+    """Start the simulator on a free port of 127.0.0.1 and yield its endpoint.
 
-    `accuracy` is the probability of a right answer, for all tasks or by task name; `flip_rate` the share of the prompts
-    that are judged differently in two runs that differ in `run` alone (None: every prompt is right with the probability
-    `accuracy`). `damage` is the share of the right answers that are lost. The faults are told in
-    `launchers._simulated.config.SimulatorConfig`. Raises PlanError when an option is out of range or two contradict
-    each other, LaunchError when the server does not start.
+    Raises PlanError when an option is out of range or two contradict each other, LaunchError when the server does not
+    start.
     """
-    # First of all, while the parameters are the only locals: these are the options.
-    options = {name: value for name, value in locals().items() if name != "context"}
     if context.write_answer_file is None:
         raise LaunchError("the simulated endpoint needs the answers of the tasks, and there are none here")
-    [command] = commands(context, **options)
-    chance = probability(accuracy, flip_rate, seed)
+    [command] = commands(context, options)
+    chance = probability(options.accuracy, options.flip_rate, options.seed)
     context.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     context.write_answer_file(_answers(context), chance)
     log_file = context.log_dir / "simulated.log"
@@ -93,11 +70,11 @@ async def launch(
         yield Endpoint(base_url=url, model=context.model or "simulated", info=info)
 
 
-def beginning(
-    *, begins_with: str = "", tells_beginning: Telling = "none", puts_beginning: bool = False, **_: object
-) -> str | bool | None:
+def beginning(options: SimulatedOptions) -> str | bool | None:
     """Return the token that begins a text to the model, which need not run; True where the server puts it there."""
-    return True if puts_beginning else begins_with if tells_beginning != "none" else None
+    if options.puts_beginning:
+        return True
+    return options.begins_with if options.tells_beginning != "none" else None
 
 
 def probability(accuracy: float | dict[str, float], flip_rate: float | None, seed: int) -> Callable[[str, str], float]:

@@ -2,74 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated
 
-from launchers import _meanings
 from launchers._fleet import other_engine
-from launchers._trtllm.command_line import Server, with_defaults, words
+from launchers._options import EngineOptions, ReadyTimeout
+from launchers._trtllm.command_line import Server, words
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
 NAME = "transformers_serve"
-MEANINGS = _meanings.TRANSFORMERS
 
 
-def commands(context: LaunchContext, **options: object) -> list[list[str]]:
-    """The command line that `launch` would start with these options, with the environment that it sets."""
-    return [_server(context, with_defaults(launch, options)).line()]
+@dataclass(frozen=True, kw_only=True)
+class TransformersOptions(EngineOptions):
+    """Choose the model and how it is computed.
+
+    Files of a `model` of the hub may be downloaded. The server answers to that name alone, so that it is the one that
+    is asked for.
+    """
+
+    model: Annotated[str | None, Setting("A folder, or a name of the hub. Not set: the plan's model.")] = None
+    command: Annotated[str | list[str], Setting("What stands before serve.")] = "transformers"
+    device: Annotated[str | None, Setting("The --device, such as cpu or cuda. Not set: the server's own.")] = None
+    dtype: Annotated[str | None, Setting("The --dtype, such as bfloat16. Not set: the server's own.")] = None
+    continuous_batching: Annotated[bool, Setting("Requests are answered together, and not one after the other.")] = (
+        False
+    )
+    threads: Annotated[int | None, Setting("OMP_NUM_THREADS. Not set: as inherited.")] = None
+    ready_timeout_s: ReadyTimeout = 1800.0
+
+
+def commands(context: LaunchContext, options: TransformersOptions) -> list[list[str]]:
+    """Return the command line that `launch` would start with these options, with the environment that it sets."""
+    return [_server(context, options).line()]
 
 
 @asynccontextmanager
-async def launch(
-    context: LaunchContext,
-    *,
-    model: str | None = None,
-    command: str | list[str] = "transformers",
-    device: str | None = None,
-    dtype: str | None = None,
-    continuous_batching: bool = False,
-    threads: int | None = None,
-    gpus: list[int | str] | Literal["auto"] | None = None,
-    env: dict[str, str | None] = {},  # noqa: B006 - shown in lists of options, and never changed
-    pass_env: list[str] = [],  # noqa: B006
-    extra_args: list[str] = [],  # noqa: B006
-    host: str = "127.0.0.1",
-    port: int | None = None,
-    ready_timeout_s: float = 1800.0,
-    answer_timeout_s: float = 600.0,
-    stop_timeout_s: float = 10.0,
-) -> AsyncIterator[Endpoint]:
-    """Starts the server, waits until it answers a completion, and yields its endpoint.
-
-    `model` is a folder, or a name of the hub, whose files it may then download (None: the plan's model). It answers to
-    that name alone, so that it is the one that is asked for. `command` is what stands before `serve`. `device` (cpu,
-    cuda, ...) and `dtype` None: the server's own. `continuous_batching`: else it answers one request after the other.
-    `threads` sets OMP_NUM_THREADS (None: as inherited).
+async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncIterator[Endpoint]:
+    """Start the server, wait until it answers a completion, and yield its endpoint.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
     """
-    # First of all, while the parameters are the only locals: these are the options.
-    options = {name: value for name, value in locals().items() if name != "context"}
     build = partial(_server, context)
-    async with other_engine.launched(build, context, options, launcher=NAME, model=_model(context, model)) as endpoint:
+    name = _model(context, options.model)
+    async with other_engine.launch_engine(build, context, options, launcher=NAME, model=name) as endpoint:
         yield endpoint
 
 
-def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Server:
-    where, threads = other_engine.place(options, ports), options["threads"]
+def _server(context: LaunchContext, options: TransformersOptions, ports: Sequence[int] | None = None) -> Server:
+    where, threads = other_engine.place(options, ports), options.threads
     if threads is not None and threads < 1:
         raise PlanError(f"launcher.threads: {threads} is less than 1")
-    command = [*words(options["command"]), "serve", _model(context, options["model"])]
+    command = [*words(options.command), "serve", _model(context, options.model)]
     flags: dict[str, object] = {
         "--host": where.host,
         "--port": where.port,
-        "--device": options["device"],
-        "--dtype": options["dtype"],
-        "--continuous-batching": options["continuous_batching"],
+        "--device": options.device,
+        "--dtype": options.dtype,
+        "--continuous-batching": options.continuous_batching,
     }
     env = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     return other_engine.server(NAME, command, flags, options, where, env=env)
@@ -77,6 +73,6 @@ def _server(context: LaunchContext, options: Mapping[str, Any], ports: Sequence[
 
 def _model(context: LaunchContext, model: str | None) -> str:
     """A folder by its whole path, else the name as it is."""
-    found = other_engine.loaded(context, model, "a folder, or a model of the hub")
+    found = other_engine.choose_model(context, model, "a folder, or a model of the hub")
     folder = Path(found).expanduser()
     return str(folder.absolute()) if folder.is_dir() else found

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from serve_eval.checks.run import chosen
+from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate as run_plan
 from serve_eval.evaluation.plan.resolve import resolve_address
 from serve_eval.evaluation.trust import to_read
@@ -15,7 +15,7 @@ from serve_eval.schema import Comparison, Plan, Progress, Report, Spec
 from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules, CompareSide
 from serve_eval.workflows.compare.compare import compare as compare_sides
 from serve_eval.workflows.smoke.endpoint import smoke_endpoint
-from serve_eval.workflows.smoke.smoke import Smoke, required
+from serve_eval.workflows.smoke.smoke import Smoke, check_required
 
 
 async def evaluate(
@@ -83,11 +83,11 @@ async def smoke(
     checks in `require`. Raises PlanError for an address or a check that does not exist.
     """
     settings = {"base_url": endpoint} | ({} if model is None else {"model": model})
-    checks = chosen(level)
+    checks = choose_checks(level)
     return await smoke_endpoint(
         resolve_address(settings, environ),
         checks,
-        needed=required(require, checks),
+        needed=check_required(require, checks),
         timeout_s=timeout_s,
         environ=environ,
     )

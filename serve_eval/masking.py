@@ -64,7 +64,7 @@ class Masking:
 
     def text(self, text: str) -> str:
         """A text without the secrets."""
-        if not self._suspected(text):
+        if not self._may_hold_secret(text):
             return text
         pieces, end = [], 0
         for start, stop in self._spans(text):
@@ -72,9 +72,9 @@ class Masking:
             end = stop
         return "".join([*pieces, text[end:]])
 
-    def blanked(self, text: str) -> str:
+    def blank(self, text: str) -> str:
         """A text of the same length, with a star for each character of a secret."""
-        if not self._suspected(text):
+        if not self._may_hold_secret(text):
             return text
         pieces, end = [], 0
         for start, stop in self._spans(text):
@@ -94,7 +94,7 @@ class Masking:
         One without a secret stays as it is, byte for byte."""
         low = body.lower()
         if not any(needle in low for needle in self._raw_needles) and not (
-            self._forms and self._escaped(low.decode("latin-1"))
+            self._forms and self._may_hold_escaped(low.decode("latin-1"))
         ):
             return body
         content = self._json(body)
@@ -143,12 +143,12 @@ class Masking:
         """Whether bytes hold a secret that would be taken out."""
         return self.body(body) != body
 
-    def _suspected(self, text: str) -> bool:
+    def _may_hold_secret(self, text: str) -> bool:
         """Whether a text may hold a secret: what is quick to say of one that does not."""
-        low = _lowered(text)
-        return any(needle in low for needle in self._needles) or (bool(self._forms) and self._escaped(low))
+        low = _lower(text)
+        return any(needle in low for needle in self._needles) or (bool(self._forms) and self._may_hold_escaped(low))
 
-    def _escaped(self, low: str) -> bool:
+    def _may_hold_escaped(self, low: str) -> bool:
         """Whether a text in lower case may hold a secret whose characters are escaped."""
         return (
             "\\u00" in low
@@ -178,7 +178,7 @@ class Masking:
         """Where the secrets stand in a text, in order and apart."""
         found: list[tuple[int, int]] = []
         for told, places in _levels(text):
-            low = _lowered(told)
+            low = _lower(told)
             for form in self._forms:
                 for start, stop in _runs(low, form):
                     found.append((start, stop) if places is None else (places[start], places[stop]))
@@ -208,7 +208,7 @@ def _forms(secret: str) -> Iterator[_Form]:
 
 
 def _cut_anywhere(text: str) -> _Form:
-    low = _lowered(text)
+    low = _lower(text)
     if len(low) < LEAST_CUT:
         return _Form(low, len(low), ((0, low),))
     least = -(-len(low) // 2)
@@ -219,13 +219,13 @@ def _cut_anywhere(text: str) -> _Form:
 
 def _around_the_middle(text: str) -> _Form:
     """Looked for by one window, which every piece of five eighths has: half as much to look for in every answer."""
-    low = _lowered(text)
+    low = _lower(text)
     least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
     window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
     return _Form(low, least, (window,))
 
 
-def _lowered(text: str) -> str:
+def _lower(text: str) -> str:
     """A text in lower case, at its length: only the letters of ASCII have but one."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 

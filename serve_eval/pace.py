@@ -32,7 +32,7 @@ _tell: ContextVar[Tell] = ContextVar("serve_eval.pace", default=_to_nobody)
 
 
 @contextmanager
-def told_to(tell: Tell) -> Iterator[None]:
+def notify_to(tell: Tell) -> Iterator[None]:
     """Have `tell` take the lines of the steps in the block: the command line shows them."""
     token = _tell.set(tell)
     try:

@@ -215,14 +215,14 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | No
         raise _refusal(node, f"{node.value[:50]!r} is not a valid value") from problem
     if isinstance(value, datetime.date):
         return str(node.value)
-    if isinstance(value, int | float) and (surprise := _surprising(node.value)):
+    if isinstance(value, int | float) and (surprise := _explain_surprise(node.value)):
         raise _refusal(node, f"{surprise}, and YAML reads {node.value} as {value}")
     if value is None or isinstance(value, str | int | float):
         return value
     raise _refusal(node, f"the tag {node.tag!r} is not supported")
 
 
-def _surprising(written: str) -> str:
+def _explain_surprise(written: str) -> str:
     """Why a number is another one than most readers would say; empty where it is not."""
     if ":" in written:
         return "digits with a colon are a number to the base 60"

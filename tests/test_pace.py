@@ -29,7 +29,7 @@ Told = list[tuple[str, bool]]
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[Told]:
     said: Told = []
     monkeypatch.setattr(pace, "EVERY", 1)
-    with pace.told_to(lambda line, last: said.append((line, last))):
+    with pace.notify_to(lambda line, last: said.append((line, last))):
         yield said
 
 

@@ -93,7 +93,7 @@ def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Pa
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
     subprocess.run([*pip, str(next(dist.glob("*.whl")))], check=True, timeout=120)
     script = (
-        "from serve_eval.verdicts.references import load, shipped_dir; folder = shipped_dir();"
+        "from serve_eval.verdicts.references import load, find_shipped_dir; folder = find_shipped_dir();"
         "print(folder); print(len(load(folder / 'mmlu.yaml')))"
     )
     done = subprocess.run(

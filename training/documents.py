@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from serve_eval.datasets.passkey_short import hidden
+from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.datasets.word_problems import Problem, problems
 
 Piece = tuple[str, float]
@@ -51,7 +51,7 @@ class Source:
         if kind < drills:
             return self._asked(bare(one), one.solution)
         if kind < drills + others / 2:
-            key = hidden(rng, sentences=rng.randint(2, 40), depth=rng.random())
+            key = hide_key(rng, sentences=rng.randint(2, 40), depth=rng.random())
             return self._asked(key.prompt, f"The pass key is {key.key}.")
         if kind < drills + others:
             return plain([next(self._problems) for _ in range(rng.randint(1, 2))], one.question, one.solution)

@@ -18,7 +18,7 @@ from typing import get_args
 from launchers._embedded.damage import Damage
 from launchers._embedded.model import Model
 from launchers._embedded.tokenizer import Tokenizer
-from serve_eval.datasets.passkey_short import hidden
+from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.datasets.word_problems import problems
 from training.documents import chat, plain
 
@@ -46,7 +46,7 @@ def as_plain(count: int, shots: int) -> list[Asked]:
 def passkeys(count: int) -> list[Asked]:
     """Passkeys under 5 to 40 sentences, as a chat."""
     rng = random.Random(SEED)
-    keys = [hidden(rng, sentences=rng.randint(5, 40), depth=rng.random()) for _ in range(count)]
+    keys = [hide_key(rng, sentences=rng.randint(5, 40), depth=rng.random()) for _ in range(count)]
     return [(chat(key.prompt, "")[0][0], f"{key.key}.") for key in keys]
 
 

@@ -47,7 +47,7 @@ def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> AbstractAsy
 async def _opened(base_url: str, concurrency: int, stream: bool, transport: TransportFactory) -> AsyncIterator[Asker]:
     limits = Limits(concurrency=concurrency, **({"stream": True} if stream else {}))
     endpoint = Endpoint(base_url=base_url, model=MODEL)
-    async with Client(endpoint, limits, transport=transport) as client, client.keeping(_Unheard()):
+    async with Client(endpoint, limits, transport=transport) as client, client.keep_connections(_Unheard()):
         yield Asker(client, stream)
 
 

@@ -10,7 +10,7 @@ from collections import deque
 
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
-from launchers._embedded.sampling import drawn, logprobs_of, told
+from launchers._embedded.sampling import build_token, draw_token, logprobs_of
 from launchers._embedded.tokenizer import Tokenizer
 from launchers._embedded.weights import Array
 from launchers._http.answers import ToldAnswer
@@ -104,16 +104,16 @@ class Engine:
     def _append(self, generation: Generation, logits: Array) -> None:
         """The next token of a sequence, chosen from its logits."""
         wanted = generation.wanted
-        token = drawn(logits, wanted.temperature, wanted.top_p, generation.chance)
+        token = draw_token(logits, wanted.temperature, wanted.top_p, generation.chance)
         if token == self.model.end and not wanted.ignore_end:
             generation.end()
             return
         raw = self.tokenizer.bytes_of(token)
-        text = generation.spoken(b"" if token in self._marks else raw)
+        text = generation.speak(b"" if token in self._marks else raw)
         if wanted.logprobs is None:
             generation.add(ToldAnswer(text, raw, None, token))
         else:
-            generation.add(told(token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of))
+            generation.add(build_token(token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of))
 
     def _tell_prompt(self, generation: Generation, start: int, logits: Array) -> None:
         """What the logits after a chunk of a prompt say of the tokens behind them."""
@@ -125,4 +125,6 @@ class Engine:
         for place, row in enumerate(logprobs_of(logits), start + 1):
             if place < len(ids):
                 text = generation.read(bytes_of(ids[place]), last=place + 1 == len(ids))
-                generation.prompt.append(told(ids[place], text, row, generation.wanted.prompt_logprobs, bytes_of))
+                generation.prompt.append(
+                    build_token(ids[place], text, row, generation.wanted.prompt_logprobs, bytes_of)
+                )

@@ -66,7 +66,7 @@ class Generation:
         """What the bytes of the next token of the prompt add to its text."""
         return self._prompt_decoder.decode(raw, final=last)
 
-    def spoken(self, raw: bytes) -> str:
+    def speak(self, raw: bytes) -> str:
         """What the bytes of the next generated token add to the text."""
         return self._decoder.decode(raw, final=self.steps + 1 >= self.wanted.max_tokens)
 
@@ -110,13 +110,13 @@ class Generation:
         if self.done.is_set():
             self._shown, self._chars = len(self.tokens), len(self.text)
         else:
-            sure = len(self.text) - self._held()
+            sure = len(self.text) - self._count_held()
             while self._shown < len(self.tokens) and self._chars + len(self.tokens[self._shown].text) <= sure:
                 self._chars += len(self.tokens[self._shown].text)
                 self._shown += 1
         return self.text[begin : self._chars], self.tokens[first : self._shown]
 
-    def _held(self) -> int:
+    def _count_held(self) -> int:
         """How much of the end may still become a stop string."""
         stops = self.wanted.stop
         return max(

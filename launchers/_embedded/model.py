@@ -79,7 +79,7 @@ class Model:
             keys[:, start:], values[:, start:] = k.transpose(1, 0, 2), v.transpose(1, 0, 2)
             if layer is self._layers[-1] and not every:
                 x, q, hidden = x[-1:], q[-1:], hidden[-1:]
-            weights, sums = _weighed(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
+            weights, sums = _weigh(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
             x = self._after(x, (weights @ values / sums).transpose(1, 0, 2).reshape(len(x), -1), layer)
         logits = self._logits(x)
         return logits if every else logits[0]
@@ -103,25 +103,25 @@ class Model:
             q, k, v = self._qkv(x, layer, turns)
             cache.keys[number, each, :, at], cache.values[number, each, :, at] = k, v
             scores = (cache.keys[number, :rows, :, :looked] @ q[:rows, :, :, None])[..., 0] + hidden
-            weights, sums = _weighed(scores)
+            weights, sums = _weigh(scores)
             mixed[:rows] = (weights[:, :, None] @ cache.values[number, :rows, :, :looked])[:, :, 0] / sums
             x = self._after(x, mixed.reshape(rows + over, -1), layer)
         return self._logits(x)[:rows]
 
-    def _qkv(self, x: Array, layer: dict[str, Array], turns: NDArray[np.complex64]) -> tuple[Array, Array, Array]:
+    def _qkv(self, states: Array, layer: dict[str, Array], turns: NDArray[np.complex64]) -> tuple[Array, Array, Array]:
         """Queries, keys and values (tokens x heads x size); the first two turned by their positions."""
-        shaped = _product(_normed(x, self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
+        shaped = _product(_normalize(states, self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
         turned = (shaped.view(np.complex64)[:, :2] * turns).view(np.float32)
         return turned[:, 0], turned[:, 1], shaped[:, 2]
 
-    def _after(self, x: Array, mixed: Array, layer: dict[str, Array]) -> Array:
-        x = x + _product(mixed, layer["out"])
-        both = _product(_normed(x, self._eps), layer["gate_up"])
+    def _after(self, states: Array, mixed: Array, layer: dict[str, Array]) -> Array:
+        states = states + _product(mixed, layer["out"])
+        both = _product(_normalize(states, self._eps), layer["gate_up"])
         gate, up = both[:, : both.shape[1] // 2], both[:, both.shape[1] // 2 :]
-        return np.asarray(x + _product(gate / (1 + np.exp(-gate)) * up, layer["down"]))
+        return np.asarray(states + _product(gate / (1 + np.exp(-gate)) * up, layer["down"]))
 
-    def _logits(self, x: Array) -> Array:
-        return _product(_normed(x, self._eps), self._output)
+    def _logits(self, states: Array) -> Array:
+        return _product(_normalize(states, self._eps), self._output)
 
 
 def _check(config: dict[str, Any], folder: Path) -> None:
@@ -144,7 +144,7 @@ def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array
 
     q, k, v = of("self_attn", "q", "k", "v")
     # The scale of attention stands in the queries' weights: one product less per step.
-    q, k = _paired(q / np.float32(size**0.5), size), _paired(k, size)
+    q, k = _pair_halves(q / np.float32(size**0.5), size), _pair_halves(k, size)
     return {
         "qkv": _columns([q, k, v], tensors[f"{prefix}input_layernorm.weight"]),
         "out": _columns(of("self_attn", "o")),
@@ -159,25 +159,25 @@ def _columns(weights: Sequence[Array], norm: Array | None = None) -> Array:
     return np.ascontiguousarray(joined if norm is None else joined * norm[:, None])
 
 
-def _paired(weight: Array, size: int) -> Array:
+def _pair_halves(weight: Array, size: int) -> Array:
     """Llama turns the first half of a head's numbers against the second: brought side by side, each pair is a complex
     number, which is turned by one product."""
     return np.ascontiguousarray(weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)).reshape(weight.shape)
 
 
-def _product(x: Array, weight: Array) -> Array:
+def _product(states: Array, weight: Array) -> Array:
     """Whole tiles one by one, anything else at once."""
-    if len(x) % TILE:
-        return np.asarray(x @ weight)
-    return np.asarray(x.reshape(-1, TILE, x.shape[1]) @ weight).reshape(len(x), -1)
+    if len(states) % TILE:
+        return np.asarray(states @ weight)
+    return np.asarray(states.reshape(-1, TILE, states.shape[1]) @ weight).reshape(len(states), -1)
 
 
-def _normed(x: Array, eps: np.float32) -> Array:
-    squares = np.einsum("ij,ij->i", x, x)[:, None] / np.float32(x.shape[1])
-    return np.asarray(x / np.sqrt(squares + eps))
+def _normalize(states: Array, eps: np.float32) -> Array:
+    squares = np.einsum("ij,ij->i", states, states)[:, None] / np.float32(states.shape[1])
+    return np.asarray(states / np.sqrt(squares + eps))
 
 
-def _weighed(scores: Array) -> tuple[Array, Array]:
+def _weigh(scores: Array) -> tuple[Array, Array]:
     """The weights of attention, in place, and their sums, by which what they give is to be divided."""
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)

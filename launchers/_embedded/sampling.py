@@ -11,7 +11,7 @@ from launchers._embedded.weights import Array
 from launchers._http.answers import ToldAnswer
 
 
-def drawn(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:
+def draw_token(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:
     """The likeliest token without `chance`, else one of the likeliest that have `top_p` together."""
     if chance is None:
         return int(logits.argmax())
@@ -31,7 +31,7 @@ def logprobs_of(logits: Array) -> NDArray[np.float64]:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
-def told(
+def build_token(
     token: int, text: str, logprobs: NDArray[np.float64], alternatives: int, bytes_of: Callable[[int], bytes]
 ) -> ToldAnswer:
     """A token, which adds `text`, with its log-probability and the likeliest ones at its place."""

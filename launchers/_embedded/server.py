@@ -61,7 +61,7 @@ def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: boo
     app.router.add_get("/tokenizer_info", server.tokenizer_info)
     app.router.add_get("/health", _health)
     app.router.add_get("/version", _version)
-    app.cleanup_ctx.append(server.running)
+    app.cleanup_ctx.append(server.run_engines)
     return app
 
 
@@ -76,7 +76,7 @@ class _Server:
         self._models = encode({"object": "list", "data": data})
         self._settings = encode(json_of(folder / CONFIG_FILE))
 
-    async def running(self, app: web.Application) -> AsyncIterator[None]:
+    async def run_engines(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the engines while the application is up. A server whose engine fails ends: nobody would be answered."""
         tasks = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         for task in tasks:
@@ -113,7 +113,7 @@ class _Server:
                 refuse_unknown_fields(body, chat=chat)
             refuse_unserved(body, chat=chat)
             prompts = [await self._ids(ask, prompt) for prompt in ask.prompts]
-            wanted = self._wanted(ask, prompts)
+            wanted = self._list_wanted(ask, prompts)
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
             if ask.stream:
@@ -142,7 +142,7 @@ class _Server:
             raise bad_request("the prompt is empty")
         return ids if ask.truncate is None else ids[-ask.truncate :]
 
-    def _wanted(self, ask: Ask, prompts: Sequence[Sequence[int]]) -> list[Wanted]:
+    def _list_wanted(self, ask: Ask, prompts: Sequence[Sequence[int]]) -> list[Wanted]:
         window = self._engines[ask.model].model.window
         if len(prompts) * ask.n > MOST_CHOICES:
             raise bad_request(
@@ -203,7 +203,7 @@ class _Server:
                     continue
                 if index in unopened:
                     unopened.remove(index)
-                    for event in events.opening(index, self._answer(ask, generation)):
+                    for event in events.begin_choice(index, self._answer(ask, generation)):
                         yield event
                 over = generation.over  # before the news, which are then all there are
                 text, tokens = generation.news()
@@ -212,7 +212,7 @@ class _Server:
                 if over:
                     del left[index]
                     yield events.end(index, self._answer(ask, generation))
-        for event in events.closing(_usage(prompts, generations)):
+        for event in events.finish(_usage(prompts, generations)):
             yield event
 
 

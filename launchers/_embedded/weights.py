@@ -34,11 +34,11 @@ def read(folder: Path, damage: Damage = "none") -> dict[str, Array]:
     tensors = _safetensors(folder / "model.safetensors")
     if damage != "none":
         bits, group = _HOW[damage]
-        tensors = {n: rounded(t, bits, group) if n.endswith("_proj.weight") else t for n, t in tensors.items()}
+        tensors = {n: round_weight(t, bits, group) if n.endswith("_proj.weight") else t for n, t in tensors.items()}
     return tensors
 
 
-def rounded(weight: Array, bits: int, group: int | None) -> Array:
+def round_weight(weight: Array, bits: int, group: int | None) -> Array:
     """A matrix whose every row, or group of columns of it, has 2^bits - 1 evenly spaced values."""
     most = 2 ** (bits - 1) - 1
     rows = weight.reshape(weight.shape[0], -1, group or weight.shape[1])

@@ -18,12 +18,12 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchers._fleet.places import LOOPBACK
 from launchers._logs.causes import Cause, cause
 from launchers._machine import hosts, local_gpus, lock_files, neighbours
 from launchers._machine.local_gpus import Gpu
 from launchers._machine.memory_kills import Kills, kills
 from launchers._machine.neighbours import BACK_S, PAUSE_S
+from launchers._options import LOOPBACK
 from launchers._process import environment
 from launchers._process.server_process import LOG_LINES, ServerProcess, server_process, while_alive
 from launchers._trtllm.command_line import Server
@@ -51,22 +51,22 @@ class Running:
     kills: Kills
     """As they were before it began."""
 
-    def ended(self) -> LaunchError | None:
+    def describe_end(self) -> LaunchError | None:
         """The error that tells of its end; None while it runs."""
         if (code := self.process.exit_code()) is None:
             return None
         how = f"signal {code - 128}" if code > 128 else f"signal {-code}" if code < 0 else f"exit code {code}"
         error = self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
         if how == "signal 9":
-            error.hint = f"{self._killed()} {error.hint}"
+            error.hint = f"{self._describe_kill()} {error.hint}"
         return error
 
-    def _killed(self) -> str:
+    def _describe_kill(self) -> str:
         """Say what is known of a death by SIGKILL: want of main memory is blamed only where something tells of it."""
         now = kills()
         if self.server.here and (told := now.since(self.kills)):
             return told
-        if self.server.here and now.known():
+        if self.server.here and now.is_known():
             return (
                 "Something sent SIGKILL, not the kernel for want of main memory: a person, a job's limit, a watchdog."
             )
@@ -98,7 +98,7 @@ async def fleet(
     servers: Sequence[Server],
     *,
     log_dir: Path,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
     stop_timeout_s: float,
     environ: Mapping[str, str] = os.environ,
     held: Mapping[str, int] | None = None,
@@ -125,17 +125,17 @@ async def fleet(
     names = {gpu.lock: f"GPU {gpu.number}" for gpu in gpus}
     ports = [server.place.port for server in local if server.place.port]  # 0: it finds one itself
     things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
-    with lock_files.locked(things, held=held, shown=names) as locks:
-        used = await neighbours.check_free(gpus, used, told)
+    with lock_files.lock_names(things, held=held, shown=names) as locks:
+        used = await neighbours.check_free(gpus, used, notify)
         for server in local:
             _check_free(server)
         for line in neighbours.warnings(named, gpus, used):
-            told(line)
+            notify(line)
         _write(servers, log_dir)
         try:
             async with AsyncExitStack() as stack:
                 for server in servers:
-                    env = environment.over(environment.inherited(environ, server.pass_env), server.env)
+                    env = environment.over(environment.inherit(environ, server.pass_env), server.env)
                     process = await stack.enter_async_context(
                         server_process(
                             server.argv,
@@ -151,25 +151,27 @@ async def fleet(
                     known = server.place.gpus and (gpus or not server.here)
                     places = [f"GPU {','.join(server.place.gpus)}"] if known else []
                     places += [] if server.here else [server.place.reached_at]
-                    told(f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}")
+                    notify(
+                        f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}"
+                    )
                 try:
                     async with while_alive(lambda: first_end(running)):
                         yield running
                 finally:
-                    await _end(running, stop_timeout_s, told)
+                    await _end(running, stop_timeout_s, notify)
         finally:
-            await _check_gone(mark, told)
-            await _check_memory(gpus, used, told)
+            await _check_gone(mark, notify)
+            await _check_memory(gpus, used, notify)
 
 
-async def _end(running: Sequence[Running], stop_timeout_s: float, told: Callable[[str], None]) -> None:
+async def _end(running: Sequence[Running], stop_timeout_s: float, notify: Callable[[str], None]) -> None:
     """Ends them together: one after the other they would take the time of all. Tells of those that take long."""
 
     def slow() -> None:
         if left := [one for one in running if one.process.exit_code() is None]:
             names = ", ".join(one.server.name for one in left)
             longest_s = min(stop_timeout_s, max(one.process.stop_s for one in left))
-            told(f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is left now")
+            notify(f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is left now")
 
     timer = asyncio.get_running_loop().call_later(SLOW_END_S, slow)
     try:
@@ -179,7 +181,7 @@ async def _end(running: Sequence[Running], stop_timeout_s: float, told: Callable
 
 
 def first_end(running: Iterable[Running]) -> LaunchError | None:
-    return next((error for one in running if (error := one.ended()) is not None), None)
+    return next((error for one in running if (error := one.describe_end()) is not None), None)
 
 
 # ------------------------------------------------------------------------------------------------ before and after
@@ -188,11 +190,11 @@ def first_end(running: Iterable[Running]) -> LaunchError | None:
 def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
     """Of the front door on `host` the given port, or one that no server listens on, and such ports of the loopback for
     others. Fresh ones for every launch: versions differ in whether one can be used again at once."""
-    [front] = [port] if port is not None else _unused(host, 1)
-    return [front, *[one for one in _unused(LOOPBACK, others + 1) if one != front][:others]]
+    [front] = [port] if port is not None else _find_unused(host, 1)
+    return [front, *[one for one in _find_unused(LOOPBACK, others + 1) if one != front][:others]]
 
 
-def _unused(host: str, count: int) -> list[int]:
+def _find_unused(host: str, count: int) -> list[int]:
     """Ports below those that the kernel gives to connections: one of these may be taken before the server binds it."""
     first_given = _first_given()
     chosen = random.SystemRandom().sample(range(FIRST_PORT, first_given), min(PORTS_TRIED, first_given - FIRST_PORT))
@@ -202,7 +204,7 @@ def _unused(host: str, count: int) -> list[int]:
             if len(held) == count:
                 break
             try:
-                one = stack.enter_context(hosts.bound(host, port))
+                one = stack.enter_context(hosts.bind(host, port))
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
@@ -249,21 +251,21 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
             file.write(text)
 
 
-async def _check_gone(mark: str, told: Callable[[str], None]) -> None:
+async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
     """Kills what is left of the launch, such as what a supervisor that was killed itself left behind, and tells of what
     stays all the same."""
     deadline = time.monotonic() + LEFT_S
-    while left := _marked(mark):
+    while left := _find_marked(mark):
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            told(f"warning: processes of the servers are left: {', '.join(map(str, left))}")
+            notify(f"warning: processes of the servers are left: {', '.join(map(str, left))}")
             return
         await asyncio.sleep(0.1)
 
 
-def _marked(mark: str) -> list[int]:
+def _find_marked(mark: str) -> list[int]:
     """The processes that have the mark in their environment; none where there is no /proc."""
     wanted, found = f"{environment.MARK}={mark}".encode(), []
     for folder in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
@@ -275,7 +277,7 @@ def _marked(mark: str) -> list[int]:
 
 
 async def _check_memory(
-    gpus: Sequence[Gpu], before: Mapping[Gpu, int | None] | None, told: Callable[[str], None]
+    gpus: Sequence[Gpu], before: Mapping[Gpu, int | None] | None, notify: Callable[[str], None]
 ) -> None:
     """Waits until the GPUs have as much memory free as before, and tells of those that have not."""
     known = {gpu: mib for gpu, mib in (before or {}).items() if gpu in gpus and mib is not None}
@@ -286,6 +288,6 @@ async def _check_memory(
             return
         if time.monotonic() > deadline:
             each = ", ".join(f"GPU {gpu.number} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items())
-            told(f"warning: memory did not come back within {BACK_S:g} s: {each}")
+            notify(f"warning: memory did not come back within {BACK_S:g} s: {each}")
             return
         await asyncio.sleep(PAUSE_S)

@@ -24,7 +24,7 @@ class Reserved:
 
 
 @asynccontextmanager
-async def reserved(gpus: Named, servers: Sequence[Server], told: Callable[[str], None]) -> AsyncIterator[Reserved]:
+async def reserve(gpus: Named, servers: Sequence[Server], notify: Callable[[str], None]) -> AsyncIterator[Reserved]:
     """Take as many free GPUs as the servers have places for, where `gpus` is auto; else leave `gpus` as it is.
 
     Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of CUDA_VISIBLE_DEVICES are
@@ -39,9 +39,9 @@ async def reserved(gpus: Named, servers: Sequence[Server], told: Callable[[str],
     with ExitStack() as stack:
         while True:
             used = await asyncio.to_thread(local_gpus.memory_used)
-            offered = _offered(used)
+            offered = _list_offered(used)
             busy = await asyncio.to_thread(neighbours.in_use, offered.values(), used)
-            free, locks, unheld, why = _taken(offered, busy, needed, stack)
+            free, locks, unheld, why = _take(offered, busy, needed, stack)
             if len(free) == needed:
                 break
             stack.close()
@@ -54,12 +54,12 @@ async def reserved(gpus: Named, servers: Sequence[Server], told: Callable[[str],
                 )
             if deadline is None:
                 deadline = time.monotonic() + neighbours.BACK_S
-                told(neighbours.waits(late))
+                notify(neighbours.waits(late))
             await asyncio.sleep(neighbours.PAUSE_S)
         yield Reserved(free, locks)
 
 
-def _offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
+def _list_offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
     """The GPUs to choose among, by their names. Raises NoRoomError where none is known."""
     if used is None:
         raise NoRoomError(
@@ -70,7 +70,7 @@ def _offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
     return dict(zip(names, local_gpus.check_there(names, used), strict=True))
 
 
-def _taken(
+def _take(
     offered: Mapping[str, Gpu], busy: Mapping[Gpu, str], needed: int, stack: ExitStack
 ) -> tuple[list[int | str], dict[str, int], list[Gpu], list[str]]:
     """The first free ones with their locks, the busy ones that no launch holds, and why each was not taken."""
@@ -81,7 +81,7 @@ def _taken(
     for name, gpu in offered.items():
         if len(free) == needed:
             break
-        lock = lock_files.locked([gpu.lock], held=locks, shown={gpu.lock: f"GPU {gpu.number}"})
+        lock = lock_files.lock_names([gpu.lock], held=locks, shown={gpu.lock: f"GPU {gpu.number}"})
         try:
             if gpu in busy:
                 with lock:

@@ -136,8 +136,8 @@ class Watching:
 def roots(one: Running, running: Sequence[Running]) -> list[int]:
     """Return the processes below which those of a server are found; none where one of them runs elsewhere."""
     wanted = running if one.server.name == ORCHESTRATOR else [one]
-    return [each.process.pid for each in wanted] if all(_seen(each) for each in wanted) else []
+    return [each.process.pid for each in wanted] if all(_was_seen(each) for each in wanted) else []
 
 
-def _seen(one: Running) -> bool:
+def _was_seen(one: Running) -> bool:
     return one.server.here and one.server.image is None

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
+from typing import TypeVar
 
 from launchers._fleet import free_gpus, places
 from launchers._fleet.fleet import free_ports
-from launchers._fleet.session import served
+from launchers._fleet.session import serve_commands
 from launchers._machine import hosts, local_gpus
+from launchers._options import EngineOptions
 from launchers._process import environment
 from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
+Options = TypeVar("Options", bound=EngineOptions)
 MODEL_HINT = "Set launcher.model, or name the model by --model."
 
 
 @asynccontextmanager
-async def launched(
-    build: Callable[[Mapping[str, Any], Sequence[int] | None], Server],
+async def launch_engine(
+    build: Callable[[Options, Sequence[int] | None], Server],
     context: LaunchContext,
-    options: Mapping[str, Any],
+    options: Options,
     *,
     launcher: str,
     model: str,
@@ -32,43 +35,41 @@ async def launched(
     launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
     shown = build(options, None)
     async with (
-        free_gpus.reserved(options["gpus"], [shown], context.told) as reserved,
-        served(
-            [build({**options, "gpus": reserved.gpus}, free_ports(options["host"], options["port"]))],
+        free_gpus.reserve(options.gpus, [shown], context.notify) as reserved,
+        serve_commands(
+            [build(replace(options, gpus=reserved.gpus), free_ports(options.host, options.port))],
             context,
             launcher=launcher,
             model=model,
-            ready_timeout_s=options["ready_timeout_s"],
-            answer_timeout_s=options["answer_timeout_s"],
-            stop_timeout_s=options["stop_timeout_s"],
+            limits=options,
             held=reserved.locks,
         ) as endpoint,
     ):
         yield endpoint
 
 
-def loaded(context: LaunchContext, model: str | None, what: str) -> str:
+def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
     """What is loaded: `model`, else what the plan names. Raises PlanError when there is neither."""
     if (found := model or context.model) is None:
         raise PlanError(f"launcher.model: name {what}", hint=MODEL_HINT)
     return found
 
 
-def place(options: Mapping[str, Any], ports: Sequence[int] | None = None) -> Place:
+def place(options: EngineOptions, ports: Sequence[int] | None = None) -> Place:
     """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on one for auto.
     `ports` are those that a launch takes (None: such as a dry run shows). Raises PlanError."""
-    port = places.shown(options["port"])
-    named = options["gpus"] or []
+    port = places.check_shown_port(options.port)
+    named = options.gpus or []
     count, environ = (1, os.environ) if named == local_gpus.AUTO else (len(named), {})
     [gpus] = local_gpus.blocks([("the server", count)], named, environ)
-    return Place(host=hosts.check(options["host"]), port=ports[0] if ports else port, gpus=gpus)
+    return Place(host=hosts.check(options.host), port=ports[0] if ports else port, gpus=gpus)
 
 
 def server(
     name: str,
     command: Sequence[str],
     flags: Mapping[str, object],
-    options: Mapping[str, Any],
+    options: EngineOptions,
     where: Place,
     *,
     env: Mapping[str, str] | None = None,
@@ -79,9 +80,9 @@ def server(
     `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra argument that is a
     flag of the launcher's.
     """
-    extra = options["extra_args"]
-    environment.check(options["env"], "launcher.env")
-    environment.check_names(options["pass_env"], "launcher.pass_env")
+    extra = options.extra_args
+    environment.check(options.env, "launcher.env")
+    environment.check_names(options.pass_env, "launcher.pass_env")
     environment.check_words([*command, *extra], "launcher.command or launcher.extra_args")
     for word in extra:
         if (flag := word.partition("=")[0]) in flags:
@@ -95,7 +96,7 @@ def server(
         argv=(*argv, *extra),
         probe=(),
         place=where,
-        env={**visible, **(env or {}), **options["env"]},
-        pass_env=tuple(options["pass_env"]),
+        env={**visible, **(env or {}), **options.env},
+        pass_env=tuple(options.pass_env),
         health=health,
     )

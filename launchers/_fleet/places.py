@@ -6,16 +6,16 @@ import os
 from collections.abc import Sequence
 
 from launchers._machine import hosts, local_gpus
+from launchers._options import LOOPBACK
 from launchers._trtllm.command_line import Place
 from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000
 """What a dry run shows where a launch takes free ports: the front door's, and its servers follow."""
-LOOPBACK = "127.0.0.1"
 
 
-def placed(
+def place_parts(
     parts: Sequence[Part],
     *,
     gpus: local_gpus.Named,
@@ -28,7 +28,7 @@ def placed(
     `ports` are the front door's and those of the others (None: such as a dry run shows). Raises PlanError when the GPUs
     are too few, and for a port that is none.
     """
-    first = shown(port)
+    first = check_shown_port(port)
     hosts.check(host)
     front, *others = ports or range(first, first + len(parts))
     blocks = local_gpus.blocks([(part.name, part.width) for part in parts], gpus, os.environ)
@@ -36,7 +36,7 @@ def placed(
     return list(zip(parts, [*places, Place(host=host, port=front, gpus=blocks[-1])], strict=True))
 
 
-def shown(port: int | None) -> int:
+def check_shown_port(port: int | None) -> int:
     """The port of the front door in a dry run. Raises PlanError for a port that is none."""
     if port is not None and not 0 < port < 65536:
         raise PlanError(f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a free one")

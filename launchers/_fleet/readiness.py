@@ -34,7 +34,7 @@ async def ready(
     model: str,
     timeout_s: float,
     answer_timeout_s: float,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
     cluster: bool = False,
 ) -> None:
     """Returns once every server is healthy and the front door has answered one completion.
@@ -55,7 +55,7 @@ async def ready(
             for name, one in list(waiting.items()):
                 if await _healthy(client, one.server, cluster, starting):
                     watching.is_well(name)
-                    told(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
+                    notify(f"{name}: ready after {time.monotonic() - one.began:.0f} s")
                     del waiting[name]
             if cluster:
                 others = [one.server for one in running if one.server.name in unheard]
@@ -73,13 +73,13 @@ async def ready(
                 said = now
                 for one in running if cluster else waiting.values():
                     says = ", it says that it is starting" if one.server.name in starting else ""
-                    told(
+                    notify(
                         f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its log: {one.last_line()}"
                     )
             if waiting:
                 await asyncio.sleep(min(POLL_S, FIRST_POLL_S + (now - began) / 100))
         watching.all_are_well()
-        await _answering(client, running, front, model, answer_timeout_s, told, start_timeout_s=timeout_s)
+        await _wait_for_answer(client, running, front, model, answer_timeout_s, notify, start_timeout_s=timeout_s)
 
 
 async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S) -> bool:
@@ -95,13 +95,13 @@ async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str
     return False
 
 
-async def _answering(
+async def _wait_for_answer(
     client: Any,
     running: Sequence[Running],
     front: Server,
     model: str,
     timeout_s: float,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
     *,
     start_timeout_s: float,
 ) -> None:
@@ -120,10 +120,10 @@ async def _answering(
         try:
             while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
                 _check_alive(running)
-                said = _tell(front, began, said, last, told)
+                said = _tell(front, began, said, last, notify)
             reply = asked.result()
             if reply.status_code == 200 and reply.json().get("choices"):
-                told(f"{front.name}: the first completion took {time.monotonic() - began:.1f} s")
+                notify(f"{front.name}: the first completion took {time.monotonic() - began:.1f} s")
                 return
             last = f"HTTP {reply.status_code} {reply.text[:500]}"
             permanent = refusals.permanent(reply.status_code, reply.text)
@@ -136,7 +136,7 @@ async def _answering(
         finally:
             asked.cancel()
         _check_alive(running)
-        said = _tell(front, began, said, last, told)
+        said = _tell(front, began, said, last, notify)
         await asyncio.sleep(0 if permanent else POLL_S)
     [door] = [one for one in running if one.server.name == front.name]
     how = f"refused {SAME} times alike" if permanent else f"within {timeout_s:g} s"
@@ -146,11 +146,11 @@ async def _answering(
     raise refusal
 
 
-def _tell(front: Server, began: float, said: float, last: str, told: Callable[[str], None]) -> float:
+def _tell(front: Server, began: float, said: float, last: str, notify: Callable[[str], None]) -> float:
     """Tells that there is no completion yet, unless that was told a moment ago; returns when it was told last."""
     if (now := time.monotonic()) - said <= TELL_S:
         return said
-    told(f"{front.name}: no completion after {now - began:.0f} s: {last[:160]}")
+    notify(f"{front.name}: no completion after {now - began:.0f} s: {last[:160]}")
     return now
 
 

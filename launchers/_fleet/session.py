@@ -9,10 +9,11 @@ from launchers._fleet.fleet import fleet
 from launchers._fleet.log_watch import Watching
 from launchers._fleet.readiness import ready
 from launchers._logs.causes import UNKNOWN_OPTION
+from launchers._options import TimeLimits
 from launchers._process.server_process import while_alive
 from launchers._trtllm import kv_transfer, mpi, shared_key
 from launchers._trtllm.command_line import Server
-from launchers._trtllm.flavour import adapted_to_machine, forget
+from launchers._trtllm.flavour import adapt_to_machine, forget
 from serve_eval.errors import LaunchError
 from serve_eval.schema import Endpoint, KvTransfer, LaunchContext, ServerInfo
 
@@ -24,9 +25,7 @@ async def session(
     *,
     launcher: str,
     model: str,
-    ready_timeout_s: float,
-    answer_timeout_s: float,
-    stop_timeout_s: float,
+    limits: TimeLimits,
     cluster: bool = False,
     transfer: KvTransfer | None = None,
     held: Mapping[str, int] | None = None,
@@ -34,27 +33,24 @@ async def session(
     """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
 
     `model` is the name that is asked for; `cluster`: the others register with the front door; `held` are locks that
-    the caller has already. The time limits, in seconds, are for the loading, for the first completion, and between
-    SIGTERM and SIGKILL. `transfer` is what is told of the KV cache. The key that the servers share where their version
-    has one is in none of what is told. Raises PlanError for an option that this version does not know, LaunchError when
-    a server does not start or ends.
+    the caller has already. `transfer` describes the transport of the KV cache. Some versions share a
+    key between servers; no message contains it. Raises PlanError for an option that this version does not know,
+    LaunchError when a server does not start or ends.
     """
-    for line in mpi.told(servers):
-        context.told(line)
-    key = shared_key.drawn()
-    adapted = await adapted_to_machine(servers, key)
+    for line in mpi.describe_ranks(servers):
+        context.notify(line)
+    key = shared_key.draw_key()
+    adapted = await adapt_to_machine(servers, key)
     if transfer is not None:
-        context.told(kv_transfer.told(transfer))
+        context.notify(kv_transfer.describe_transfer(transfer))
     try:
         with shared_key.secret(adapted, context, key) as (context, started):
-            async with served(
+            async with serve_commands(
                 adapted,
                 context,
                 launcher=launcher,
                 model=model,
-                ready_timeout_s=ready_timeout_s,
-                answer_timeout_s=answer_timeout_s,
-                stop_timeout_s=stop_timeout_s,
+                limits=limits,
                 cluster=cluster,
                 held=held,
             ) as endpoint:
@@ -67,22 +63,20 @@ async def session(
 
 
 @asynccontextmanager
-async def served(
+async def serve_commands(
     servers: Sequence[Server],
     context: LaunchContext,
     *,
     launcher: str,
     model: str,
-    ready_timeout_s: float,
-    answer_timeout_s: float,
-    stop_timeout_s: float,
+    limits: TimeLimits,
     cluster: bool = False,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
     """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
     async with fleet(
-        servers, log_dir=context.log_dir, told=context.told, stop_timeout_s=stop_timeout_s, held=held
+        servers, log_dir=context.log_dir, notify=context.notify, stop_timeout_s=limits.stop_timeout_s, held=held
     ) as running:
         watching = Watching(running)
         async with while_alive(watching.look):
@@ -91,9 +85,9 @@ async def served(
                 watching=watching,
                 front=front,
                 model=model,
-                timeout_s=ready_timeout_s,
-                answer_timeout_s=answer_timeout_s,
-                told=context.told,
+                timeout_s=limits.ready_timeout_s,
+                answer_timeout_s=limits.answer_timeout_s,
+                notify=context.notify,
                 cluster=cluster,
             )
         info = ServerInfo(

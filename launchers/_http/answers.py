@@ -71,7 +71,7 @@ def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: To
             text = one.prompt_text + text
         said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
         if ask.chat:
-            calls = [_called(number, place, call) for place, call in enumerate(one.calls)]
+            calls = [_build_call(number, place, call) for place, call in enumerate(one.calls)]
             said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": calls}}
         if ask.prompt_logprobs is not None and one.prompt is not None:
             (more if ask.chat else said)["prompt_logprobs"] = [_vllm(token) for token in one.prompt]
@@ -90,7 +90,7 @@ class Events:
         self._ask, self._number, self._head = ask, number, _head(ask, number, chunk=True)
         self._offsets: dict[int, int] = {}
 
-    def opening(self, index: int, one: Generated) -> Iterable[bytes]:
+    def begin_choice(self, index: int, one: Generated) -> Iterable[bytes]:
         """What comes before the text of a choice: by chat the role, else the prompt where it is echoed."""
         if self._ask.chat:
             # trtllm-serve writes a blank before the end of this event
@@ -107,7 +107,7 @@ class Events:
 
     def call(self, index: int, place: int, call: Call, pieces: Iterable[str]) -> Iterable[bytes]:
         """A call of a tool: its name, and its arguments in pieces."""
-        begun = {"index": place, **_called(self._number, place, call._replace(arguments=""))}
+        begun = {"index": place, **_build_call(self._number, place, call._replace(arguments=""))}
         yield self._event(index, {"tool_calls": [begun]})
         for piece in pieces:
             yield self._event(index, {"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
@@ -116,7 +116,7 @@ class Events:
         """The end of a choice."""
         return self._event(index, {} if self._ask.chat else "", None, one)
 
-    def closing(self, usage: TokenUsage) -> Iterable[bytes]:
+    def finish(self, usage: TokenUsage) -> Iterable[bytes]:
         """The end of all."""
         if self._ask.include_usage:
             yield b"data: " + encode({**self._head, "choices": [], "usage": usage.body()}) + b"\n\n"
@@ -132,7 +132,7 @@ class Events:
         return b"data: " + encode({**self._head, "choices": [choice], "usage": None}) + b"\n\n"
 
 
-def _called(number: int, place: int, call: Call) -> dict[str, object]:
+def _build_call(number: int, place: int, call: Call) -> dict[str, object]:
     return {"id": f"call-{number}-{place}", "type": "function", "function": call._asdict()}
 
 

@@ -32,12 +32,12 @@ class Arrival:
     @property
     def middleware(self) -> Middleware:
         @web.middleware
-        async def arriving(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async def note_arrival(request: web.Request, handler: Handler) -> web.StreamResponse:
             return await self._body(request, handler)
 
-        return arriving
+        return note_arrival
 
-    def guarded(self, server: web.Server) -> Callable[[], web.RequestHandler]:
+    def guard(self, server: web.Server) -> Callable[[], web.RequestHandler]:
         loop = asyncio.get_running_loop()
 
         def connect() -> web.RequestHandler:

@@ -43,7 +43,7 @@ async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str
     await runner.setup()
     try:
         assert runner.server is not None
-        connect = arrival.guarded(runner.server)
+        connect = arrival.guard(runner.server)
         listening = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1024)
         try:
             yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"

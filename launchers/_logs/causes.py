@@ -194,11 +194,11 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
 CAUSES = tuple(Cause(*row) for row in _ROWS)
 
 
-def known(log: str) -> Cause | None:
+def find_known(log: str) -> Cause | None:
     """Return the first known cause that a log shows."""
     return next((one for one in CAUSES if re.search(one.pattern, log)), None)
 
 
 def cause(log: str) -> tuple[str, str] | None:
     """Return what the first known cause of a log is called, and what to do about it."""
-    return None if (found := known(log)) is None else (found.told, found.hint)
+    return None if (found := find_known(log)) is None else (found.told, found.hint)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launchers._logs.causes import AT_ONCE, known
+from launchers._logs.causes import AT_ONCE, find_known
 
 SAME = 3
 """So many answers alike in a row are the last word."""
@@ -25,7 +25,7 @@ class Refusals:
 
     def permanent(self, status: int, text: str) -> bool:
         """Take an answer in; return whether it is the third refusal in a row of one kind that stays."""
-        found, kind = known(text), None
+        found, kind = find_known(text), None
         if found is not None and found.ends == AT_ONCE and status >= 400 and status not in _LATER:
             kind = found.told
         elif about_its_form(status, text):

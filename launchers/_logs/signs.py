@@ -14,7 +14,7 @@ from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from launchers._logs import levels
-from launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, known
+from launchers._logs.causes import AT_ONCE, ENDS_ITSELF, Cause, find_known
 from launchers._logs.growing_log import Line
 from launchers._logs.levels import GOES_ON, Kind
 
@@ -112,7 +112,7 @@ class Signs:
                 self._take_back(stream)
             case Kind.CHAINED:
                 stream.ended = False
-            case Kind.RAISED | Kind.COMMAND as kind if kind is Kind.RAISED or known(text) is not None:
+            case Kind.RAISED | Kind.COMMAND as kind if kind is Kind.RAISED or find_known(text) is not None:
                 self._read_raised(line, stream)
             case Kind.PLAIN if not stream.in_traceback:
                 self._read_plain(line, stream, later=later)
@@ -128,7 +128,7 @@ class Signs:
     def _read_thread(self, line: Line, stream: _Stream) -> None:
         """Read that an exception ended a thread, whose name may be a cause."""
         stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
-        cause = known(line.text) if line.text.startswith("Exception in thread ") else None
+        cause = find_known(line.text) if line.text.startswith("Exception in thread ") else None
         if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
             self._keep(Sign(Strength.CERTAIN, line.text, line.stream, cause))
 
@@ -144,7 +144,7 @@ class Signs:
         """Read a line without a level and outside a traceback."""
         if _WRAPPER.match(line.text):
             stream.record = _Record.NONE
-        tells = known(line.text) is not None or _FINAL.search(line.text) is not None
+        tells = find_known(line.text) is not None or _FINAL.search(line.text) is not None
         sign = _sign(line, stream, raised=stream.record is _Record.RAISED) if tells else None
         self._keep(sign)
         if sign is None and later:
@@ -206,7 +206,7 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
     text = line.text
     if stream.record is _Record.CAUGHT:
         return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
-    cause = known(text)
+    cause = find_known(text)
     if cause is not None and cause.ends == ENDS_ITSELF:
         return None
     if _FINAL.search(text):

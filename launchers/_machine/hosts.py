@@ -43,7 +43,7 @@ def family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound as a server of the 1.2 line binds its own, without SO_REUSEADDR. Raises OSError."""
     one = socket.socket(family(host))
     try:

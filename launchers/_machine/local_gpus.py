@@ -12,7 +12,7 @@ from launchers._machine import smi
 from launchers._machine.lock_files import OF_GPU
 from serve_eval.errors import LaunchError, NoRoomError, PlanError
 
-Named = Sequence[int | str] | Literal["auto"] | None
+Named = list[int | str] | Literal["auto"] | None
 """The option `gpus`: names of GPUs, or `auto` for free ones."""
 AUTO = "auto"
 UUID = "GPU-"
@@ -103,7 +103,7 @@ def _names(names: list[str], where: str) -> list[str]:
 
 def memory_used() -> dict[Gpu, int | None] | None:
     """Return the MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of any."""
-    lines = smi.asked("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
+    lines = smi.ask("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
     used: dict[Gpu, int | None] = {}
     for line in lines or ():
         match [part.strip() for part in line.split(",")]:
@@ -145,7 +145,7 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
 
 def _check_parts(names: Sequence[str]) -> None:
     """Raises NoRoomError for parts of GPUs that nvidia-smi does not list, where it lists GPUs at all."""
-    if not names or (lines := smi.asked("-L")) is None:
+    if not names or (lines := smi.ask("-L")) is None:
         return
     listed = re.findall(rf"{PART}[^)\s]+", "\n".join(lines))
     if missing := [name for name in names if not any(one.startswith(name) for one in listed)]:

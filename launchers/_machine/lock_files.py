@@ -38,7 +38,7 @@ HINTS = {
 
 
 @contextmanager
-def locked(
+def lock_names(
     names: Iterable[str], *, held: Mapping[str, int] | None = None, shown: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, int]]:
     """Keep other launches from the same things for the block: `GPU-0`, `port-8000`, `folder-/a/b`.
@@ -49,11 +49,11 @@ def locked(
     """
     place, own = folder(), dict[str, int]()
     try:
-        own[FOLDER] = _kept(place)
+        own[FOLDER] = _keep(place)
         for name in names:
             if name in (held or {}) or name in own:
                 continue
-            own[name] = _taken(place, name, (shown or {}).get(name) or name.replace("-", " ", 1))
+            own[name] = _take(place, name, (shown or {}).get(name) or name.replace("-", " ", 1))
         yield {**(held or {}), **own}
     finally:
         for file in own.values():
@@ -102,7 +102,7 @@ def _usable(place: Path) -> bool:
         return False
 
 
-def _kept(place: Path) -> int:
+def _keep(place: Path) -> int:
     """A shared lock of the folder itself: what cleans /tmp of old files leaves a locked folder alone."""
     file = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):
@@ -110,11 +110,11 @@ def _kept(place: Path) -> int:
     return file
 
 
-def _taken(place: Path, name: str, title: str) -> int:
+def _take(place: Path, name: str, title: str) -> int:
     path, owner = place / _file_of(name), "unknown"
     for attempt in range(TRIES):
         time.sleep(PAUSE_S * bool(attempt))
-        file = _opened(path)
+        file = _open(path)
         try:
             if name.startswith(OF_GPU):
                 os.fchmod(file, 0o644)
@@ -152,7 +152,7 @@ def _tidy(place: Path, name: str) -> None:
             os.close(file)
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

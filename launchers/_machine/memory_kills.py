@@ -26,7 +26,7 @@ class Kills(NamedTuple):
             return "Meanwhile the kernel killed a process of this machine for want of main memory, perhaps this one."
         return ""
 
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         return self.group is not None or self.machine is not None
 
 

@@ -38,7 +38,7 @@ def processes() -> dict[str, list[Process]]:
     """Return the processes that compute, by the UUID of their GPU; none where nvidia-smi does not tell."""
     found: dict[str, list[Process]] = {}
     query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
-    for line in smi.asked(query, "--format=csv,noheader,nounits") or ():
+    for line in smi.ask(query, "--format=csv,noheader,nounits") or ():
         match [part.strip() for part in line.split(",", 3)]:  # a name may hold a comma
             case [uuid, pid, mib, name] if pid.isdecimal():
                 used = int(mib) if mib.isdecimal() else None
@@ -73,7 +73,7 @@ def warnings(named: Sequence[str], gpus: Sequence[Gpu], used: Mapping[Gpu, int |
 
 
 async def check_free(
-    gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None, told: Callable[[str], None]
+    gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None, notify: Callable[[str], None]
 ) -> Mapping[Gpu, int | None] | None:
     """Return the memory in use, asked again where it was too much: a launch that had the GPU may just have ended.
     Memory that is `late` on all of them is waited for.
@@ -95,7 +95,7 @@ async def check_free(
             )
         if deadline is None:
             deadline = time.monotonic() + BACK_S
-            told(waits(waited_for))
+            notify(waits(waited_for))
         await asyncio.sleep(PAUSE_S)
 
 
@@ -106,7 +106,7 @@ def late(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> list[Gpu
     return [
         gpu
         for gpu in gpus
-        if (mib := (used or {}).get(gpu)) is not None and mib - _accounted(theirs.get(gpu.uuid, [])) > FREE_MIB
+        if (mib := (used or {}).get(gpu)) is not None and mib - _sum_accounted(theirs.get(gpu.uuid, [])) > FREE_MIB
     ]
 
 
@@ -116,7 +116,7 @@ def waits(gpus: Iterable[Gpu]) -> str:
     return f"GPU {numbers}: memory is in use by no process that is seen here; waiting up to {BACK_S:g} s for it"
 
 
-def _accounted(processes: Iterable[Process]) -> float:
+def _sum_accounted(processes: Iterable[Process]) -> float:
     """The MiB of the processes that are seen here; one that does not tell may have all."""
     return sum(math.inf if one.mib is None else one.mib for one in processes if one.user)
 

@@ -15,7 +15,7 @@ KILLED_S = 1.0
 """Seconds to wait for one that was killed."""
 
 
-def asked(*words: str) -> list[str] | None:
+def ask(*words: str) -> list[str] | None:
     """Return the lines that nvidia-smi prints; None where it is not there, fails or takes too long."""
     code, lines = answer(*words) or (None, [])
     return lines if code == 0 else None

@@ -37,7 +37,7 @@ class Activity:
     def idle_s(self, now: float) -> float | None:
         """Return how long all processes were idle up to the last look at them; None where none is seen."""
         if self._at is None or now - self._at >= SAMPLE_S:
-            used = {pid: one for pid in descendants(self.root) if (one := used_by(pid)) is not None}
+            used = {pid: one for pid in descendants(self.root) if (one := measure_use(pid)) is not None}
             if not used:
                 self._at = None
                 return None
@@ -57,7 +57,7 @@ def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) 
     )
 
 
-def used_by(pid: int) -> Used | None:
+def measure_use(pid: int) -> Used | None:
     """Return what a process used; None when it is gone."""
     folder, read = Path(f"/proc/{pid}"), 0
     with suppress(OSError, ValueError, IndexError):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from serve_eval.errors import PlanError
-from serve_eval.processes.environment import inherited as inherited_by_any
+from serve_eval.processes.environment import inherit as inherited_by_any
 from serve_eval.processes.environment import secret
 
 NAMES = frozenset(
@@ -70,9 +70,9 @@ MARK = "SERVE_EVAL_LAUNCH"
 """A variable by which every process of a launch is known, however far from us it was started."""
 
 
-def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
+def inherit(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[str, str]:
     """Return the variables of ours that a server gets: those it needs, and those named for it."""
-    wanted = [*pass_env, *named(environ)]
+    wanted = [*pass_env, *list_named(environ)]
     found = inherited_by_any(environ, wanted, names=NAMES, prefixes=PREFIXES)
     ranked = any(name in environ for name in RANK)
     gone = {name for name in found if name == OF_WRAPPER or (ranked and OF_MPIRUN.fullmatch(name))}
@@ -82,10 +82,10 @@ def inherited(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi and squeue."""
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
-    return inherited_by_any(environ, named(environ), names=names, prefixes=prefixes)
+    return inherited_by_any(environ, list_named(environ), names=names, prefixes=prefixes)
 
 
-def named(environ: Mapping[str, str]) -> list[str]:
+def list_named(environ: Mapping[str, str]) -> list[str]:
     """Return the names that the variable of that purpose has."""
     return environ.get(VARIABLE, "").replace(",", " ").split()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launchers._process.server_process import ServerProcess, server_process, while_alive
 from serve_eval.errors import PlanError, install_hint
-from serve_eval.processes.environment import inherited
+from serve_eval.processes.environment import inherit
 
 READY_S = 60.0
 """How long the server may take to start."""
@@ -36,14 +36,14 @@ async def own_server(
     listens there. Raises LaunchError when it does not start, and in place of the block when it ends by itself."""
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
-    async with server_process(command, log_file=log_file, env=inherited(os.environ)) as server:
+    async with server_process(command, log_file=log_file, env=inherit(os.environ)) as server:
 
         async def base_url() -> str | None:
             return ready_file.read_text() if ready_file.exists() else None
 
         url = await server.until(base_url, timeout_s=READY_S, longest_pause_s=PAUSE_S)
         ready_file.unlink()
-        async with while_alive(server.ended):
+        async with while_alive(server.describe_end):
             yield url, server
 
 

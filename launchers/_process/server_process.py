@@ -51,7 +51,7 @@ class ServerProcess:
             self._signal(signal.SIGKILL)
         return self._process.returncode
 
-    def ended(self, when: str = "") -> LaunchError | None:
+    def describe_end(self, when: str = "") -> LaunchError | None:
         """The error that tells of its end, with the last lines of the log; None while it runs."""
         if (code := self.exit_code()) is None:
             return None
@@ -68,7 +68,7 @@ class ServerProcess:
         clock, pause_s = asyncio.get_running_loop().time, 0.02
         deadline = clock() + timeout_s
         while (found := await probe()) is None:
-            if (ended := self.ended(" before it was ready")) is not None:
+            if (ended := self.describe_end(" before it was ready")) is not None:
                 raise ended
             if clock() > deadline:
                 raise self._error(f"the server is not ready after {timeout_s:g} s")
@@ -85,16 +85,16 @@ class ServerProcess:
         try:
             if self.exit_code() is None:
                 self._signal(signal.SIGTERM)
-                await self._ended(self.stop_s)
+                await self._wait_for_end(self.stop_s)
         finally:
             for number in (self._at_once, signal.SIGKILL):
                 if self.exit_code() is None:
                     self._signal(number)
-                    await self._ended(2 * KILL_S)
+                    await self._wait_for_end(2 * KILL_S)
             if self._process.stdin is not None:
                 self._process.stdin.close()
 
-    async def _ended(self, timeout_s: float) -> None:
+    async def _wait_for_end(self, timeout_s: float) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
         # Polled, since nothing tells of an end without reaping the process, which frees the number of its group.
@@ -155,7 +155,7 @@ async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[
         watcher.cancel()
 
 
-def supervised(
+def supervise(
     command: Sequence[str], *, grace_s: float, to_stop: Sequence[str] = (), at_end: Sequence[str] = ()
 ) -> list[str]:
     """The command below a supervisor, which ends it when its own stdin ends."""
@@ -183,7 +183,7 @@ async def server_process(
     LaunchError when the command cannot be run.
     """
     if grace_s is not None:
-        command = supervised(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
+        command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
         grace_s += AT_END_S if at_end else 0
     server = _start(command, log_file, env, grace_s, keep)
     try:

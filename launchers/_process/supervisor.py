@@ -147,13 +147,13 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _counted(words: list[str]) -> tuple[list[str], list[str]]:
+def _split_counted(words: list[str]) -> tuple[list[str], list[str]]:
     """A command that is given after the number of its words, and what follows it."""
     count = 1 + int(words[0])
     return words[1:count], words[count:]
 
 
 if __name__ == "__main__":
-    asking, rest = _counted(sys.argv[2:])
-    last, served = _counted(rest)
+    asking, rest = _split_counted(sys.argv[2:])
+    last, served = _split_counted(rest)
     sys.exit(Supervisor(float(sys.argv[1]), asking, last).run(served))

@@ -68,7 +68,7 @@ class AnswerFile:
             again = self._drawn[key]
             self._drawn[key] += 1
             return self._draw(self._entries[key], again)
-        return self.by_hash.get(key) or self._made_up(key, ask)
+        return self.by_hash.get(key) or self._make_up(key, ask)
 
     def _draw(self, entry: _Entry, again: int = 0) -> Generated:
         config, key = self._config, entry.sha256
@@ -81,12 +81,12 @@ class AnswerFile:
             return Generated(words.first(text, max(1, len(text.split()) // 2)), "length")
         return Generated(text, "stop")
 
-    def _made_up(self, key: str, ask: Ask) -> Generated:
+    def _make_up(self, key: str, ask: Ask) -> Generated:
         if ask.response_format and not self._config.no_guided:
             schema = guided.schema_of(ask.response_format)
             if schema is not None:
-                return Generated(guided.fitting(schema), "stop")
+                return Generated(guided.generate_text(schema), "stop")
         if ask.tools:
-            return Generated(tools.fitting(ask.tools), "stop")
+            return Generated(tools.generate_call(ask.tools), "stop")
         draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed or 0}:{key}")) if ask.temperature else 0
         return Generated(SAMPLED_ANSWERS[draw], "stop")

@@ -37,7 +37,7 @@ async def events(
     """The answer as server-sent events, a word each."""
     stream = Events(asked.ask, number)
     for index, one in enumerate(generated):
-        for event in stream.opening(index, one):
+        for event in stream.begin_choice(index, one):
             yield event
         for piece in words.pieces(one.text or ""):
             yield stream.piece(index, piece)
@@ -46,5 +46,5 @@ async def events(
                 yield event
         if finish:
             yield stream.end(index, one)
-    for event in stream.closing(asked.usage(generated)):
+    for event in stream.finish(asked.usage(generated)):
         yield event

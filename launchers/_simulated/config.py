@@ -2,65 +2,77 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from launchers._simulated.faults import COUNTS, SHARES, Fault, out_of_range
 from launchers._simulated.prompt_logprobs import Form, Telling
+from serve_eval.plugins.setting import Setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatorConfig:
-    """What the server knows and how it misbehaves. Rates and `damage` are in [0, 1], times in seconds.
+class SimulatedBehaviour:
+    """Set how the server answers and misbehaves. Rates and `damage` are in [0, 1], times in seconds.
 
-    `failure_rate` is the share of the prompts whose requests fail as `failure_kind` says, `failures_per_prompt` times
-    each (0: always). Prompts that the answer file does not know fail only at a rate of 1, so that a client's first
-    trial can pass. `truncate_rate` is the share of the answers that lose half their words, `empty_rate` of those that
-    are "". With `varied` a prompt that is asked again is decided anew. `crash_after` ends the process at the first
-    request after so many, so it is for a process of its own.
-    `context_tokens` bounds prompt and `max_tokens` together. `any_model` accepts every model name, as trtllm-serve
-    does; `strict_fields` refuses what it does not know; `no_models` has no /v1/models, like its orchestrator.
-    `no_chat` and `no_completions` lack that route, `no_images` refuses images, and `no_guided` and `no_tools` ignore
-    response_format and tools; without them, prompts that the answer file does not know are answered by what fits the
-    schema, and by a call of the first tool.
-    `prompt_logprobs` is the form in which log-probabilities of prompts are given; an answer that is a number is that
-    of every token. `begins_with` is the mark that begins texts, which the server tells as `tells_beginning` says, and
-    with `puts_beginning` puts before each prompt itself. `tokens_per_step` is what each answer reports of speculative
-    decoding. `api_key` must come as a bearer token when set. `record` keeps the latest bodies and headers in `Stats`.
-    Raises ValueError for values out of range.
+    Prompts that the answer file does not know fail only at a `failure_rate` of 1, so that a client's first trial can
+    pass. With `varied` a prompt that is asked again is decided again. `crash_after` ends the process, so it is for a
+    process of its own. `any_model` does as trtllm-serve does, `no_models` as its orchestrator. `no_guided` and
+    `no_tools` ignore response_format and tools; without them, prompts that the answer file does not know are answered
+    by what fits the schema, and by a call of the first tool. With `prompt_logprobs`, an answer that is a number is the
+    log-probability of every token.
+    """
+
+    seed: Annotated[int, Setting("The seed of all draws: which prompts are answered right, which fail.")] = 0
+    run: Annotated[int, Setting("Two runs with the same seed and another number here differ as flip_rate says.")] = 0
+    varied: Annotated[bool, Setting("A repeated prompt may get another answer.")] = False
+    damage: Annotated[float, Setting("The share of the right answers that are lost.")] = 0.0
+    latency_s: Annotated[float, Setting("How many seconds an answer takes.")] = 0.0
+    latency_jitter_s: Annotated[float, Setting("Up to how many seconds more it takes.")] = 0.0
+    failure_rate: Annotated[float, Setting("The share of the prompts whose requests fail.")] = 0.0
+    failure_kind: Annotated[
+        Fault, Setting("How they fail: with a status, without an answer, or with a body that holds none.")
+    ] = "500"
+    failures_per_prompt: Annotated[int, Setting("How often each of them fails before it is answered; 0: always.")] = 0
+    truncate_rate: Annotated[float, Setting("The share of the answers that lose half of their words.")] = 0.0
+    empty_rate: Annotated[float, Setting("The share of the answers that are empty.")] = 0.0
+    crash_after: Annotated[int | None, Setting("End the process at the first request after N.")] = None
+    context_tokens: Annotated[int | None, Setting("The most tokens of a prompt and max_tokens together.")] = None
+    any_model: Annotated[bool, Setting("Every name of a model is accepted.")] = False
+    strict_fields: Annotated[bool, Setting("Fields of a request that are not known are refused.")] = False
+    no_models: Annotated[bool, Setting("There is no /v1/models.")] = False
+    no_chat: Annotated[bool, Setting("There is no /v1/chat/completions.")] = False
+    no_completions: Annotated[bool, Setting("There is no /v1/completions.")] = False
+    no_images: Annotated[bool, Setting("Images are refused.")] = False
+    no_guided: Annotated[bool, Setting("response_format is ignored.")] = False
+    no_tools: Annotated[bool, Setting("Tools are ignored.")] = False
+    prompt_logprobs: Annotated[Form, Setting("The form in which log-probabilities of prompts are given.")] = "none"
+    begins_with: Annotated[str, Setting("The token that begins a text.")] = ""
+    tells_beginning: Annotated[Telling, Setting("The server that is imitated in telling that token.")] = "none"
+    puts_beginning: Annotated[bool, Setting("The server puts that token before each prompt itself.")] = False
+    tokens_per_step: Annotated[
+        float | None, Setting("What each answer reports of speculative decoding. Not set: nothing.")
+    ] = None
+
+    def find_problems(self) -> Iterator[tuple[str, str]]:
+        """Return what is out of range: (name, message)."""
+        return out_of_range({name: getattr(self, name) for name in (*SHARES, *COUNTS)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatorConfig(SimulatedBehaviour):
+    """Add to the behaviour what only the server needs.
+
+    A set `api_key` is required as a bearer token; `record` keeps the latest bodies and headers in `Stats`. Raises
+    ValueError for values out of range.
     """
 
     answers: Path | None = None
     model: str = "simulated"
-    seed: int = 0
-    run: int = 0
-    varied: bool = False
-    damage: float = 0.0
-    latency_s: float = 0.0
-    latency_jitter_s: float = 0.0
-    failure_rate: float = 0.0
-    failure_kind: Fault = "500"
-    failures_per_prompt: int = 0
-    truncate_rate: float = 0.0
-    empty_rate: float = 0.0
-    crash_after: int | None = None
-    context_tokens: int | None = None
-    any_model: bool = False
-    strict_fields: bool = False
-    no_models: bool = False
-    no_chat: bool = False
-    no_completions: bool = False
-    no_images: bool = False
-    no_guided: bool = False
-    no_tools: bool = False
-    prompt_logprobs: Form = "none"
-    begins_with: str = ""
-    tells_beginning: Telling = "none"
-    puts_beginning: bool = False
-    tokens_per_step: float | None = None
     api_key: str | None = field(default=None, repr=False)
     record: bool = False
 
     def __post_init__(self) -> None:
-        for name, message in out_of_range({name: getattr(self, name) for name in (*SHARES, *COUNTS)}):
+        for name, message in self.find_problems():
             raise ValueError(f"{name} {message}")

@@ -20,18 +20,18 @@ def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def fitting(schema: Mapping[str, Any]) -> str:
+def generate_text(schema: Mapping[str, Any]) -> str:
     """Return a small JSON text that a schema allows, provided that it has no pattern and allows something small.
 
     Return null for a schema that needs itself, or is not valid.
     """
     try:
-        return json.dumps(_fitting(schema, schema, frozenset({"#"})))
+        return json.dumps(_generate(schema, schema, frozenset({"#"})))
     except (AttributeError, RecursionError, TypeError, ValueError):
         return "null"
 
 
-def _fitting(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
+def _generate(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
     """`within` are the references that lead here: the least value needs none of them again. Raises RecursionError for
     a schema that needs itself."""
     if not isinstance(schema, Mapping):
@@ -43,28 +43,28 @@ def _fitting(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> ob
     if isinstance(reference := schema.get("$ref"), str):
         if reference in within:
             raise RecursionError("the schema needs itself")
-        return _fitting(_referred(root, reference), root, within | {reference})
+        return _generate(_resolve_reference(root, reference), root, within | {reference})
     if ways := schema.get("anyOf") or schema.get("oneOf"):
         return _first_fitting(ways, root, within)
-    return _fitting_type(schema, root, within)
+    return _generate_type(schema, root, within)
 
 
 def _first_fitting(ways: Sequence[Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
     """Follow the first way that does not need itself."""
     for way in ways[:-1]:
         with suppress(RecursionError):
-            return _fitting(way, root, within)
-    return _fitting(ways[-1], root, within)
+            return _generate(way, root, within)
+    return _generate(ways[-1], root, within)
 
 
-def _fitting_type(schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+def _generate_type(schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
     """Return a small value of the schema's type."""
     match _type(schema):
         case "object":
             properties = schema.get("properties", {})
-            return {name: _fitting(properties.get(name), root, within) for name in schema.get("required", ())}
+            return {name: _generate(properties.get(name), root, within) for name in schema.get("required", ())}
         case "array":
-            return [_fitting(schema.get("items"), root, within) for _ in range(_size(schema, "minItems", 0))]
+            return [_generate(schema.get("items"), root, within) for _ in range(_size(schema, "minItems", 0))]
         case "string":
             return "a" * min(_size(schema, "minLength", 1), int(schema.get("maxLength", 1 + _LARGEST)))
         case "integer" | "number" as kind:
@@ -89,7 +89,7 @@ def _number(schema: Mapping[str, Any], usual: Any) -> object:
     return min(max(usual, least), most)
 
 
-def _referred(root: Mapping[str, Any], reference: str) -> object:
+def _resolve_reference(root: Mapping[str, Any], reference: str) -> object:
     """Return the part of the schema that a reference names."""
     found: object = root
     for name in reference.removeprefix("#").split("/")[1:]:

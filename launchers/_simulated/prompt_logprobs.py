@@ -28,7 +28,7 @@ OTHER = "~"
 _TOKEN = re.compile(r"\s*\S+(?:\s+\Z)?")
 
 
-def told(ask: Ask, form: Form) -> bool:
+def gives_logprobs(ask: Ask, form: Form) -> bool:
     """Whether this request gets log-probabilities of its prompt."""
     if form == "prompt_logprobs":
         return ask.prompt_logprobs is not None

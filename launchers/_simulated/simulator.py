@@ -74,7 +74,7 @@ def create_app(config: SimulatorConfig) -> web.Application:
     told = encode({"bos_token": config.begins_with or None, "eos_token": {"content": "<end>"}})
     routes: dict[str, str] = {"vllm": "/tokenizer_info", "llama_cpp": "/props"}
     if config.tells_beginning in routes:
-        app.router.add_get(routes[config.tells_beginning], partial(_told, told))
+        app.router.add_get(routes[config.tells_beginning], partial(_describe, told))
     if not config.no_models:
         app.router.add_get("/v1/models", simulator.models)
     return app
@@ -100,7 +100,7 @@ class _Simulator:
         self._models = encode({"object": "list", "data": [models]})
 
     async def models(self, request: web.Request) -> web.Response:
-        if refused := self._unauthorized(request):
+        if refused := self._refuse_unauthorized(request):
             return refused
         return json_response(200, self._models)
 
@@ -110,14 +110,14 @@ class _Simulator:
     async def chat_completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=True)
 
-    def _unauthorized(self, request: web.Request) -> web.Response | None:
+    def _refuse_unauthorized(self, request: web.Request) -> web.Response | None:
         key = self.config.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
         return json_response(401, encode(openai_error("Incorrect API key provided.", "invalid_api_key")))
 
     async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
-        if refused := self._unauthorized(request):
+        if refused := self._refuse_unauthorized(request):
             return refused
         stats = self.stats
         self._received += 1
@@ -203,20 +203,20 @@ class _Simulator:
 
     def _generate(self, asked: Asked) -> list[Generated]:
         steps, found = self.config.tokens_per_step, []
-        told = prompt_logprobs.told(asked.ask, self.config.prompt_logprobs)
+        told = prompt_logprobs.gives_logprobs(asked.ask, self.config.prompt_logprobs)
         for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
-            one = words.limited(self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
+            one = words.limit(self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
             if isinstance(prompt, str):
                 one = one._replace(prompt_text=prompt)
                 if told:
                     form = self.config.prompt_logprobs
                     one = prompt_logprobs.with_prompt(one, asked.ask.truncate, form, self._beginning)
-            one = tools.told(one, asked.ask)
+            one = tools.split_calls(one, asked.ask)
             found.append(one if steps is None else one._replace(tokens_per_step=steps))
         return found
 
 
-async def _told(body: bytes, request: web.Request) -> web.Response:
+async def _describe(body: bytes, request: web.Request) -> web.Response:
     return json_response(200, body)
 
 

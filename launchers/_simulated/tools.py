@@ -30,7 +30,7 @@ class _Calls(msgspec.Struct, forbid_unknown_fields=True):
 _decode = msgspec.json.Decoder(_Calls).decode
 
 
-def told(generated: Generated, ask: Ask) -> Generated:
+def split_calls(generated: Generated, ask: Ask) -> Generated:
     """The answer with its calls apart, where the request offers tools and the answer calls some."""
     if not ask.tools or generated.finish_reason != "stop" or not generated.text:
         return generated
@@ -42,8 +42,8 @@ def told(generated: Generated, ask: Ask) -> Generated:
     return generated._replace(text=None, finish_reason="tool_calls", calls=calls) if calls else generated
 
 
-def fitting(tools: Sequence[Mapping[str, Any]]) -> str:
+def generate_call(tools: Sequence[Mapping[str, Any]]) -> str:
     """A call of the first tool, with arguments that its schema allows."""
     function = tools[0].get("function") or {}
-    arguments = json.loads(guided.fitting(function.get("parameters") or {"type": "object"}))
+    arguments = json.loads(guided.generate_text(function.get("parameters") or {"type": "object"}))
     return json.dumps({"tool_calls": [{"name": function.get("name", "unnamed"), "arguments": arguments}]})

@@ -37,7 +37,7 @@ def first(text: str, count: int) -> str:
     return text[:end]
 
 
-def limited(generated: Generated, max_tokens: int, stops: Sequence[str]) -> Generated:
+def limit(generated: Generated, max_tokens: int, stops: Sequence[str]) -> Generated:
     """What is left of an answer at `max_tokens` words and before the first stop string."""
     text, finish_reason, *_ = generated
     assert text is not None

@@ -41,10 +41,10 @@ def around_us(
     listed = environ.get("SLURM_JOB_NODELIST")
     if listed is None or shutil.which("scontrol") is None:
         return Allocation(gpus_per_node=gpus)
-    return Allocation(nodes=_chosen(_expanded(listed), nodes), gpus_per_node=gpus)
+    return Allocation(nodes=_choose(_expand(listed), nodes), gpus_per_node=gpus)
 
 
-def running(
+def find_running(
     nodes: Sequence[str] | None, gpus_per_node: int | None, environ: Mapping[str, str] = os.environ
 ) -> Allocation | None:
     """The job of SLURM_JOB_ID as SLURM's controller knows it; None without that variable.
@@ -55,12 +55,12 @@ def running(
         return None
     if lacking := [name for name in COMMANDS if shutil.which(name) is None]:
         raise LaunchError(f"{', '.join(lacking)}: not there", hint="Start it where SLURM's commands are installed.")
-    state, _, listed = _asked("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
+    state, _, listed = _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
     if state != "RUNNING":
         raise LaunchError(f"job {job} is {state.lower() or 'not known'}", hint="squeue shows the jobs that run.")
     _check_whole(environ)
     gpus = gpus_per_node if gpus_per_node is not None else _gpus_told(environ) or _gpus_listed(listed) or USUAL_GPUS
-    return Allocation(job=job, nodes=_chosen(_expanded(listed), nodes), gpus_per_node=gpus)
+    return Allocation(job=job, nodes=_choose(_expand(listed), nodes), gpus_per_node=gpus)
 
 
 def _gpus_told(environ: Mapping[str, str]) -> int | None:
@@ -70,7 +70,7 @@ def _gpus_told(environ: Mapping[str, str]) -> int | None:
 
 def _gpus_listed(nodes: str) -> int | None:
     """The least number of GPUs that one of the nodes has, where SLURM manages GPUs."""
-    lines = _asked("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%G").splitlines()
+    lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%G").splitlines()
     counts = [sum(map(int, GPUS.findall(line))) for line in lines]
     return min(counts, default=0) or None
 
@@ -86,18 +86,18 @@ def _check_whole(environ: Mapping[str, str]) -> None:
         )
 
 
-def _expanded(listed: str) -> list[str]:
-    return _asked("scontrol", "show", "hostnames", listed).split()
+def _expand(listed: str) -> list[str]:
+    return _ask("scontrol", "show", "hostnames", listed).split()
 
 
-def _chosen(there: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
+def _choose(there: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
     """The wanted nodes in the order of the allocation, which is that of the tasks of a step."""
     if foreign := [node for node in wanted or () if node not in there]:
         raise PlanError(f"launcher.nodes: {', '.join(foreign)}: not in the allocation, which has {', '.join(there)}")
     return tuple(node for node in there if wanted is None or node in wanted)
 
 
-def _asked(*words: str) -> str:
+def _ask(*words: str) -> str:
     """What a command of SLURM prints. Raises LaunchError with what it says when it fails."""
     try:
         done = subprocess.run(  # noqa: S603

@@ -66,7 +66,7 @@ def node_count(spots: Sequence[Spot]) -> int:
     return 1 + max(node for spot in spots for node in spot.nodes)
 
 
-def placed(
+def place_parts(
     parts: Sequence[Part], spots: Sequence[Spot], nodes: Sequence[str], *, first_port: int, bind: str
 ) -> list[tuple[Part, Place]]:
     """Every part with its place. The front door has the first port and the servers the next, each one of its own on

@@ -81,7 +81,7 @@ def files(held: int, log_dir: Path) -> dict[Path, str]:
     return {log_dir / SCRIPT: TEXT, **({log_dir / HOLDER: HELD} if held else {})}
 
 
-def held(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
+def count_held_ports(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
     """Yield for every server how many ports are held, for the wrapped ones before it on its first node."""
     before: dict[int, int] = {}
     for node, one in zip(first_nodes, wrapped, strict=True):

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
-
-import msgspec
+from typing import Annotated, Literal
 
 from launchers._process import environment
 from launchers._slurm import rank_tasks, step_container
 from launchers._slurm.step_container import OURS, SlurmContainer
 from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Options
 from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 
 STRAGGLERS_S = 30
 """How long ranks may go on after the first of them ended."""
@@ -26,14 +24,18 @@ it."""
 ENDER = Path(__file__).with_name("running_steps.py")
 
 
-class SlurmSteps(Options, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class SlurmSteps:
     """How the steps are started. `wrapper` None: as `rank_tasks.wrapper_of` says."""
 
-    mpi: str = "pmix"
-    wrapper: str | None = None
-    srun_args: list[str] = msgspec.field(default_factory=list)
-    container: SlurmContainer | None = None
-    bind: Literal["name", "all"] = "name"
+    mpi: Annotated[str, Setting("The --mpi of srun for the servers.")] = "pmix"
+    wrapper: Annotated[
+        str | None,
+        Setting("What starts the ranks; empty: none. Not set: trtllm-llmapi-launch for servers of several nodes."),
+    ] = None
+    container: Annotated[SlurmContainer | None, Setting("The image that the steps run in. Not set: none.")] = None
+    srun_args: Annotated[list[str], Setting("Further options of the steps.")] = field(default_factory=list)
+    bind: Annotated[Literal["name", "all"], Setting("Servers bind the name of their node, or every address.")] = "name"
 
 
 def step(
@@ -103,8 +105,8 @@ def step(
         env={},
         files={**server.files, **(rank_tasks.files(held, log_dir) if wrapper else {})},
         here=False,
-        to_stop=_ending(job, name, ASKS if spawns else "TERM", stop_timeout_s),
-        at_end=_ending(job, name, "TERM", 0, removal if server.at_end else ()),
+        to_stop=_build_ending(job, name, ASKS if spawns else "TERM", stop_timeout_s),
+        at_end=_build_ending(job, name, "TERM", 0, removal if server.at_end else ()),
     )
 
 
@@ -163,14 +165,18 @@ def _alone(contained: bool) -> tuple[str, ...]:
 
 
 def _above_the_server() -> tuple[str, ...]:
-    """The same, by a shell that stays above the server, to ask it alone to end. The shell waits for the server, also
-    after a signal for all, and ends with its exit code."""
-    asks = f'trap "kill \\$!" {ASKS}; trap : TERM'
-    waits = "while kill -0 $!; do wait $!; done 2> /dev/null; wait $!"
+    """Return the same for a shell that stays above the server, to ask it alone to end.
+
+    The shell waits for the server, also after a signal for all, and ends with its exit code. It ignores SIGTERM: a bash
+    whose `wait` a trap interrupts while the server dies of the same signal forgets the exit code and ends with 255. It
+    does so only once the server is there, which would inherit that.
+    """
+    asks = f'trap "kill \\$!" {ASKS}'
+    waits = 'trap "" TERM; while kill -0 $!; do wait $!; done 2> /dev/null; wait $!'
     return ("bash", "-c", f'{environment.FORGET}; {asks}; "$@" & {waits}', "bash")
 
 
-def _ending(job: str | None, name: str, signal: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:
+def _build_ending(job: str | None, name: str, signal: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:
     return (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
-
-import msgspec
+from typing import Annotated, Literal
 
 from launchers._process import environment
 from launchers._trtllm import containers, mpi
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.deployments import Deployment
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 
 OURS = (
     *("-J", "--job-name", "--jobid", "--overlap", "--exclusive", "-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks"),
@@ -21,17 +20,29 @@ OURS = (
 """Options of srun that a plan may not hold: the launcher writes these, or has to read the output."""
 WHERE = "launcher.container"
 OF_PYXIS = ("workdir", "args")
-OF_ENGINES = tuple(name for name in containers.Image.__struct_fields__ if name not in ("image", "mounts"))
+OF_IMAGE = tuple(one.name for one in fields(containers.Image))
+OF_ENGINES = tuple(name for name in OF_IMAGE if name not in ("image", "mounts"))
 
 
-class SlurmContainer(containers.Image, frozen=True, kw_only=True):
-    """The image that a step runs in. pyxis: `mounts` are SOURCE:TARGET[:FLAGS], the folder of the logs is mounted
-    besides, and `args` are further options such as --container-writable. docker, podman: as the launcher `container`
-    runs it, on the network of the host."""
+@dataclass(frozen=True, kw_only=True)
+class SlurmContainer(containers.Image):
+    """Choose the image that a step runs in.
 
-    engine: Literal["pyxis", "docker", "podman"] = "pyxis"
-    workdir: str | None = None
-    args: list[str] = msgspec.field(default_factory=list)
+    pyxis also mounts the folder of the logs. docker and podman run the image as the launcher `container` does, on the
+    network of the host.
+    """
+
+    engine: Annotated[
+        Literal["pyxis", "docker", "podman"],
+        Setting("What runs the containers: pyxis, the plug-in of SLURM, or docker or podman within the step."),
+    ] = "pyxis"
+    mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:FLAGS], full paths.")] = field(
+        default_factory=list
+    )
+    workdir: Annotated[str | None, Setting("The folder in which the servers start, with pyxis.")] = None
+    args: Annotated[list[str], Setting("Further options of pyxis, such as --container-writable.")] = field(
+        default_factory=list
+    )
 
 
 def by_engine(container: SlurmContainer | None) -> bool:
@@ -80,7 +91,7 @@ def within(server: Server, container: SlurmContainer | None, tag: str | None) ->
         return server
     if not by_engine(container):  # pyxis makes root of us where the site has it so
         return replace(server, env={**mpi.for_container(None), **server.env}) if server.place.gpus else server
-    return containers.wrapped(server, _run(container), tag or "", tied=True)
+    return containers.wrap(server, _run(container), tag or "", tied=True)
 
 
 def flags(container: SlurmContainer | None, log_dir: Path) -> tuple[str, ...]:
@@ -94,5 +105,5 @@ def flags(container: SlurmContainer | None, log_dir: Path) -> tuple[str, ...]:
 
 def _run(container: SlurmContainer) -> containers.Container:
     engine: containers.Engine = "podman" if container.engine == "podman" else "docker"
-    same = {name: getattr(container, name) for name in containers.Image.__struct_fields__}
+    same = {name: getattr(container, name) for name in OF_IMAGE}
     return containers.Container(engine=engine, **same)

@@ -3,9 +3,8 @@ plan names, and for the port that a server tells."""
 
 from __future__ import annotations
 
-import inspect
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,12 +105,6 @@ def loopback(host: str) -> str:
     if host == "::":
         return "::1"
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
-
-
-def with_defaults(launch: Callable[..., object], options: Mapping[str, object]) -> dict[str, Any]:
-    """The options with the defaults of a launcher for those that are not given."""
-    parameters = inspect.signature(launch).parameters
-    return {**{name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}, **options}
 
 
 def words(command: str | Sequence[str]) -> tuple[str, ...]:

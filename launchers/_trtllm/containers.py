@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Literal
-
-import msgspec
+from typing import Annotated, Literal
 
 from launchers._machine import hosts
 from launchers._process import environment
 from launchers._trtllm import mpi
 from launchers._trtllm.command_line import Server
-from launchers._trtllm.deployments import Aggregated, Deployment, Options
+from launchers._trtllm.deployments import Aggregated, Deployment
 from serve_eval.errors import PlanError
+from serve_eval.plugins.setting import Setting
 
 Engine = Literal["docker", "podman"]
 HOST = "host"
@@ -50,27 +49,41 @@ TIED = (
 hands SIGTERM on, and ends as the server does."""
 
 
-class Image(Options, frozen=True, kw_only=True):
-    """An image and how it is run, whoever runs it. `mounts` are SOURCE:TARGET[:OPTIONS]; `pass_env` names variables
-    whose values are taken from the environment and stand on no command line. `mount_paths`: full paths on the server's
-    command line are mounted under their own path, read-only."""
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """Choose an image and the flags of the engine that runs it."""
 
-    image: str
-    mounts: list[str] = msgspec.field(default_factory=list)
-    mount_paths: bool = True
-    ipc: str | None = HOST
-    shm_size: str | None = None
-    ulimits: dict[str, int | str] = msgspec.field(default_factory=ULIMITS.copy)
-    user: str | None = None
-    pass_env: list[str] = msgspec.field(default_factory=lambda: ["HF_TOKEN"])
-    run_args: list[str] = msgspec.field(default_factory=list)
+    image: Annotated[str, Setting("The name of the image. Pull it before the run.")]
+    mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:OPTIONS], full paths.")] = field(
+        default_factory=list
+    )
+    mount_paths: Annotated[
+        bool, Setting("Mount full paths of the servers' command lines under the same path, read-only.")
+    ] = True
+    ipc: Annotated[str | None, Setting("The --ipc of the engine.")] = HOST
+    shm_size: Annotated[str | None, Setting("The --shm-size of the engine. It needs another ipc than host.")] = None
+    ulimits: Annotated[dict[str, int | str], Setting("The --ulimit of the engine, by name.")] = field(
+        default_factory=ULIMITS.copy
+    )
+    user: Annotated[str | None, Setting("The user in the container. Not set: the image's.")] = None
+    pass_env: Annotated[
+        list[str],
+        Setting("Names of your variables to pass into the container. Their values appear on no command line."),
+    ] = field(default_factory=lambda: ["HF_TOKEN"])
+    run_args: Annotated[list[str], Setting("Further options of the engine's run.")] = field(default_factory=list)
 
 
-class Container(Image, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Container(Image):
     """The same with the engine that runs it, and the network that the engine gives it."""
 
-    engine: Engine = "docker"
-    network: str = HOST
+    engine: Annotated[Engine, Setting("What runs the containers.")] = "docker"
+    network: Annotated[
+        str,
+        Setting(
+            "The network of the containers. Another one than the host's is for one server, and publishes its port."
+        ),
+    ] = HOST
 
 
 def check(container: Container, deployment: Deployment, model: str, where: str = "launcher") -> None:
@@ -112,7 +125,7 @@ def _word_problems(container: Container) -> Iterator[str]:
             yield f"run_args: {flag} is an option of the launcher, or takes the container away from it"
 
 
-def wrapped(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:
+def wrap(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:
     """The server with a run line of the engine before its command line. `launch` keeps the names of containers apart.
 
     Its environment goes with it, but for CUDA_VISIBLE_DEVICES: inside, the GPUs of the engine's device option are all
@@ -131,9 +144,9 @@ def wrapped(server: Server, container: Container, launch: str = "", *, tied: boo
     names = tuple(dict.fromkeys((*container.pass_env, *server.pass_env)))
     run = (container.engine, "run", "--rm", "--init", *(("--interactive",) if tied else ()))
     within = TIED if tied else ()
-    same = (*_shared(container), *_environment_words(env, names, container), *container.run_args, container.image)
-    published, words = _published(server, container)
-    own = ("--name", name, *_devices(server.place.gpus, container.engine), *published, *_mounted(server, container))
+    same = (*_list_shared(container), *_environment_words(env, names, container), *container.run_args, container.image)
+    published, words = _publish(server, container)
+    own = ("--name", name, *_devices(server.place.gpus, container.engine), *published, *_list_mounts(server, container))
     before = (*run, *own, *same)
     at = len(server.argv) - len(server.options)
     return replace(
@@ -155,7 +168,7 @@ def _devices(gpus: tuple[str, ...], engine: Engine) -> tuple[str, ...]:
     return ("--gpus", f'"device={",".join(gpus)}"' if gpus else "all")
 
 
-def _shared(container: Container) -> tuple[str, ...]:
+def _list_shared(container: Container) -> tuple[str, ...]:
     """What is the same for all containers of a plan."""
     found = ["--network", container.network]
     found += ["--ipc", container.ipc] if container.ipc is not None else []
@@ -174,7 +187,7 @@ def _environment_words(env: dict[str, str | None], names: Sequence[str], contain
     return tuple(word for pair in words for word in pair)
 
 
-def _published(server: Server, container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _publish(server: Server, container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The options that publish the port, and the server's command line within."""
     if container.network == HOST:
         return (), server.argv
@@ -183,7 +196,7 @@ def _published(server: Server, container: Container) -> tuple[tuple[str, ...], t
     return ("-p", f"{hosts.authority(place.host, place.port)}:{place.port}"), tuple(words)
 
 
-def _mounted(server: Server, container: Container) -> tuple[str, ...]:
+def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
     """The folders of the server's files and, read-only, the full paths on its command line.
 
     Raises PlanError for a path with a comma, which separates the parts of the option.

@@ -37,7 +37,7 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """What versions with a limit take for it: names and addresses as they are written."""
 
 
-def agreed(
+def agree_configs(
     context: Mapping[str, Any],
     generation: Mapping[str, Any],
     transceiver: Mapping[str, Any],
@@ -124,7 +124,7 @@ def cluster(
     }
 
 
-def refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
+def list_refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
     """What a version that limits discovery over HTTP to one machine does not do, by the option that tells it."""
     uri = urlsplit(section["cluster_uri"]) if section is not None else None
     if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from launchers._logs.causes import cause
 from launchers._process import environment
-from launchers._process.server_process import supervised
+from launchers._process.server_process import supervise
 from launchers._trtllm import known_flags, router_types, shared_key, version
 from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError, PlanError
@@ -25,45 +25,45 @@ FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 Probe = tuple[str, ...]
 
 
-async def adapted_to_machine(servers: Sequence[Server], key: str | None = None) -> list[Server]:
+async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) -> list[Server]:
     """The servers as their version needs them, with the `key` that they share where it has one. Raises PlanError when
     one is given what its version does not know or do, and LaunchError when --help does not work.
 
     What --help told is remembered on disk, but for servers that run elsewhere, of whose files nothing is known here; a
     refusal rests on what it tells now.
     """
-    environ = environment.over(environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {server.probe: known_flags.key(server.probe, environ, server.image) for server in servers}
     here = {server.probe for server in servers if server.here}
-    known = {probe: flags for probe in here if (flags := known_flags.remembered(keys[probe])) is not None}
+    known = {probe: flags for probe in here if (flags := known_flags.read_remembered(keys[probe])) is not None}
     if len(known) == len(keys):
         with suppress(PlanError):
-            return adapted(servers, known, key)
-    for probe, flags in (await _asked(list(keys), environ)).items():
+            return adapt(servers, known, key)
+    for probe, flags in (await _ask(list(keys), environ)).items():
         if probe in here:
             known_flags.remember(keys[probe], flags)
         known[probe] = flags
-    return adapted(servers, known, key)
+    return adapt(servers, known, key)
 
 
 def forget(servers: Sequence[Server]) -> None:
     """Takes off the record what --help told: the version behind the same command may be another one by now."""
-    environ = environment.over(environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     for server in servers:
         known_flags.forget(known_flags.key(server.probe, environ, server.image))
 
 
-def shown(servers: Sequence[Server]) -> list[Server]:
+def adapt_shown(servers: Sequence[Server]) -> list[Server]:
     """The servers for a dry run, which asks nobody: adapted as far as what was told before is remembered."""
-    environ = environment.over(environment.inherited(os.environ, servers[0].pass_env), servers[0].env)
+    environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {one.probe: known_flags.key(one.probe, environ, one.image) for one in servers if one.here}
-    known = {probe: flags for probe, key in keys.items() if (flags := known_flags.remembered(key)) is not None}
-    return version.fitted(servers, known, shared_key.SHOWN)
+    known = {probe: flags for probe, key in keys.items() if (flags := known_flags.read_remembered(key)) is not None}
+    return version.fit_servers(servers, known, shared_key.SHOWN)
 
 
-def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], key: str | None = None) -> list[Server]:
+def adapt(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], key: str | None = None) -> list[Server]:
     """The same for versions whose options are known, by the probe of a server. Pure. Raises PlanError."""
-    found = version.fitted(servers, known, key)
+    found = version.fit_servers(servers, known, key)
     problems: dict[str, None] = {}
     for server in found:
         flags = known[server.probe]
@@ -78,7 +78,7 @@ def adapted(servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], ke
     return found
 
 
-async def _asked(probes: Sequence[Probe], environ: Mapping[str, str]) -> dict[Probe, frozenset[str]]:
+async def _ask(probes: Sequence[Probe], environ: Mapping[str, str]) -> dict[Probe, frozenset[str]]:
     """What each of them tells, all asked at the same time."""
     tasks = [asyncio.create_task(_flags(probe, environ)) for probe in probes]
     try:
@@ -107,7 +107,7 @@ async def _help(probe: Sequence[str], environ: Mapping[str, str]) -> tuple[int |
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(
-            *supervised([*probe, "--help"], grace_s=HELP_GRACE_S),
+            *supervise([*probe, "--help"], grace_s=HELP_GRACE_S),
             env={**environ, "COLUMNS": "200"},
             stdin=pipe,
             stdout=pipe,

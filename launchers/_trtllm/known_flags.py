@@ -33,7 +33,7 @@ def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> 
     return ["file", place, state.st_mtime_ns, state.st_size, environ.get("PYTHONPATH", ""), *probe]
 
 
-def remembered(key: Sequence[str | int]) -> frozenset[str] | None:
+def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
     """The options that are on record for the key; None when there are none, or none that hold any more."""
     try:
         content = json.loads(_file(key).read_bytes())

@@ -41,13 +41,13 @@ def nvlink() -> bool | None:
     return code == 0 and any(map(LINK.search, lines))
 
 
-def inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+def list_inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
     """Return the variables of UCX that a server inherits and that the launcher leaves alone.
 
     UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot move a KV cache.
     """
-    found = {name for name in environment.inherited(environ, names) if name.startswith("UCX_")}
-    if not any(fnmatchcase(TLS, name) for name in (*names, *environment.named(environ))):
+    found = {name for name in environment.inherit(environ, names) if name.startswith("UCX_")}
+    if not any(fnmatchcase(TLS, name) for name in (*names, *environment.list_named(environ))):
         found.discard(TLS)
     return frozenset(found)
 
@@ -70,7 +70,7 @@ def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> K
     return KvTransfer(backend=backend, nvlink=ways.nvlink if ways is not None else None, ucx_tls={**ours, **env}[TLS])
 
 
-def told(summary: KvTransfer) -> str:
+def describe_transfer(summary: KvTransfer) -> str:
     """The same in a line."""
     backend = summary.backend
     library = "DEFAULT, as this version reads it" if backend.upper() == "DEFAULT" else backend

@@ -30,6 +30,6 @@ def orchestrator_env(log_dir: Path) -> dict[str, str | None]:
     return {TRACE_VARIABLE: str(log_dir / "request_traces")}
 
 
-def told(file: Mapping[str, Any], env: Mapping[str, str | None]) -> PerfMetricsFolders:
+def locate_folders(file: Mapping[str, Any], env: Mapping[str, str | None]) -> PerfMetricsFolders:
     """Return where an orchestrator with this file and these variables writes."""
     return PerfMetricsFolders(output_dir=file.get("perf_metrics_output_dir"), trace_dir=env.get(TRACE_VARIABLE))

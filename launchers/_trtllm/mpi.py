@@ -28,13 +28,13 @@ def for_container(user: str | None) -> dict[str, str]:
     return AS_ROOT if (user or "").partition(":")[0] in ROOT else {}
 
 
-def told(servers: Sequence[Server], environ: Mapping[str, str] = os.environ) -> list[str]:
+def describe_ranks(servers: Sequence[Server], environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the lines for the user: that ranks may run as root, and which settings of the user servers do not get."""
     name = next(iter(AS_ROOT))
     lines = []
     if any(f"{name}=1" in server.line() for server in servers):
         lines.append(f"{name}=1 and {name}_CONFIRM=1 are set: Open MPI 5 starts no ranks for root without them")
-    for setting, value in sorted(environment.inherited(environ).items()):
+    for setting, value in sorted(environment.inherit(environ).items()):
         if setting.startswith(SETTINGS):
             lines += _not_passed_on(servers, setting, value)
     return lines

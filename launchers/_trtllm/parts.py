@@ -11,7 +11,7 @@ from typing import Any
 
 from launchers._process import environment
 from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics
-from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, role, served
+from launchers._trtllm.deployments import Aggregated, Deployment, ServerSide, name_model, role
 from launchers._trtllm.kv_transfer import Ways
 from serve_eval.errors import PlanError
 from serve_eval.schema import KvTransfer, LaunchContext
@@ -41,7 +41,7 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
 
     Raises PlanError for options that contradict each other.
     """
-    served(deployment, context)
+    name_model(deployment, context)
     environment.check(deployment.env, "launcher.env")
     environment.check_names(deployment.pass_env, "launcher.pass_env")
     environment.check_words(command_line.words(deployment.command), "launcher.command")
@@ -60,7 +60,7 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     types = [command_line.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
     if deployment.perf_metrics:
         read = [{**metrics.WORKER, **content} for content in read]
-    contents = disaggregated.agreed(read[0], read[1], deployment.cache_transceiver, types)
+    contents = disaggregated.agree_configs(read[0], read[1], deployment.cache_transceiver, types)
     found = [
         _part(f"{role(kind)}_{i}", kind, side, deployment.backend, content, f"launcher.{kind}")
         for (kind, side), content in zip(sides.items(), contents, strict=True)

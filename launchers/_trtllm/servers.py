@@ -9,7 +9,7 @@ from typing import Any
 
 from launchers._trtllm import command_line, disaggregated, kv_transfer, metrics, mpi
 from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, role, served
+from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, name_model, role
 from launchers._trtllm.kv_transfer import Ways
 from launchers._trtllm.parts import ORCHESTRATOR, Part
 from serve_eval.errors import PlanError
@@ -38,10 +38,10 @@ def build_servers(
     Raises PlanError for extra arguments that are the launcher's own and for time limits that contradict each other.
     """
     words = command_line.words(deployment.command)
-    model = served(deployment, context)
+    model = name_model(deployment, context)
     if isinstance(deployment, Aggregated):
         [(part, place)] = placed
-        return [_aggregated(deployment, context, part, place, words, model)]
+        return [_aggregate(deployment, context, part, place, words, model)]
     front, section = placed[-1][1], None
     if deployment.discovery:
         counts = [side.num_instances for side in deployment.sides.values()]
@@ -51,7 +51,7 @@ def build_servers(
     return [*workers, _orchestrator(deployment, context, placed, words, section, ready_timeout_s)]
 
 
-def _aggregated(
+def _aggregate(
     deployment: Aggregated, context: LaunchContext, part: Part, place: Place, words: Sequence[str], model: str
 ) -> Server:
     files, config_file = {}, None
@@ -136,7 +136,7 @@ def _orchestrator(
     if deployment.perf_metrics:
         more = {**metrics.orchestrator_keys(context.log_dir), **more}
         env = {**metrics.orchestrator_env(context.log_dir), **env}
-        told = metrics.told(more, env)
+        told = metrics.locate_folders(more, env)
     content = disaggregated.orchestrator(place.host, place.port, addresses, routers, section, more)
     file = context.log_dir / f"{ORCHESTRATOR}.yaml"
     limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))
@@ -158,5 +158,5 @@ def _orchestrator(
         folders=tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None) if told else (),
         perf_metrics=told,
         auth_key=deployment.auth_key,
-        refused=disaggregated.refused(section, place.host),
+        refused=disaggregated.list_refused(section, place.host),
     )

@@ -25,12 +25,12 @@ SHOWN = "drawn for each launch"
 GONE = f"# {NAME} was here while the servers started.\n"
 
 
-def drawn() -> str:
+def draw_key() -> str:
     """A new key."""
     return secrets.token_hex(32)
 
 
-def given(server: Server, key: str) -> Server:
+def give_key(server: Server, key: str) -> Server:
     """The server with the key in its config files."""
     return replace(server, files={path: f"{text}{NAME}: {key}\n" for path, text in server.files.items()})
 
@@ -53,9 +53,12 @@ def secret(
         return
     masking = Masking([key])
     logs = [context.log_dir / f"{server.name}.log" for server in servers]
-    context.told(f"{NAME}: drawn for this launch")
+    context.notify(f"{NAME}: drawn for this launch")
     try:
-        yield replace(context, told=lambda line: context.told(masking.text(line))), partial(forget, servers, logs, key)
+        yield (
+            replace(context, notify=lambda line: context.notify(masking.text(line))),
+            partial(forget, servers, logs, key),
+        )
     except ServeEvalError as error:
         error.args = tuple(masking.text(part) if isinstance(part, str) else part for part in error.args)
         error.hint = error.hint and masking.text(error.hint)
@@ -85,6 +88,6 @@ def _star_out(log: Path, masking: Masking) -> None:
     with log.open("rb") as file, log.open("r+b") as over:
         for line in iter(file.readline, b""):
             told = line.decode("latin-1")
-            if (blanked := masking.blanked(told)) != told:
+            if (blanked := masking.blank(told)) != told:
                 over.seek(file.tell() - len(line), os.SEEK_SET)
                 over.write(blanked.encode("latin-1"))

@@ -24,16 +24,16 @@ Known = Mapping[tuple[str, ...], frozenset[str]]
 """The options of a version, by what asked for them."""
 
 
-def fitted(servers: Sequence[Server], known: Known, key: str | None = None) -> list[Server]:
+def fit_servers(servers: Sequence[Server], known: Known, key: str | None = None) -> list[Server]:
     """The servers as their version needs them; those of which nothing is known stay as they are.
 
     `key` is the one that they share where all of their versions know such a key.
     """
-    found = [_fitted(server, known[server.probe]) if server.probe in known else server for server in servers]
+    found = [_fit(server, known[server.probe]) if server.probe in known else server for server in servers]
     sharing = [server for server in servers if server.auth_key is not False]
     if key is None or not sharing or not all(_takes_key(server, known) for server in sharing):
         return found
-    return [shared_key.given(server, key) if server.auth_key is not False else server for server in found]
+    return [shared_key.give_key(server, key) if server.auth_key is not False else server for server in found]
 
 
 def refusals(server: Server, flags: frozenset[str]) -> list[str]:
@@ -45,7 +45,7 @@ def _takes_key(server: Server, known: Known) -> bool:
     return bool(server.auth_key) or NEWEST in known.get(server.probe, ())
 
 
-def _fitted(server: Server, flags: frozenset[str]) -> Server:
+def _fit(server: Server, flags: frozenset[str]) -> Server:
     own, options = server.argv[: len(server.argv) - len(server.options)], list(server.options)
     if CONFIG in options and CONFIG not in flags and OLD_CONFIG in flags:
         options[options.index(CONFIG)] = OLD_CONFIG

@@ -72,7 +72,7 @@ class Lacking:
         return f"--set 'cases:{self.module}.{self.option}={self.value}'"
 
 
-def assembled(cases: Sequence[Any]) -> list[Any]:
+def assemble(cases: Sequence[Any]) -> list[Any]:
     """Return the list of a module with BioChatter's longevity cases in our form: fragments are joined, and the system
     messages that all of them share become an axis."""
     shared = {key: one[key] for one in cases if _is_shared(one) for key in (_MESSAGES, _RAG_MESSAGES) if key in one}
@@ -117,16 +117,16 @@ def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
+def explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
     """Return why a case cannot be asked or scored by these rules, or None. A name that BioChatter does not test may
     stand in a user's own file, so the reason says how to leave the rules. `told` and `judged` are as in `_missing`."""
-    lacking = _missing(module, case, told=told, judged=judged)
+    lacking = _explain_missing(module, case, told=told, judged=judged)
     if lacking is None or module in TESTED:
         return lacking
     return replace(lacking, what=f"{lacking.what} (for a file of your own, use a name that does not end in _data.yaml)")
 
 
-def _missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
+def _explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
     """Why a case cannot be asked or scored as the file has it; None: it can. `told`: the task's options say what its
     prompt or its system messages are; `judged`: they name a scorer."""
     values, expected = case.get("input"), case.get("expected")
@@ -159,7 +159,7 @@ def _missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) 
     return None
 
 
-def scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
+def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
     """Return the expectation, and the scorer that counts as BioChatter's test of that module does (None: none does)."""
     if not isinstance(expected, Mapping):
         return expected, None
@@ -206,16 +206,16 @@ def strictness(module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: b
         "of a word without synonyms any letter will do": nearly,
     }
     lines = [
-        f"{_counted(len(names))}, such as {names[0]}: as BioChatter scores, {what}"
+        f"{_format_count(len(names))}, such as {names[0]}: as BioChatter scores, {what}"
         for what, names in why.items()
         if names
     ]
     if chosen or not strict:
         return tuple(lines)
     verb = "are" if strict > 1 else "is"
-    how = f"{_counted(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong where b is expected)"
+    how = f"{_format_count(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong where b is expected)"
     return (f"{how}; to compare what is meant: --set cases:{module}.{AS_BIOCHATTER}=false", *lines)
 
 
-def _counted(cases: int) -> str:
+def _format_count(cases: int) -> str:
     return f"{cases} case{'s' * (cases > 1)}"

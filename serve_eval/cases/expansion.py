@@ -86,7 +86,7 @@ def _parts(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}.{part}": inner for part, inner in value.items()}
 
 
-def _joined(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
+def _join(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
     """Join the parts, plain or `taken` from an axis, to one text without white space at its ends."""
     chosen = {part: taken.get(part, value) for part, value in parts.items()}
     for part, value in chosen.items():
@@ -135,14 +135,14 @@ def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
         taken |= {name: inputs[name][chosen[axis]] for name, axis in zipped.items()}
         values |= {name: value for name, value in taken.items() if name in values}
         for name, separator in case.get("join", {}).items():
-            values[name] = _joined(name, _parts(name, case["input"][name]), taken, separator)
+            values[name] = _join(name, _parts(name, case["input"][name]), taken, separator)
         content = {**case, "case": ":".join([case["case"], *keys]), "input": values}
         content.pop("join", None)
         if "expected" in case:
             expected = case["expected"]
             if not explicit and CAPTION in axes:
                 expected = _by_caption(expected, chosen)
-            content["expected"] = _addressed(expected, chosen)
+            content["expected"] = _select_expected(expected, chosen)
         yield Expanded(content["case"], content, chosen)
 
 
@@ -165,7 +165,7 @@ def _by_caption(expected: Any, chosen: Mapping[str, str]) -> Any:
     return {**expected, "answer": _look_up(expected["answer"], by, chosen, ("expected", "answer"))}
 
 
-def _addressed(expected: Any, chosen: Mapping[str, str]) -> Any:
+def _select_expected(expected: Any, chosen: Mapping[str, str]) -> Any:
     """What is expected for the chosen keys, of an expectation or of the fields of one."""
     if _is_address(expected):
         return _look_up(expected["values"], _names(expected["by"]), chosen, ("expected",))

@@ -195,7 +195,7 @@ class _Reader:
         if not cases:
             self._add(document, (name, *below), f"{name}: has no case")
         theirs = file.name.endswith(BIOCHATTER)
-        for i, content in enumerate(biochatter.assembled(cases) if theirs else cases):
+        for i, content in enumerate(biochatter.assemble(cases) if theirs else cases):
             if not (theirs and biochatter.holds_shared(content)):
                 self._case(document, file, one, (name, *below, i), content, theirs)
 
@@ -239,7 +239,7 @@ class _Reader:
 
 def _document(file: Path, key: str) -> yaml_source.Document:
     if file.name.endswith(holdout.ENDING):
-        return yaml_source.parse(holdout.decrypted(file, key), str(file), PlanError, text_keys=True)
+        return yaml_source.parse(holdout.decrypt(file, key), str(file), PlanError, text_keys=True)
     return yaml_source.read(file, PlanError, text_keys=True)
 
 

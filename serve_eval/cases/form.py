@@ -131,12 +131,12 @@ def problems(
             try:
                 msgspec.convert(value, hints[key])
             except msgspec.ValidationError as error:
-                found.append((str(key), _told(error)))
-    return found + [(name, "is missing") for name in _needed(kind) if name not in raw]
+                found.append((str(key), _describe(error)))
+    return found + [(name, "is missing") for name in _list_needed(kind) if name not in raw]
 
 
 @lru_cache
-def _needed(kind: type[Struct]) -> tuple[str, ...]:
+def _list_needed(kind: type[Struct]) -> tuple[str, ...]:
     return tuple(field.name for field in msgspec.structs.fields(kind) if field.required)
 
 
@@ -156,7 +156,7 @@ _WORDS = {
 }
 
 
-def _told(error: msgspec.ValidationError) -> str:
+def _describe(error: msgspec.ValidationError) -> str:
     """msgspec's message in the words of YAML."""
     what, _, where = str(error).partition(" - at `$")
     kinds = "|".join(_WORDS)

@@ -19,7 +19,7 @@ VARIABLE = "SERVE_EVAL_HOLDOUT_KEY"
 _NEW_KEY = f"export {VARIABLE}=$(openssl rand -base64 32 | tr '+/' '-_')"
 
 
-def decrypted(file: Path, key: str) -> str:
+def decrypt(file: Path, key: str) -> str:
     """The text of an encrypted file. Raises PlanError without the key, with a wrong one, and for a damaged file."""
     if not key:
         raise PlanError(

@@ -6,8 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from serve_eval.cases import file
-from serve_eval.cases.questions import questions
 from serve_eval.errors import PlanError
 from serve_eval.schema import Spec, is_mutable
 
@@ -24,11 +22,14 @@ class PlannedCases:
     notes: tuple[str, ...]
 
 
-def planned(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> PlannedCases:
+def plan_tasks(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> PlannedCases:
     """The tasks with a task for each module of the files: for those that `tasks` names as cases:NAME, or for all where
     it names none. `paths` are absolute; `configured` tasks get options yet, so that nobody knows what they ask. Raises
     PlanError with every problem of the files.
     """
+    from serve_eval.cases import file  # here, since most plans have no cases
+    from serve_eval.cases.questions import questions
+
     files, problems, notes = file.read(paths), [], []
     place: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else list(paths)}
     named = [task.name for task in tasks if is_mutable(task.name) and "path" not in task.options]

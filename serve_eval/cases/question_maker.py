@@ -129,7 +129,7 @@ class QuestionMaker:
         except PlanError as error:
             raise _Wrong(one.name, ("input",), str(error)) from error
         try:
-            expected, spec, theirs = self._scored(case, one.content)
+            expected, spec, theirs = self._choose_scorer(case, one.content)
             problems = scorer_of(spec).problems(expected)
         except PlanError as error:
             raise _Wrong(one.name, ("scorer",), "; ".join(error.problems)) from error
@@ -151,12 +151,12 @@ class QuestionMaker:
             as_biochatter=theirs,
         )
 
-    def _scored(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
+    def _choose_scorer(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
         """Return the expectation, the scorer, and True where BioChatter scores the case so."""
         expected, chosen = content.get("expected"), spec_of(content.get("scorer")) or self._scorer
         if not case.biochatter:
             return expected, chosen or usual_scorer(expected), False
-        compared, usual = biochatter.scoring(self._module, expected)
+        compared, usual = biochatter.choose_scoring(self._module, expected)
         if usual is not None and self._as_biochatter and chosen in (None, usual):
             return compared, usual, True
         if chosen is not None and chosen.options.get(biochatter.AS_BIOCHATTER):

@@ -54,20 +54,22 @@ def questions(
         check_scorer(chosen, place)
     kept, skipped = [], []
     for case in module.cases:
-        lacking = biochatter.missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
+        lacking = (
+            biochatter.explain_missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
+        )
         if lacking is None:
             kept.append(case)
         else:
-            skipped += _skipped(case, lacking, max_expanded)
+            skipped += _list_skipped(case, lacking, max_expanded)
     theirs = name in biochatter.TESTED if as_biochatter is None else as_biochatter
     maker = QuestionMaker(name, common, _sampling(common), files.resources, chosen, theirs)
     asked = maker.questions(kept, max_expanded)
-    strict = [_reached(question) for question in asked if question.scorer.options.get(biochatter.AS_BIOCHATTER)]
+    strict = [_check_reached(question) for question in asked if question.scorer.options.get(biochatter.AS_BIOCHATTER)]
     notes = biochatter.strictness(name, strict, chosen=not any(question.as_biochatter for question in asked))
     return Questions(module=module, sampling=maker.sampling, asked=asked, skipped=(*skipped, *maker.twice), notes=notes)
 
 
-def _skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
+def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     """One for each of the cases that it stands for, or one alone where it cannot be expanded to at most so many."""
     try:
         if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
@@ -81,7 +83,7 @@ def _skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     ]
 
 
-def _reached(question: CaseQuestion) -> tuple[str, object, bool]:
+def _check_reached(question: CaseQuestion) -> tuple[str, object, bool]:
     """A case with whether its own answer is right."""
     scorer = scorer_of(question.scorer)
     right, _ = scorer.answers(question.expected)

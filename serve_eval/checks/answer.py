@@ -71,7 +71,7 @@ class Answer:
         """The choices of a whole answer; empty where it has none."""
         if self.status != 200 or self.problem or self.parsed.get("error"):
             return []
-        return [_choice(raw) for raw in _listed(self.parsed.get("choices"))]
+        return [_choice(raw) for raw in _as_list(self.parsed.get("choices"))]
 
     @property
     def answered(self) -> bool:
@@ -167,7 +167,7 @@ def read_stream(answer: Answer) -> Stream:
         if event.get("error") or event.get("object") == "error":
             error = error or describe(payload)
         usage = event.get("usage") or usage
-        for raw in _listed(event.get("choices")):
+        for raw in _as_list(event.get("choices")):
             one = _choice(raw)
             chunks += 1
             text, thoughts, finish = text + one.text, thoughts + one.thoughts, one.finish or finish
@@ -187,7 +187,7 @@ def short(text: str, most: int = _SHOWN) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
-def _listed(value: object) -> list[Mapping[str, Any]]:
+def _as_list(value: object) -> list[Mapping[str, Any]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
@@ -209,4 +209,4 @@ def _text(content: object) -> str:
     """A content as a text, or as a list of parts."""
     if isinstance(content, str):
         return content
-    return "".join(part["text"] for part in _listed(content) if isinstance(part.get("text"), str))
+    return "".join(part["text"] for part in _as_list(content) if isinstance(part.get("text"), str))

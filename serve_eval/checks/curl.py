@@ -27,7 +27,7 @@ def curl(
     `body_file` the body is the bytes of that file, else it stands in the command. The URL goes on behind the value of
     `base_variable`, if one is given."""
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
-    url = escaped(sent.url)
+    url = escape(sent.url)
     words = ["curl", "-sS", base + shlex.quote(url)]
     if base or "/." in url:  # curl would leave "/.." out, and take brackets, which `escaped` has none of, for several
         words += ["--globoff", "--path-as-is"]
@@ -35,10 +35,10 @@ def curl(
     if sent.body is not None and "content-type" not in given:
         words += ["-H", shlex.quote("Content-Type: application/json")]
     if connection.api_key_env in variables and "authorization" not in given:
-        words += ["-H", _quoted(f"Authorization: Bearer ${{{connection.api_key_env}}}")]
+        words += ["-H", _quote(f"Authorization: Bearer ${{{connection.api_key_env}}}")]
     for name, value in connection.headers.items():
-        words += ["-H", _quoted(f"{name}: {value}")]
-    words += ["--proxy", _quoted(connection.proxy)] if connection.proxy else ["--noproxy", "'*'"]
+        words += ["-H", _quote(f"{name}: {value}")]
+    words += ["--proxy", _quote(connection.proxy)] if connection.proxy else ["--noproxy", "'*'"]
     if connection.ca_bundle:
         words += ["--cacert", shlex.quote(connection.ca_bundle)]
     if sent.body is not None:
@@ -49,7 +49,7 @@ def curl(
     return " ".join(words)
 
 
-def escaped(url: str) -> str:
+def escape(url: str) -> str:
     """A URL, or the end of one, with its path as a client of ours sends it."""
     try:
         parts = urlsplit(url)
@@ -58,7 +58,7 @@ def escaped(url: str) -> str:
     return urlunsplit(parts._replace(path=on_the_wire(parts.path)))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where somebody pastes it: within
     double quotes bash would take a `!` for a command of its history."""
     pieces, end = [], 0

@@ -47,13 +47,13 @@ class CheckRow:
     curl: str | None = None
 
 
-def passed(told: str) -> CheckResult:
+def pass_check(told: str) -> CheckResult:
     return CheckResult(outcome=CheckOutcome.PASS, told=told)
 
 
-def failed(told: str, sent: SentRequest | None = None) -> CheckResult:
+def fail_check(told: str, sent: SentRequest | None = None) -> CheckResult:
     return CheckResult(outcome=CheckOutcome.FAIL, told=told, sent=sent)
 
 
-def unsupported(told: str, sent: SentRequest | None = None) -> CheckResult:
+def report_unsupported(told: str, sent: SentRequest | None = None) -> CheckResult:
     return CheckResult(outcome=CheckOutcome.UNSUPPORTED, told=told, sent=sent)

@@ -22,14 +22,14 @@ from serve_eval.checks.kinds import (
     sampling,
     sdk,
 )
-from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, failed
+from serve_eval.checks.row import CheckOutcome, CheckResult, CheckRow, SentRequest, fail_check
 from serve_eval.checks.session import CheckSession, StillStarting
 from serve_eval.errors import EndpointError
 
 Level = Literal["quick", "full"]
 
 
-def chosen(level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None) -> list[Check]:
+def choose_checks(level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None) -> list[Check]:
     """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What has ended early
     versions of servers comes last."""
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
@@ -67,9 +67,9 @@ async def run_checks(
     *,
     needed: Collection[str] = (),
     curl: Callable[[SentRequest], str],
-    told: Callable[[CheckRow], None] = lambda row: None,
+    notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> CheckedRows:
-    """Run the checks one after the other; `told` receives each row at once. UNSUPPORTED in `needed` is FAIL.
+    """Run the checks one after the other; `notify` receives each row at once. UNSUPPORTED in `needed` is FAIL.
 
     Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
     request, or does not answer a short request after a check that failed.
@@ -87,11 +87,11 @@ async def run_checks(
             break
         except EndpointError as error:
             asked = session.known.models
-            found = failed(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
+            found = fail_check(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
             stopped = "the endpoint could not be asked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
         rows.append(row)
-        told(row)
+        notify(row)
         if not stopped:
             stopped = await _stops(check, row, session)
         if stopped:

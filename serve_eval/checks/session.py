@@ -119,7 +119,7 @@ class CheckSession:
 
     async def ask(self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any) -> Answer:
         """The answer to a prompt. Raises NotAnswered."""
-        return answered(await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more)))
+        return require_answer(await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more)))
 
     async def alive(self) -> bool:
         """Whether a short request is answered now. It is no check's own, so nothing bounds it."""
@@ -164,7 +164,7 @@ class CheckSession:
         )
 
 
-def answered(answer: Answer) -> Answer:
+def require_answer(answer: Answer) -> Answer:
     """The answer, where it is one. Raises NotAnswered."""
     if not answer.answered:
         raise NotAnswered(answer)
@@ -175,7 +175,7 @@ class StillStarting(EndpointError):
     """The endpoint says that it loads its model: nothing of it can be checked, and nothing has failed."""
 
 
-def unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:
+def explain_unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:
     """What to do about a key that is missing or wrong."""
     if answer.status not in (401, 403):
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Runs `serve-eval` as this process. The signals are taken before anything else is imported."""

@@ -32,7 +32,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     signals: list[int] = []
     before = {number: signal.getsignal(number) for number in NUMBERS}
 
-    async def guarded() -> T:
+    async def guard() -> T:
         task = asyncio.ensure_future(main)
 
         def stop(number: int) -> None:
@@ -48,7 +48,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(guarded())
+            return runner.run(guard())
     except asyncio.CancelledError:
         raise Interrupted from None
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import textwrap
 import typing
@@ -10,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.nested_options import Option, options, struct_of
+from serve_eval.plugins.declarations import Option
+from serve_eval.plugins.nested_options import options, struct_of
 from serve_eval.plugins.values import LAUNCHERS, load_launcher
 
 WIDTH = 80
@@ -19,21 +19,21 @@ PLURAL = re.compile(r"\b(number|text)\b")
 SEVERAL = {list: "list", dict: "mapping"}
 
 
-def described(package: str, name: str) -> list[str]:
+def describe_plugin(package: str, name: str) -> list[str]:
     """Return its lines: what it is, where it comes from, and each option with type, default and meaning.
 
     Raises PlanError for what cannot be used.
     """
     function = registry.function(package, name)
     meanings = load_launcher(name).meanings if package == LAUNCHERS else {}
-    lines = _wrapped(f"{name}: {registry.summary(package, name)}", "", "    ")
+    lines = _wrap(f"{name}: {registry.summary(package, name)}", "", "    ")
     lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
     for option in options(function):
         nested = struct_of(option.hint) is not None
         told = "options of its own, which follow" if nested else f"{_kind(option.hint)}; {_default(option)}"
-        lines += _wrapped(f"{option.path} ({told})", "  ", "      ")
+        lines += _wrap(f"{option.path} ({told})", "  ", "      ")
         if found := meaning(option.path, meanings):
-            lines += _wrapped(found, "      ", "      ")
+            lines += _wrap(found, "      ", "      ")
     return lines
 
 
@@ -45,7 +45,7 @@ def meaning(path: str, meanings: Mapping[str, str]) -> str:
     return meanings.get(below, "")
 
 
-def _wrapped(text: str, first: str, others: str) -> list[str]:
+def _wrap(text: str, first: str, others: str) -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
     )
@@ -71,7 +71,7 @@ def _is_list(hint: Any) -> bool:
 
 def _default(option: Option) -> str:
     value = option.default
-    if value is inspect.Parameter.empty:
+    if option.required:
         return "required"
     if value is None:
         return "not set"

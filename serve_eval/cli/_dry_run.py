@@ -17,8 +17,8 @@ from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage.file_names import LOGS
-from serve_eval.evaluation.storage.judgements import judges_of
 from serve_eval.evaluation.storage.private_files import pretty_json
+from serve_eval.evaluation.storage.records.judgements import judges_of
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.report.text import clean
 from serve_eval.schema import HOLDOUT, Plan, Prompt
@@ -74,50 +74,56 @@ def show(plan: Plan, *, as_json: bool) -> int:
     return UNDECIDED
 
 
-def facts(p: PreparedTask, repeats: int) -> dict[str, Any]:
+def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
     """What is known of a task before anything is sent."""
-    h, found = p.hypothesis, p.reference
+    h, found = prepared.hypothesis, prepared.reference
     facts: dict[str, Any] = {
-        "task": p.task.name,
-        "requests": repeats * sum(len(sample.choices) or 1 for sample in p.dataset.samples),
+        "task": prepared.task.name,
+        "requests": repeats * sum(len(sample.choices) or 1 for sample in prepared.dataset.samples),
         "num_samples": h.num_samples,
         "sigma": h.sigma,
         "alpha": h.alpha,
         "beta": h.beta,
-        "data": p.dataset.files,
-        "notes": p.notes,
+        "data": prepared.dataset.files,
+        "notes": prepared.notes,
     }
     if found is None:
-        facts["no_reference"] = p.why_no_reference
+        facts["no_reference"] = prepared.why_no_reference
     else:
         assert h.num_samples is not None
-        better = p.task.metric.higher_is_better if found.higher_is_better is None else found.higher_is_better
+        better = prepared.task.metric.higher_is_better if found.higher_is_better is None else found.higher_is_better
         test = classic_test(h.num_samples, found.value, h.sigma, h.alpha, h.beta, better)
         facts |= {
             "reference": found.value,
             "threshold": test.threshold if found.threshold is None else found.threshold,
             "theta": test.theta if found.threshold is None else None,
             "reference_source": f"{found.file}:{found.line}",
-            "protocol": p.protocol,
+            "protocol": prepared.protocol,
         }
-    if p.acceptance is not None:
-        facts["acceptance_length"] = f"{p.task.acceptance_length}, at least {p.acceptance.min_al:.3f} tokens per step"
-    if p.task.program is not None:
+    if prepared.acceptance is not None:
+        facts["acceptance_length"] = (
+            f"{prepared.task.acceptance_length}, at least {prepared.acceptance.min_al:.3f} tokens per step"
+        )
+    if prepared.task.program is not None:
         facts["runs_code"] = "its answers are run on this machine, which --allow-code-execution permits"
-    if judges := judges_of(p.task, p.dataset.samples):
+    if judges := judges_of(prepared.task, prepared.dataset.samples):
         facts["judge_requests"] = {judge.name: repeats * count for judge, count in judges}
-    if choices := p.dataset.samples[0].choices:
+    if choices := prepared.dataset.samples[0].choices:
         facts["choices"] = f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
-    first = p.dataset.samples[0]
+    first = prepared.dataset.samples[0]
     facts["first_prompt"] = "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
     return facts
 
 
-def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
+def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     """Say how alpha is split where a paired rule may stop early."""
-    if plan.early_stop is None or p.reference is None or load_verdict_rule(plan.verdict.name).early_stop != "pairs":
+    if (
+        plan.early_stop is None
+        or prepared.reference is None
+        or load_verdict_rule(plan.verdict.name).early_stop != "pairs"
+    ):
         return {}
-    alpha = p.hypothesis.alpha
+    alpha = prepared.hypothesis.alpha
     looks = SPENT_ON_LOOKS * alpha
     return {"early_stop": f"alpha {looks:g} is for the looks, {alpha - looks:g} for the verdict of a run to its end"}
 
@@ -125,7 +131,7 @@ def _early_stop(plan: Plan, p: PreparedTask) -> dict[str, str]:
 def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:
     from serve_eval import yaml_source
 
-    lines = ["plan:", *_indented(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
+    lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
     lines += launch_lines(commands, files)
     for facts in tasks:
         lines.append(f"task {facts['task']}: {facts['requests']} requests")
@@ -146,7 +152,7 @@ def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: l
             lines.append(f"  data: and {len(facts['data']) - 4} more files")
         prompt = facts["first_prompt"]
         text = prompt if isinstance(prompt, str) else _readable(prompt)
-        lines += ["  first prompt:", *_indented(_ends(text), "    | ")]
+        lines += ["  first prompt:", *_indent(_ends(text), "    | ")]
     total = sum(facts["requests"] for facts in tasks)
     most = "at most " if plan.early_stop is not None else ""
     judged = sum(count for facts in tasks for count in facts.get("judge_requests", {}).values())
@@ -172,5 +178,5 @@ def _ends(text: str) -> str:
     return f"{text[: SHOWN // 2]}{mark}{text[-SHOWN // 2 :]}"
 
 
-def _indented(text: str, prefix: str = "  ") -> list[str]:
+def _indent(text: str, prefix: str = "  ") -> list[str]:
     return [prefix + line for line in text.rstrip("\n").split("\n")]

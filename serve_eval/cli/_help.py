@@ -46,7 +46,7 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     """Return the help of a command."""
     width = min(MOST_WIDTH, ctx.terminal_width or _columns())
     pieces = " ".join(command.collect_usage_pieces(ctx))
-    blocks = [_wrapped(f"Usage: {ctx.command_path} {pieces}", width, "", "  "), *_purpose(command, width)]
+    blocks = [_wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "), *_purpose(command, width)]
     if command.examples:
         lines = [f"  {text}\n    {line}" for text, line in command.examples]
         blocks.append("\n".join(["Examples:", *lines]))
@@ -72,7 +72,7 @@ def _columns() -> int:
 def _purpose(command: Any, width: int) -> list[str]:
     """Return the paragraphs of the docstring."""
     text = inspect.cleandoc(command.help or "")
-    return [_wrapped(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n") if paragraph]
+    return [_wrap(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n") if paragraph]
 
 
 def _by_panel(options: Iterable[Any]) -> dict[str, list[Any]]:
@@ -133,7 +133,7 @@ def _panel(title: str, rows: Sequence[Row], width: int) -> str:
     return "\n".join(lines)
 
 
-def _wrapped(text: str, width: int, first: str = "", others: str = "") -> str:
+def _wrap(text: str, width: int, first: str = "", others: str = "") -> str:
     return textwrap.fill(
         text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )

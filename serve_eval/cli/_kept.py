@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def kept(folder: Path, again: str) -> str:
+def explain_kept(folder: Path, again: str) -> str:
     """Return a line on how to go on by `again`: it says that answers are kept where the folder holds any."""
-    from serve_eval.evaluation.storage.run_folder import answered
+    from serve_eval.evaluation.storage.run_folder import holds_answer
 
-    return f"Answers so far are kept; go on with: {again}" if answered(folder) else f"No answer came yet; try: {again}"
+    return (
+        f"Answers so far are kept; go on with: {again}" if holds_answer(folder) else f"No answer came yet; try: {again}"
+    )

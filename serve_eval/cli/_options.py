@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins.setting import Declared, declared
+from serve_eval.plugins.setting import Declared, list_declared
 
 EVERYTHING = "--help-all"
 Examples = Sequence[tuple[str, str]]
@@ -43,7 +43,7 @@ def command(
     """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_* variable."""
 
     def make(function: Callable[..., None]) -> Command:
-        flat = _flattened(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
+        flat = _flatten(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
         return Command(function=flat, usual=tuple(usual), examples=tuple(examples))
 
     return make
@@ -58,7 +58,7 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
     found: dict[str, Any] = {}
     for section in sections:
         structure: Any = type(section)
-        for option in declared(structure):
+        for option in list_declared(structure):
             value = getattr(section, option.name)
             if value is None or option.setting.refused or (only is not None and option.name not in only):
                 continue
@@ -66,11 +66,11 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
                 value = option.setting.parse(value)
             if value is not None:
                 name = option.key.rpartition(".")[2]
-                found[name] = _joined(found.get(name), value)
+                found[name] = _join(found.get(name), value)
     return found
 
 
-def given_as_flags(ctx: typer.Context) -> set[str]:
+def list_given_flags(ctx: typer.Context) -> set[str]:
     """Return the names of the parameters that were given as flags, not by their variables or not at all."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
@@ -81,19 +81,19 @@ def lines_of(variable: str) -> list[str]:
     return [line for line in os.environ.get(variable, "").splitlines() if line.strip()]
 
 
-def _joined(first: Any, second: Any) -> Any:
+def _join(first: Any, second: Any) -> Any:
     if isinstance(first, list):
         return [*first, *second]
     return first if first is False else second
 
 
-def _flattened(
+def _flatten(
     function: Callable[..., None], *, every_variable: bool, more: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
     """Return the function with a parameter for each option of its structures, and `more` that it does not get."""
     hints = typing.get_type_hints(function, include_extras=True)
     structures = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
-    options = {name: declared(structure) for name, structure in structures.items()}
+    options = {name: list_declared(structure) for name, structure in structures.items()}
 
     def call(**given: Any) -> None:
         for option in (option for of_one in options.values() for option in of_one):

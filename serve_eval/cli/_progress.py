@@ -32,7 +32,7 @@ class BarProgress:
         self._tasks: dict[str, _Shown] = {}
         self._drawn = 0.0
 
-    def begin(self, task: str, planned: int, had: int) -> None:
+    def begin(self, task: str, planned: int, completed: int) -> None:
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("{task.description}"),
@@ -46,10 +46,12 @@ class BarProgress:
                 refresh_per_second=4,
             )
             self._bar.start()
-        if had:
-            self._console.print(f"{task}: {had} of {planned} answers are there already", highlight=False, markup=False)
+        if completed:
+            self._console.print(
+                f"{task}: {completed} of {planned} answers are there already", highlight=False, markup=False
+            )
         bar = self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
-        self._tasks[task] = _Shown(bar, planned, had, time.monotonic())
+        self._tasks[task] = _Shown(bar, planned, completed, time.monotonic())
 
     def update(self, task: str, done: int, failed: int, value: float | None) -> None:
         shown = self._tasks[task]
@@ -81,10 +83,12 @@ class PlainProgress:
         self._console = console
         self._tasks: dict[str, _Shown] = {}
 
-    def begin(self, task: str, planned: int, had: int) -> None:
-        self._tasks[task] = _Shown(TaskID(0), planned, had, time.monotonic())
-        if had:
-            self._console.print(f"{task}: {had} of {planned} answers are there already", highlight=False, markup=False)
+    def begin(self, task: str, planned: int, completed: int) -> None:
+        self._tasks[task] = _Shown(TaskID(0), planned, completed, time.monotonic())
+        if completed:
+            self._console.print(
+                f"{task}: {completed} of {planned} answers are there already", highlight=False, markup=False
+            )
 
     def update(self, task: str, done: int, failed: int, value: float | None) -> None:
         shown = self._tasks[task]
@@ -112,14 +116,14 @@ class PlainProgress:
 class _Shown:
     """A task under way: its bar, what was there when it began, and what was told last."""
 
-    def __init__(self, bar: TaskID, planned: int, had: int, began: float) -> None:
-        self.bar, self.planned, self._had, self._began = bar, planned, had, began
+    def __init__(self, bar: TaskID, planned: int, completed: int, began: float) -> None:
+        self.bar, self.planned, self._completed, self._began = bar, planned, completed, began
         self.said = began
-        self.last: tuple[int, int, float | None] = (had, 0, None)
+        self.last: tuple[int, int, float | None] = (completed, 0, None)
 
     def rate(self, now: float) -> float:
         """Answers per second of this session."""
-        return (self.last[0] - self._had) / max(now - self._began, 1e-9)
+        return (self.last[0] - self._completed) / max(now - self._began, 1e-9)
 
 
 def progress(console: Console) -> BarProgress | PlainProgress:

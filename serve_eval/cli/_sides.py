@@ -62,7 +62,7 @@ def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
         if is_endpoint(text) or Path(text).is_dir():
             what = "a running endpoint" if is_endpoint(text) else "a finished run"
             problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
-        elif resolved_side(text, settings)[0].plan.launcher.name == "external":
+        elif resolve_side(text, settings)[0].plan.launcher.name == "external":
             problems.append(f"--launch: the plan of {name}, {text}, names no launcher that starts servers")
     if problems:
         raise PlanError(problems, hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.")
@@ -73,7 +73,7 @@ def is_endpoint(text: str) -> bool:
     return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
 
 
-def resolved_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
+def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
     """Return the plan of a file or of a run folder, with that folder."""
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.serialise import to_file

@@ -72,10 +72,10 @@ class _Commands(_Group):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # click's types are private to typer
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command if name is None else _made(name), rest
+        return name, command if name is None else _make_command(name), rest
 
 
-def _made(name: str) -> Any:
+def _make_command(name: str) -> Any:
     """A command with its options."""
     from serve_eval.cli._help import HelpedCommand
     from serve_eval.cli._options import Command
@@ -88,23 +88,23 @@ def _made(name: str) -> Any:
         for info in found.registered_commands:
             info.cls = HelpedCommand
         alone.add_typer(found, name=name, short_help=short_help, cls=_Group)
-        return _reserving(typer.main.get_group(alone).commands[name])
+        return _reserve_when_called(typer.main.get_group(alone).commands[name])
     function = found.function if isinstance(found, Command) else found
     alone.command(name, short_help=short_help, cls=HelpedCommand)(function)
     made = typer.main.get_group(alone).commands[name]
     assert isinstance(made, HelpedCommand)
     if isinstance(found, Command):
         made.usual, made.examples = found.usual, found.examples
-    return _reserving(made)
+    return _reserve_when_called(made)
 
 
-def _reserving(command: Any) -> Any:
+def _reserve_when_called(command: Any) -> Any:
     """Have a command reserve standard output when it is called, which is after its help is written."""
     for inner in getattr(command, "commands", {}).values():
-        _reserving(inner)
+        _reserve_when_called(inner)
     if (call := command.callback) is not None:
 
-        def called(*args: Any, **options: Any) -> Any:
+        def call_reserved(*args: Any, **options: Any) -> Any:
             from serve_eval.plugins.own_launchers import check_launchers
             from serve_eval.plugins.scope import scope
 
@@ -113,7 +113,7 @@ def _reserving(command: Any) -> Any:
             with scope():
                 return call(*args, **options)
 
-        command.callback = called
+        command.callback = call_reserved
     return command
 
 
@@ -130,12 +130,12 @@ app = typer.Typer(
 )
 
 
-def _listed() -> None:
+def _stand_in_list() -> None:
     """Stands for a command in the list."""
 
 
 for _name, (_, _short_help) in COMMANDS.items():
-    app.command(_name, short_help=_short_help)(_listed)
+    app.command(_name, short_help=_short_help)(_stand_in_list)
 
 
 def _version(wanted: bool) -> None:
@@ -161,7 +161,7 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()
     try:
-        with pace.told_to(LongSteps()):
+        with pace.notify_to(LongSteps()):
             app()
     except ServeEvalError as error:
         if interrupted():

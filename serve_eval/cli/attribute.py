@@ -48,17 +48,16 @@ def attribute(
 
     if samples < 1 or concurrency < 1:
         raise PlanError("--samples and --concurrency must be 1 or more")
-    from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
-    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.evaluation.storage.reports.attribution_file import attribution_text
     from serve_eval.workflows.attribute.attribute import attribute as ask_each_worker
-    from serve_eval.workflows.attribute.attribute import prepared
+    from serve_eval.workflows.attribute.attribute import prepare_asking
     from serve_eval.workflows.attribute.attribute import worker as named_worker
 
     settings = {"include_path": folders_of(include_path)}
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
     given = [named_worker(text) for text in worker or ()]
     try:
-        asking = run_async(prepared(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed))
+        asking = run_async(prepare_asking(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed))
         if dry_run:
             emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
             return
@@ -68,7 +67,7 @@ def attribute(
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        emit(written_text(run / ATTRIBUTION_FILE))
+        emit(attribution_text(run))
     else:
         from serve_eval.workflows.attribute.text import render
 

@@ -31,7 +31,7 @@ def expand(
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
-    from serve_eval.tasks.cases import skipped_lines
+    from serve_eval.tasks.cases import list_skipped_lines
 
     found = dict(_questions(files, settings))
     if as_json:
@@ -44,8 +44,8 @@ def expand(
         emit(f"{name}: {len(one.asked)} cases{each}{f', scored by {scorers}' if scorers else ''}\n")
         for q in one.asked:
             emit(clean(f"  {q.name}\n"))
-        for line in (*skipped_lines(one), *one.notes):
-            emit(f"{_indented(clean(line))}\n")
+        for line in (*list_skipped_lines(one), *one.notes):
+            emit(f"{_indent(clean(line))}\n")
     total = sum(len(one.asked) for one in found.values())
     skipped = sum(len(one.skipped) for one in found.values())
     emit(f"{total} cases of {len(found)} tasks, {skipped} skipped; nothing was sent\n")
@@ -122,7 +122,7 @@ def import_results(
     emit(f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that is asked\n")
 
 
-def _indented(line: str) -> str:
+def _indent(line: str) -> str:
     """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be copied."""
     width = max(40, shutil.get_terminal_size().columns)
     told, flag, setting = line.partition("--set ")

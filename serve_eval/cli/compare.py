@@ -16,7 +16,7 @@ from serve_eval.cli._sides import (
     check_launched,
     is_endpoint,
     new_folder,
-    resolved_side,
+    resolve_side,
     with_plan,
 )
 from serve_eval.evaluation.plan import shared_options as shared
@@ -197,7 +197,7 @@ def _sides(
     for name, text in texts.items():
         if is_endpoint(text) and Path(run := texts["A" if name == "B" else "B"]).is_dir():
             to_follow(Path(run), {**own[name], "base_url": text}, trust_plan=trust_plan)
-    found = {name: resolved_side(text, own[name]) for name, text in texts.items() if not is_endpoint(text)}
+    found = {name: resolve_side(text, own[name]) for name, text in texts.items() if not is_endpoint(text)}
     documents = {name: to_file(resolved.plan) for name, (resolved, _) in found.items()}
     for name, text in texts.items():
         if is_endpoint(text):
@@ -219,12 +219,12 @@ def _execute(
 ) -> int:
     """Compare with progress on stderr and the result on stdout; return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import kept
+    from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN
-    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INFRASTRUCTURE, INTERRUPTED
     from serve_eval.workflows.compare.compare import compare as compare_both
     from serve_eval.workflows.compare.text import render
@@ -247,14 +247,14 @@ def _execute(
     except (Interrupted, ServeEvalError) as ending:
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and (out_dir / COMPARISON_PLAN).exists():
-            say(kept(out_dir, f"the same command with -o {out_dir}"))
+            say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
     if result.as_json:
-        emit(written_text(out_dir / COMPARISON))
+        emit(read_written_text(out_dir / COMPARISON))
     else:
         draw(lambda console: render(comparison, out_dir, console))
     return comparison.exit_code

@@ -44,7 +44,7 @@ def fetch(
 
     root = to or vault.default_root(os.environ)
     root.mkdir(parents=True, exist_ok=True)
-    for name, source in _chosen(names).items():
+    for name, source in _choose(names).items():
         for found in vault.fetch(name, source, root):
             _say(f"{found.path}  sha256 {found.sha256}")
     _say(f"use it with --dataset-root {root}")
@@ -57,7 +57,7 @@ def verify(names: _Names = None, root: _Root = None) -> None:
     from serve_eval.errors import DatasetError
 
     root = root or vault.default_root(os.environ)
-    found = vault.verify(_chosen(names), root)
+    found = vault.verify(_choose(names), root)
     for one in found:
         _say(f"{one.state:8} {one.data_set:16} {one.path}")
     bad = [str(one.path) for one in found if one.state != vault.OK]
@@ -83,7 +83,7 @@ def path(
     from serve_eval.datasets import vault
 
     root = root or vault.default_root(os.environ)
-    folder = root if name is None else vault.where(_chosen([name])[name], root)
+    folder = root if name is None else vault.where(_choose([name])[name], root)
     _say(str(folder))
     if not folder.is_dir():
         fill = f"serve-eval datasets fetch {name or 'NAME'} --to {shlex.quote(str(root))}"
@@ -91,7 +91,7 @@ def path(
         raise typer.Exit(2)
 
 
-def _chosen(names: Sequence[str] | None) -> dict[str, Source]:
+def _choose(names: Sequence[str] | None) -> dict[str, Source]:
     """The known sets of these names, or all. Raises PlanError for an unknown one."""
     from serve_eval.datasets.known import KNOWN
     from serve_eval.errors import PlanError

@@ -23,7 +23,7 @@ def diagnose(
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
     from serve_eval.workflows.diagnose.story import diagnose as diagnosed
-    from serve_eval.workflows.diagnose.told import lines
+    from serve_eval.workflows.diagnose.text import lines
 
     diagnosis = diagnosed(run, include_path=folders_of(include_path))
     if as_json:

@@ -54,7 +54,7 @@ def drift(
         check_plot(plot)
     history = find_series(folder)
     charts, bare = [], []
-    for one in _chosen(history, task, model):
+    for one in _choose(history, task, model):
         try:
             charts.append(chart(one, limit=limit))
         except RunFolderError as error:
@@ -81,7 +81,7 @@ def drift(
         say(f"values and sums: {plot}")
 
 
-def _chosen(history: History, task: str | None, model: str | None) -> list[Series]:
+def _choose(history: History, task: str | None, model: str | None) -> list[Series]:
     """The series of that task and model. Raises PlanError where there is none."""
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest

@@ -15,7 +15,7 @@ from serve_eval.cli._sides import (
     check_launched,
     is_endpoint,
     new_folder,
-    resolved_side,
+    resolve_side,
     with_plan,
 )
 from serve_eval.plugins.setting import Setting
@@ -120,28 +120,28 @@ def _execute(
 ) -> int:
     """Check an endpoint with progress on stderr and the result on stdout; return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import kept
+    from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.storage.file_names import INVARIANTS
-    from serve_eval.evaluation.storage.private_files import written_text
+    from serve_eval.evaluation.storage.private_files import read_written_text
     from serve_eval.verdicts.exit_code import INTERRUPTED
     from serve_eval.workflows.invariants.check import check
     from serve_eval.workflows.invariants.text import render
 
     if Path(a).is_dir():
         raise PlanError(f"{a} is a finished run, and this command asks an endpoint")
-    plan = (with_plan({}, {**settings, "base_url": a}) if is_endpoint(a) else resolved_side(a, settings)[0]).plan
+    plan = (with_plan({}, {**settings, "base_url": a}) if is_endpoint(a) else resolve_side(a, settings)[0]).plan
     say(f"serve-eval invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say))
     except Interrupted:
-        say(kept(out_dir, f"the same command with -o {out_dir}"))
+        say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED
     if as_json:
-        emit(written_text(out_dir / INVARIANTS))
+        emit(read_written_text(out_dir / INVARIANTS))
     else:
         draw(lambda console: render(found, out_dir, console))
     return found.exit_code

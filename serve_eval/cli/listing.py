@@ -55,7 +55,7 @@ def listing(
 
 def _one(package: str | None, kind: str, name: str) -> None:
     """Raises PlanError for a name that there is not."""
-    from serve_eval.cli._described import described
+    from serve_eval.cli._described import describe_plugin
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
@@ -66,7 +66,7 @@ def _one(package: str | None, kind: str, name: str) -> None:
     file = name.partition(":")[0]
     if file not in (known := registry.names(package)):
         raise PlanError(f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}")
-    lines = described(package, file)
+    lines = describe_plugin(package, file)
     if package == "launchers":
         lines += ["", "Set them by --set launcher.OPTION=VALUE, or under launcher in a plan."]
     emit("".join(f"{clean(line)}\n" for line in lines))
@@ -74,18 +74,17 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 def _entry(package: str, name: str) -> list[str]:
     """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
-    import msgspec
-
     from serve_eval.plugins import extensions, registry
+    from serve_eval.plugins.declarations import is_structure
 
     function = registry.function(package, name)
     member = registry.family_of(package, function)
     shown = f"{name}:{member.upper()}" if member else name
     lines = [f"{shown}: {registry.summary(package, name)}"]
     lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
-    for option, parameter in registry.options_of(function).items():
-        default = "required" if parameter.default is parameter.empty else repr(parameter.default)
-        if isinstance(parameter.default, msgspec.Struct):
+    for option in registry.options_of(function).values():
+        default = "required" if option.required else repr(option.default)
+        if is_structure(type(option.default)):
             default = f"options of its own: serve-eval list launchers {name} shows them"
-        lines.append(f"    {option}: {default}")
+        lines.append(f"    {option.path}: {default}")
     return lines

@@ -56,9 +56,9 @@ def power(
     per_second = None
     n = total
     if from_run is not None:
-        from serve_eval.workflows.measured import measured
+        from serve_eval.workflows.measured import measure_run
 
-        found = measured(from_run)
+        found = measure_run(from_run)
         per_second = found[0].per_second
         lines += [_spread(one) for one in found]
         if len(found) == 1:
@@ -73,13 +73,13 @@ def power(
     if plot is not None:
         from serve_eval.report.plots import draw
 
-        n = n or _needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
+        n = n or _compute_needed(detect, theta, probability, flip_rate, sigma, alpha, beta)
         draw(plot, [_curves(n, detect, probability, flip_rate, sigma, alpha)])
         say(f"power against drop with {n} samples: {plot}")
     emit("".join(f"{line}\n" for line in lines))
 
 
-def _needed(
+def _compute_needed(
     detect: float | None,
     theta: float | None,
     probability: float,
@@ -129,7 +129,7 @@ def _detect(
 ) -> list[str]:
     """Samples for each rule, and the power of two of them by the drop with so many."""
     from serve_eval.stats.classic import num_samples_for
-    from serve_eval.stats.planning import classic_power, num_noninferior_for, num_pairs_for, paired_power
+    from serve_eval.stats.planning import classic_power, compute_paired_power, num_noninferior_for, num_pairs_for
 
     beta = 1.0 - probability
     wanted = {
@@ -148,7 +148,7 @@ def _detect(
     lines += ["", f"power with the {n} samples of the paired verdict", f"{'drop':>8}  {'classic':>8}  {'paired':>8}"]
     for points in sorted({*DROPS, drop}):
         classic = classic_power(points / 100, n, flip_rate, alpha, sigma / 100)
-        lines.append(f"{points:>8g}  {classic:>8.3f}  {paired_power(points / 100, n, flip_rate, alpha):>8.3f}")
+        lines.append(f"{points:>8g}  {classic:>8.3f}  {compute_paired_power(points / 100, n, flip_rate, alpha):>8.3f}")
     return lines
 
 
@@ -157,14 +157,14 @@ def _curves(n: int, detect: float | None, probability: float, flip_rate: float, 
     sees nearly always."""
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
-    from serve_eval.stats.planning import classic_power, noninferiority_power, paired_power
+    from serve_eval.stats.planning import classic_power, compute_paired_power, noninferiority_power
 
     margin = detect or USUAL_MARGIN
     end = min(100.0 * (1.0 - flip_rate), max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * margin))
     drops = [end * i / CURVE_STEPS for i in range(CURVE_STEPS + 1)]
     shares = [drop / 100 for drop in drops]
     classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
-    paired = [paired_power(drop, n, flip_rate, alpha) for drop in shares]
+    paired = [compute_paired_power(drop, n, flip_rate, alpha) for drop in shares]
     excluded = [noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares]
     levels = [
         LevelLine(label=f"wanted: {probability:g}", at=probability),

@@ -29,7 +29,7 @@ def list_files(references_dir: _ReferencesDir = None) -> None:
     from serve_eval.verdicts import references
 
     folder = None
-    for file in references.known_files(_directories(references_dir)):
+    for file in references.list_files(_directories(references_dir)):
         if file.parent != folder:
             folder = file.parent
             _say(f"{folder}:")
@@ -52,7 +52,7 @@ def show(
     from serve_eval.plugins import registry
     from serve_eval.verdicts import references
 
-    files = references.known_files(_directories(references_dir))
+    files = references.list_files(_directories(references_dir))
     chosen = [file for file in files if file.stem == task]
     if not chosen:
         known = sorted({file.stem for file in files})
@@ -74,7 +74,7 @@ def check(
     from serve_eval.errors import ReferenceFileError
     from serve_eval.verdicts import references
 
-    path = path or references.shipped_dir()
+    path = path or references.find_shipped_dir()
     problems = references.check(path)
     if problems:
         raise ReferenceFileError("\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again.")
@@ -215,7 +215,7 @@ def _lengths(files: list[Path]) -> dict[str, list[str]]:
 def _directories(own: Path | None) -> list[Path]:
     from serve_eval.verdicts import references
 
-    return [references.shipped_dir()] if own is None else [own, references.shipped_dir()]
+    return [references.find_shipped_dir()] if own is None else [own, references.find_shipped_dir()]
 
 
 def _say(line: str) -> None:

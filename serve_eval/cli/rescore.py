@@ -87,10 +87,10 @@ def _sample(changed: Changed) -> str:
     target = " ".join(changed.target.split())
     if len(target) > TARGET_CHARACTERS:
         target = f"...{target[3 - TARGET_CHARACTERS :]}"
-    return f"{changed.id}: {_told(changed.before)} -> {_told(changed.after)}; target {target!r}"
+    return f"{changed.id}: {_describe(changed.before)} -> {_describe(changed.after)}; target {target!r}"
 
 
-def _told(told: RescoreSummary | None) -> str:
+def _describe(told: RescoreSummary | None) -> str:
     if told is None:
         return "not scored"
     return f"{told.outcome} {told.value:g}, {'nothing extracted' if told.answer is None else repr(told.answer)}"

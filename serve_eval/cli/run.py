@@ -11,7 +11,7 @@ import typer
 
 from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
 from serve_eval.cli._include import permissions
-from serve_eval.cli._options import command, given_as_flags, settings_of
+from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
@@ -115,7 +115,7 @@ def run(
     or infrastructure, 5 nothing scored, 130 interrupted.
     """
     sections = (address, asked, judged, connection, limits, folder)
-    settings = _settings(sections, protocol, flags=given_as_flags(ctx), resuming=ending.resume is not None)
+    settings = _settings(sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None)
     only_shown = ending.dry_run or ending.dump_prompts is not None
     resolved = _resolve(plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan)
     what = rerun_of(ending.rerun, run_all=ending.run_all)
@@ -126,7 +126,7 @@ def run(
     if only_shown:
         _show(resolved.plan, ending)
         return
-    moved = ending.resume is not None and "base_url" in given_as_flags(ctx)
+    moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
     raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
 
 
@@ -169,11 +169,11 @@ def _evaluate(resolved: Resolved, held: HeldServerOptions, ending: EndingOptions
         return finish()
     from serve_eval.cli._streams import say
     from serve_eval.workflows.servers import daemon
-    from serve_eval.workflows.servers.reuse import attached, up
+    from serve_eval.workflows.servers.reuse import attach, up
 
     daemon.check(plan)
     try:
-        return finish(launching=partial(attached, reuse=held.reuse, keep=held.keep_servers, told=say))
+        return finish(launching=partial(attach, reuse=held.reuse, keep=held.keep_servers, notify=say))
     finally:
         if held.keep_servers and (entry := up(plan)) is not None and entry.endpoint is not None:
             say(f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve --stop {entry.id}")
@@ -193,12 +193,12 @@ def execute(
     import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import kept
+    from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.errors import ServeEvalError
     from serve_eval.evaluation.evaluate import evaluate
-    from serve_eval.evaluation.storage.report_file import report_text
+    from serve_eval.evaluation.storage.reports.report_file import report_text
     from serve_eval.evaluation.storage.run_folder import holds_run, plan_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.report.page import write_page
@@ -221,7 +221,7 @@ def execute(
         stopped = isinstance(ending, Interrupted) or ending.exit_code == INFRASTRUCTURE
         if stopped and holds_run(out_dir):
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
-            say(kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
+            say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
             say("Interrupted; nothing is kept")
         if isinstance(ending, ServeEvalError):
@@ -278,7 +278,7 @@ def _with_model(plan: Plan) -> Plan:
     if plan.model is not None:
         return plan
     try:
-        return run_async(with_model(plan, os.environ, told=say))
+        return run_async(with_model(plan, os.environ, notify=say))
     except Interrupted:
         say("Interrupted; nothing is kept")
         raise typer.Exit(INTERRUPTED) from None

@@ -135,13 +135,13 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     def ready(entry: Held) -> None:
         nonlocal was_ready
         was_ready = True
-        emit(_told(entry, what, detached=detach))
+        emit(_describe(entry, what, detached=detach))
 
     try:
         if detach:
-            ready(run_async(daemon.start(plan, folder=output_dir, told=say, attach=True)))
+            ready(run_async(daemon.start(plan, folder=output_dir, notify=say, attach=True)))
         else:
-            run_async(daemon.hold(plan, folder=output_dir, told=say, ready=ready))
+            run_async(daemon.hold(plan, folder=output_dir, notify=say, ready=ready))
     except Interrupted:
         if was_ready:
             return PASS
@@ -150,7 +150,7 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     return PASS
 
 
-def _told(entry: Held, what: str, *, detached: bool) -> str:
+def _describe(entry: Held, what: str, *, detached: bool) -> str:
     """What somebody who wants to use the servers has to know."""
     assert entry.endpoint is not None
     base_url = entry.endpoint.base_url
@@ -199,7 +199,7 @@ def _stop(wanted: str) -> int:
         raise PlanError(f"--stop: no servers {wanted} are held on this machine; held: {shown}")
 
     async def stop_all() -> None:
-        await asyncio.gather(*(daemon.stop(entry, told=say) for entry in chosen))
+        await asyncio.gather(*(daemon.stop(entry, notify=say) for entry in chosen))
 
     try:
         run_async(stop_all())

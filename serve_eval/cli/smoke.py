@@ -72,19 +72,19 @@ def smoke(
 
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or asked, 130 interrupted.
     """
-    from serve_eval.checks.run import chosen
+    from serve_eval.checks.run import choose_checks
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
     from serve_eval.workflows.smoke import smoke as smoke_test
 
     _check(asked)
     plan = resolve_address(address_of(url, asked.model, connection), os.environ)
-    checks = chosen(
+    checks = choose_checks(
         "full" if asked.level == "full" else "quick",
         passkey_tokens=asked.passkey,
         context_tokens=asked.context_tokens,
     )
-    needed = smoke_test.required(names_of(asked.require) or [], checks)
+    needed = smoke_test.check_required(names_of(asked.require) or [], checks)
     if result.dry_run:
         _preview(checks, as_json=result.as_json)
         return
@@ -172,7 +172,7 @@ def _run(
                 checks,
                 needed=needed,
                 curl=partial(curl, connection=plan.connection, variables=filled),
-                told=(lambda row: None) if as_json else (lambda row: emit(clean_row(row))),
+                notify=(lambda row: None) if as_json else (lambda row: emit(clean_row(row))),
             )
 
     try:

@@ -109,8 +109,8 @@ def _suite(
     that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
     from dataclasses import replace
 
-    from serve_eval.evaluation.storage.suite_files import suite_and_owner
-    from serve_eval.evaluation.trust import check, trusted
+    from serve_eval.evaluation.storage.reports.suite_files import suite_and_owner
+    from serve_eval.evaluation.trust import adopt_code, check
     from serve_eval.plugins import extensions
     from serve_eval.workflows.suite.file import read
 
@@ -122,14 +122,14 @@ def _suite(
         suite, own = read(file, os.environ), True
     in_file = resume is None
 
-    def allowed(run: SuiteRun) -> SuiteRun:
+    def allow(run: SuiteRun) -> SuiteRun:
         allow = allow_code_execution or (in_file and run.plan.allow_code_execution)
-        plan = run.plan if in_file else trusted(run.plan, ())
+        plan = run.plan if in_file else adopt_code(run.plan, ())
         found = tuple(dict.fromkeys((*include_path, *plan.include_path)))
         hub = plan.allow_hub and (own or follow)
         return replace(run, plan=replace(plan, allow_code_execution=allow, include_path=found, allow_hub=hub))
 
-    suite = replace(suite, runs=tuple(map(allowed, suite.runs)))
+    suite = replace(suite, runs=tuple(map(allow, suite.runs)))
     if resume is not None and follow and not (own or trust_plan):
         check(resume, {f"{run.name}: ": run.plan for run in suite.runs})
     return suite
@@ -149,15 +149,15 @@ def execute(
     from functools import partial
 
     from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._kept import kept
+    from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
     from serve_eval.cli._streams import draw, emit, say
     from serve_eval.evaluation.storage.file_names import SUITE_REPORT_FILE
-    from serve_eval.evaluation.storage.private_files import written_text
-    from serve_eval.evaluation.storage.suite_files import holds_suite, suite_and_owner
+    from serve_eval.evaluation.storage.private_files import read_written_text
+    from serve_eval.evaluation.storage.reports.suite_files import holds_suite, suite_and_owner
     from serve_eval.evaluation.trust import flag_of
     from serve_eval.verdicts.exit_code import INTERRUPTED
-    from serve_eval.workflows.servers.reuse import attached
+    from serve_eval.workflows.servers.reuse import attach
     from serve_eval.workflows.suite.execution import evaluate_suite
     from serve_eval.workflows.suite.table import render
 
@@ -168,19 +168,19 @@ def execute(
         flags = permissions(plans) + flag_of(plans, own=suite_and_owner(out_dir)[1])
         return f"serve-eval suite --resume {shlex.quote(str(out_dir))}{flags}"
 
-    launching = partial(attached, reuse=True, keep=False, told=say) if reuse else None
+    launching = partial(attach, reuse=True, keep=False, notify=say) if reuse else None
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
             evaluate_suite(known, out_dir, progress=shown, notify=say, strict=strict, launching=launching, rerun=rerun)
         )
     except Interrupted:
-        say(kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")
+        say(explain_kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again()}")
     if as_json:
-        emit(written_text(out_dir / SUITE_REPORT_FILE))
+        emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:
         draw(lambda console: render(report, out_dir, console))
     return report.exit_code

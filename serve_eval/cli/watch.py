@@ -155,16 +155,18 @@ def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[
 
 def _cost(job: WatchJob) -> list[str]:
     """What it takes, by estimates from above."""
-    from serve_eval.checks.run import chosen
+    from serve_eval.checks.run import choose_checks
     from serve_eval.workflows.watch import budget, pool
 
-    asked = job.pool or pool.generated(job.prompts, chat=True)
-    checks = budget.checks_of(chosen("quick")) if job.smoke else []
+    asked = job.pool or pool.generate_pool(job.prompts, chat=True)
+    checks = budget.checks_of(choose_checks("quick")) if job.smoke else []
     smoke = budget.smoke_tokens(checks)
     spending = budget.budget(
         job.tokens, smoke=smoke, prompt_tokens=asked.prompt_tokens(), answer_tokens=asked.answer_tokens
     )
-    lines = list(budget.told(spending, every_s=job.every_s, prompts=len(asked.samples), passes=job.rules.passes))
+    lines = list(
+        budget.describe_budget(spending, every_s=job.every_s, prompts=len(asked.samples), passes=job.rules.passes)
+    )
     if smoke and not spending.smoke_every:
         lines.append(f"the smoke test takes up to {smoke} tokens and is left out: --budget-tokens {smoke} or more")
     return lines
@@ -195,10 +197,10 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
     with ExitStack() as stack:
         metrics = None
         if metrics_port is not None:
-            from serve_eval.workflows.watch.metrics import Metrics, served
+            from serve_eval.workflows.watch.metrics import Metrics, serve
 
             metrics = Metrics()
-            port = stack.enter_context(served(metrics, metrics_port))
+            port = stack.enter_context(serve(metrics, metrics_port))
             say(f"metrics: http://127.0.0.1:{port}/metrics")
         try:
             return run_async(

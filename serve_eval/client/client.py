@@ -81,7 +81,7 @@ class Client:
         )
         through = self.transport.proxy
         self.masking = Masking([api_key or "", *masked, *([through.password, through.basic] if through else [])])
-        wants_timing = server_timing.asked_of(endpoint)
+        wants_timing = server_timing.is_asked_of(endpoint)
         self._heads = self._prepare_heads({server_timing.RETURN: "1"} if wants_timing else {})
         self._reader = OutcomeReader(self.masking, limits.connect_timeout_s)
         self.attempts = AttemptSender(
@@ -165,7 +165,7 @@ class Client:
             tries.attempts.pop()  # nothing was attempted
             if await self._wait_for_the_start(wait):
                 return True
-            tries.missed = missed.noting(self.start.in_vain)
+            tries.missed = missed.append_note(self.start.in_vain)
             return False
         if tries.again_at_once(missed):
             return True
@@ -175,7 +175,7 @@ class Client:
         if tries.over(missed):
             return False
         if self.retry_budget is not None and self.retries >= self.retry_budget:
-            tries.missed = missed.noting("not tried again: the retry budget is spent")
+            tries.missed = missed.append_note("not tried again: the retry budget is spent")
             return False
         self.retries += 1
         await asyncio.sleep(retry.pause_s(tries.counted, missed.retry_after, self._rng))
@@ -184,7 +184,7 @@ class Client:
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
         """Return whether no server listened, once one does. The sample's time stands still meanwhile, and is given what
         the attempt took that was `lost` by that."""
-        with wait.paused():
+        with wait.pause():
             outage = await self.liveness.outage(self.transport.address.host, self.transport.address.port)
         if outage and lost is not None:
             wait.until += lost.end_s - lost.start_s
@@ -193,7 +193,7 @@ class Client:
     async def _wait_for_the_start(self, wait: Wait) -> bool:
         """Return whether the endpoint has started, once it says so no more or took too long, which ends a run. The
         sample's time stands still meanwhile."""
-        with wait.paused():
+        with wait.pause():
             started = await self.start.over()
         if not started and self.liveness.watched:
             raise EndpointError(f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT)
@@ -222,7 +222,7 @@ class Client:
         return self.attempts.now()
 
     @asynccontextmanager
-    async def keeping(self, listener: StepListener) -> AsyncIterator[None]:
+    async def keep_connections(self, listener: StepListener) -> AsyncIterator[None]:
         """Use connections for many requests within the block, whose `listener` takes answers back that a connection out
         of step gave. `settle` comes before its end where what came is to count."""
         self.transport.ledger.listen(listener)
@@ -246,9 +246,9 @@ class Client:
         """Check all connections that nobody uses, in a few seconds at most."""
         await self.transport.settle()
 
-    def kept(self) -> frozenset[int]:
+    def list_open(self) -> frozenset[int]:
         """Return the numbers of the open connections, which may still be checked."""
-        return self.transport.kept()
+        return self.transport.list_open()
 
     async def exchange(
         self,
@@ -295,6 +295,6 @@ class Client:
         """Return the texts of special tokens by their names, as far as the endpoint tells them."""
         return await self._questions.special_tokens()
 
-    async def hidden_retries(self) -> dict[str, int]:
+    async def count_hidden_retries(self) -> dict[str, int]:
         """Return how often an orchestrator asked its servers again, by their kind; empty where nobody counts."""
-        return await self._questions.hidden_retries()
+        return await self._questions.count_hidden_retries()

@@ -72,7 +72,7 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
     """
     from serve_eval.client.client import Client  # no client is needed to make a plan
 
-    api_key, headers, proxy, hidden = _filled_in(plan.connection, environ)
+    api_key, headers, proxy, hidden = _fill_in(plan.connection, environ)
     return Client(
         endpoint,
         plan.limits,
@@ -86,13 +86,13 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
 
 
 @contextmanager
-def hidden_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
+def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
     """Takes what a connection sends along out of the errors of a block, which may have the last lines of a log."""
     try:
         yield
     except ServeEvalError as error:
         with suppress(PlanError):  # what cannot be filled in was never sent
-            api_key, _, _, hidden = _filled_in(connection, environ)
+            api_key, _, _, hidden = _fill_in(connection, environ)
             masking = Masking([api_key, *hidden])
             error.args = (masking.text(str(error)),)
             error.hint = masking.text(error.hint)
@@ -105,7 +105,7 @@ def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, time
 
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-    api_key, headers, proxy, _ = _filled_in(plan.connection, environ)
+    api_key, headers, proxy, _ = _fill_in(plan.connection, environ)
     verify = ssl.create_default_context(cafile=plan.connection.ca_bundle)
     http = DefaultAsyncHttpxClient(proxy=proxy, verify=verify, trust_env=False, timeout=timeout_s)
     return AsyncOpenAI(
@@ -118,7 +118,7 @@ def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, time
     )
 
 
-def _filled_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str, dict[str, str], str | None, list[str]]:
+def _fill_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str, dict[str, str], str | None, list[str]]:
     """The key ("": none), the headers and the proxy of a connection, and what of them must not be shown."""
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
@@ -131,7 +131,7 @@ def _filled_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str,
     return api_key, headers, proxy, hidden
 
 
-def expanded(value: str, environ: Mapping[str, str], where: str) -> str:
+def expand(value: str, environ: Mapping[str, str], where: str) -> str:
     """`value` with its `${VARIABLE}` filled in. Raises PlanError for one that is missing."""
     return _expand(value, environ, where, [], secret=True)
 

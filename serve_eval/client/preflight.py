@@ -57,7 +57,7 @@ async def refuse(client: Client, failure: Failure, *, chat: bool, extra: Mapping
     served = [] if isinstance(listed, Failure) else listed
     address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
     hint = await _misunderstood(client, failure)
-    hint = hint or _refused_field(failure, client, extra) or _hint(failure, client, served, chat)
+    hint = hint or _explain_refused_field(failure, client, extra) or _hint(failure, client, served, chat)
     raise EndpointError(f"{address} does not answer a short request: {failure.message}", hint=hint)
 
 
@@ -72,7 +72,7 @@ async def discover_model(client: Client) -> str:
     status where its list is refused."""
     served, address = await client.models(), f"{client.endpoint.base_url}/models"
     if isinstance(served, Failure):
-        hint = await _misunderstood(client, served) or _unlisted(client, served)
+        hint = await _misunderstood(client, served) or _explain_unlisted(client, served)
         told = "does not list the models" if served.kind is FailureKind.HTTP_ERROR else "does not answer"
         raise EndpointError(f"{address} {told}: {served.message}", hint=hint)
     if len(served) == 1:
@@ -93,7 +93,7 @@ async def _misunderstood(client: Client, failure: Failure) -> str:
     return await client.other_scheme() if odd or failure.status == 400 else ""
 
 
-def _unlisted(client: Client, failure: Failure) -> str:
+def _explain_unlisted(client: Client, failure: Failure) -> str:
     """Return a hint for an endpoint that does not say which model it serves."""
     if starting.SAID in failure.message or client.start.in_vain in failure.message:
         return starting.HINT
@@ -124,7 +124,7 @@ def key_advice(client: Client) -> str:
     return "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."
 
 
-def _refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
+def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
     """What to do about a field that the server will not take, as far as its refusal names it; else nothing."""
     message = failure.message.lower()
     if failure.status not in (400, 422):

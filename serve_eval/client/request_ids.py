@@ -19,7 +19,7 @@ class RequestIds:
         self._made += 1
         return f"{self.own}{self._made:012x}"
 
-    def named(self, told: str) -> str | None:
+    def find_named(self, told: str) -> str | None:
         """Return the id of a request of ours in a reply's text; None where it names none."""
         at = told.find(self.own)
         return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]

@@ -107,10 +107,10 @@ class Transport(Protocol):
     def abort(self, channel: Channel) -> None:
         """End a connection at once."""
 
-    def met_its_end(self, channel: Channel, now: float) -> None:
+    def note_end(self, channel: Channel, now: float) -> None:
         """Note that a used connection was closed without a word to the next request."""
 
-    def kept(self) -> frozenset[int]:
+    def list_open(self) -> frozenset[int]:
         """Return the numbers of the open connections, which may still be checked."""
 
     async def watch(self) -> None:

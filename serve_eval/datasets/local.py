@@ -157,7 +157,7 @@ def read_file(path: Path) -> DataFile:
 def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming file and line."""
     if file.path.suffix == ".gz":
-        file = DataFile(file.path.with_suffix(""), _unpacked(file))
+        file = DataFile(file.path.with_suffix(""), _unpack(file))
     read = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(file.path.suffix)
     if read is None:
         raise DatasetError(f"{file.path}: unknown format; use .jsonl, .json, .csv or .parquet")
@@ -171,7 +171,7 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
     return table
 
 
-def _unpacked(file: DataFile) -> bytes:
+def _unpack(file: DataFile) -> bytes:
     try:
         return gzip.decompress(file.content)
     except (OSError, EOFError, zlib.error) as error:

@@ -70,11 +70,11 @@ def check(path: Path, content: bytes) -> None:
         if (root / NAME).is_file():
             entry = read(root).files.get(path.absolute().relative_to(root).as_posix())
             if entry is not None and entry.sha256 != sha256(content):
-                raise changed(path, entry)
+                raise build_change_error(path, entry)
             return
 
 
-def changed(path: Path, entry: Entry) -> DatasetError:
+def build_change_error(path: Path, entry: Entry) -> DatasetError:
     """The error for a file that is no longer what was fetched."""
     return DatasetError(
         f"{path} was changed since it was fetched on {entry.fetched_at}: its checksum is no longer {entry.sha256}",

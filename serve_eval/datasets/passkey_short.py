@@ -19,7 +19,7 @@ class Hidden:
     key: int
 
 
-def hidden(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
+def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
     """`sentences` of filler with the key after the share `depth` of them (0: at the start, 1: at the end)."""
     key = rng.randint(10000, 99999)
     filler = [rng.choice(FILLER) for _ in range(sentences)]

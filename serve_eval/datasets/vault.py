@@ -122,14 +122,14 @@ def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
     for name, source in sets.items():
         entries = {root / key: entry.sha256 for key, entry in recorded.items() if entry.data_set == name}
         found += [
-            _found(name, path, digest, _file_digest(path) if path.is_file() else None)
+            _build_found(name, path, digest, _file_digest(path) if path.is_file() else None)
             for path, digest in sorted(entries.items())
         ]
         by_hand = [
             (root / folder / file, digest) for folder in source.folders for file, digest in source.sha256.items()
         ]
         found += [
-            _found(name, path, digest, _file_digest(path))
+            _build_found(name, path, digest, _file_digest(path))
             for path, digest in by_hand
             if path.is_file() and path not in entries
         ]
@@ -154,7 +154,7 @@ def _place(file: Path, target: Path) -> None:
     partial.replace(target)
 
 
-def _found(name: str, path: Path, wanted: str, there: str | None) -> FetchedSet:
+def _build_found(name: str, path: Path, wanted: str, there: str | None) -> FetchedSet:
     state = MISSING if there is None else OK if there == wanted else CHANGED
     return FetchedSet(data_set=name, path=path, state=state, sha256=there)
 

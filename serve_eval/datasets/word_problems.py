@@ -45,7 +45,7 @@ def problems(split: Split, seed: int) -> Iterator[Problem]:
     while True:
         numbers = _numbers(rng)
         if split_of(numbers) == split:
-            yield _told(rng, numbers)
+            yield _describe(rng, numbers)
 
 
 def split_of(numbers: tuple[int, ...]) -> Split:
@@ -71,7 +71,7 @@ def _size(rng: random.Random) -> int:
     return rng.randint(2, 9) if rng.random() < 0.25 else rng.randint(10, 99)
 
 
-def _told(rng: random.Random, numbers: tuple[int, ...]) -> Problem:
+def _describe(rng: random.Random, numbers: tuple[int, ...]) -> Problem:
     name, things = rng.choice(NAMES), rng.choice(THINGS)
     total, *changes = numbers
     story, lines = [f"{name} has {total} {things}."], []

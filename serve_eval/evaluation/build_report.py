@@ -10,14 +10,14 @@ from pathlib import Path
 import serve_eval
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.rerun import archived
+from serve_eval.evaluation.rerun import describe_archived
 from serve_eval.evaluation.run_session import RunSession
 from serve_eval.evaluation.storage import run_folder, sessions
-from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
-from serve_eval.evaluation.storage.traces import read_traces
+from serve_eval.evaluation.storage.records.traces import read_traces
+from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
 from serve_eval.evaluation.task_report import RunFacts, report_task
 from serve_eval.evaluation.task_run import TaskRun
-from serve_eval.plugins.extensions import KINDS, loaded
+from serve_eval.plugins.extensions import KINDS, list_loaded
 from serve_eval.plugins.values import LAUNCHERS, VERDICTS, load_verdict_rule
 from serve_eval.protocol.shared import TASKS
 from serve_eval.schema import (
@@ -35,17 +35,21 @@ def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> 
     """Return the report of a session: each task judged, with what is said of the run as a whole."""
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
-    more = (*_other_versions(work, endpoint), *_other_code(plan, folder), *archived(folder, [w.p.task for w in work]))
+    more = (
+        *_other_versions(work, endpoint),
+        *_other_code(plan, folder),
+        *describe_archived(folder, [w.prepared.task for w in work]),
+    )
     loads = sessions.loads(folder)
     run = RunFacts(
         plan=plan,
         rule=load_verdict_rule(plan.verdict.name),
         judge=verdict_rule(plan.verdict),
-        unsupported=sessions.unsupported(folder),
+        unsupported=sessions.read_unsupported(folder),
         served=read_traces(folder),
         seeds=session.seeds,
         limits=[plan.limits, *(load.limits for load in loads)],
-        looked_at=run_folder.looked_at(folder),
+        looked_at=run_folder.read_looks(folder),
     )
     tasks = tuple(report_task(w, run) for w in work)
     return Report(
@@ -100,10 +104,10 @@ def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
     """Where a reference of one's own was taken from another version of the software than answers now."""
     now, found = endpoint.info.version, []
     for w in work:
-        runs = None if w.p.reference is None else w.p.reference.runs
+        runs = None if w.prepared.reference is None else w.prepared.reference.runs
         if runs is not None and runs.endpoint is not None and now is not None and runs.endpoint != now:
             found.append(
-                f"{w.p.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
+                f"{w.prepared.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
             )
     return found
 
@@ -113,7 +117,7 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
     named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
     used = {f"{KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])}
     told = []
-    for name, now in loaded().items():
+    for name, now in list_loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
         noted = sessions.read_sessions(folder)
@@ -133,7 +137,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
-        **({"extensions": extensions} if (extensions := loaded()) else {}),
+        **({"extensions": extensions} if (extensions := list_loaded()) else {}),
     }
 
 

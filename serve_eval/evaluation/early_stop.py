@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.order import arranged, task_seed
+from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.schema import MEAN, EarlyStop, Spec
 from serve_eval.stats.classic import Decision, classic_test
@@ -36,7 +36,7 @@ class EarlyStopping:
 
     def __init__(
         self,
-        tally: ScoreAccumulator,
+        accumulator: ScoreAccumulator,
         test: Callable[[], EarlyVerdict],
         order: Sequence[int],
         *,
@@ -45,13 +45,13 @@ class EarlyStopping:
         before: Sequence[float] | None,
         rule: str = "classic",
     ) -> None:
-        self._tally, self._new_test, self._seed, self._before, self._rule = tally, test, seed, before, rule
+        self._accumulator, self._new_test, self._seed, self._before, self._rule = accumulator, test, seed, before, rule
         self.order: Final = order
         self._sign = 1.0 if higher_is_better else -1.0
-        metric = tally.task.metric
-        low, high = sorted((self._sign * _known(metric.lo), self._sign * _known(metric.hi)))
+        metric = accumulator.task.metric
+        low, high = sorted((self._sign * _limit_known(metric.lo), self._sign * _limit_known(metric.hi)))
         self._low, self._high, self._scale = low, high, metric.scale
-        self._range = _known(metric.lo), _known(metric.hi)
+        self._range = _limit_known(metric.lo), _limit_known(metric.hi)
         self.restart()
 
     def restart(self) -> None:
@@ -71,10 +71,10 @@ class EarlyStopping:
 
     def look(self) -> bool:
         """Take what has finished since the last look. True once the verdict is decided."""
-        tally, order, test, before = self._tally, self.order, self._test, self._before
+        accumulator, order, test, before = self._accumulator, self.order, self._test, self._before
         while test.decision is None and test.looked_at < len(order):
             i = order[test.looked_at]
-            score = tally.score(i)
+            score = accumulator.score(i)
             if score is None:
                 break
             reference = None if before is None else self._sign * before[i % len(before)]
@@ -92,9 +92,9 @@ class EarlyStopping:
     def result(self) -> EarlyStop:
         """How far it came, by what is known of the samples now."""
         test = self._test
-        looked_at = [score for i in self.order[: self.looked_at] if (score := self._tally.score(i)) is not None]
+        looked_at = [score for i in self.order[: self.looked_at] if (score := self._accumulator.score(i)) is not None]
         answered = [score for score in looked_at if not math.isnan(score)]
-        saved = sum(self._tally.score(i) is None for i in self.order) if self.decision is not None else 0
+        saved = sum(self._accumulator.score(i) is None for i in self.order) if self.decision is not None else 0
         return EarlyStop(
             eps=test.eps,
             order_seed=self._seed,
@@ -117,43 +117,45 @@ class EarlyStopping:
 
 
 def watch(
-    p: PreparedTask, tally: ScoreAccumulator, verdict: Spec, *, eps: float, seed: int
+    prepared: PreparedTask, accumulator: ScoreAccumulator, verdict: Spec, *, eps: float, seed: int
 ) -> tuple[EarlyStopping | None, str | None]:
     """Make what looks at a task for the rule of `verdict`, or say why the task runs to its end.
 
     That is so without a reference, where the metric has no range, and where the value is no mean of the scores, which
     is what the bets are about. A paired rule needs the reference's scores and one answer per prompt as well.
     """
-    if p.reference is None:
+    if prepared.reference is None:
         return None, "no early stop: there is no reference"
-    if p.task.aggregation is not MEAN:
-        return None, f"no early stop: the value is the {p.task.aggregation.name}, not the mean of the scores"
-    metric = p.task.metric
+    if prepared.task.aggregation is not MEAN:
+        return None, f"no early stop: the value is the {prepared.task.aggregation.name}, not the mean of the scores"
+    metric = prepared.task.metric
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
     rule = load_verdict_rule(verdict.name)
-    if rule.early_stop == "pairs" and tally.repeats > 1:
+    if rule.early_stop == "pairs" and accumulator.repeats > 1:
         return (
             None,
             f"no early stop: the rule {verdict.name!r} takes prompts as independent, and repeats of one are not",
         )
-    h = p.hypothesis
+    h = prepared.hypothesis
     assert h.num_samples is not None
-    higher = metric.higher_is_better if p.reference.higher_is_better is None else p.reference.higher_is_better
-    threshold = p.reference.threshold
+    higher = (
+        metric.higher_is_better if prepared.reference.higher_is_better is None else prepared.reference.higher_is_better
+    )
+    threshold = prepared.reference.threshold
     if threshold is None:
-        threshold = classic_test(h.num_samples, p.reference.value, h.sigma, h.alpha, h.beta, higher).threshold
-    before, note = pairing.reference_means(p.dataset, p.reference)
-    n, sign = len(tally.samples), 1.0 if higher else -1.0
+        threshold = classic_test(h.num_samples, prepared.reference.value, h.sigma, h.alpha, h.beta, higher).threshold
+    before, note = pairing.reference_means(prepared.dataset, prepared.reference)
+    n, sign = len(accumulator.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
     test: Callable[[], EarlyVerdict]
     if rule.early_stop == "pairs":
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
-        if pairing.runs_differ(p.dataset, p.reference):
+        if pairing.runs_differ(prepared.dataset, prepared.reference):
             return None, "no early stop: the reference's runs differ as a whole, for which only the end can allow"
         margin = verdict.options.get("margin", rule.default("margin"))
-        points = abs(threshold - p.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
+        points = abs(threshold - prepared.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
         alpha, span = SPENT_ON_LOOKS * h.alpha, metric.hi - metric.lo
         test = partial(EarlyPaired, n, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
     elif before is None:
@@ -163,13 +165,15 @@ def watch(
     else:
         margin_left = sign * (math.fsum(before) / len(before) - threshold / metric.scale)
         span = metric.hi - metric.lo
-        test = partial(EarlyClassic.paired, n, margin_left, eps=eps, span=span, max_missing=max_missing)
-    order = arranged(tally.samples, range(n), "random", task_seed(seed, p.task.name))
-    prefix = EarlyStopping(tally, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name)
+        test = partial(EarlyClassic.for_pairs, n, margin_left, eps=eps, span=span, max_missing=max_missing)
+    order = arrange(accumulator.samples, range(n), "random", task_seed(seed, prepared.task.name))
+    prefix = EarlyStopping(
+        accumulator, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name
+    )
     return prefix, note
 
 
-def _known(bound: float | None) -> float:
+def _limit_known(bound: float | None) -> float:
     assert bound is not None
     return bound
 

@@ -25,12 +25,12 @@ from serve_eval.evaluation.steps.use_endpoint import needs_endpoint, note_endpoi
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Plan, Progress, Report
 
 
-@scoped
+@with_scope
 async def evaluate(
     plan: Plan,
     out_dir: Path,
@@ -43,7 +43,7 @@ async def evaluate(
     notify: Callable[[str], None] = ignore,
     rerun: Rerun = "failed",
     prepared: Sequence[PreparedTask] | None = None,
-    seat: Participant | None = None,
+    participant: Participant | None = None,
     seed: int | None = None,
 ) -> Report:
     """Run a plan in a run folder, or go on with what is there, and return the report (also in report.json).
@@ -53,8 +53,8 @@ async def evaluate(
     run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
     asked (None: `launch`, for this run alone). `notify` gets a line now and then about what is waited for. `rerun` says
     what of an earlier session is asked again. `prepared` are the plan's tasks where they are prepared already, or fewer
-    samples of them; with a `seat` each sample is sent when another run is about to send it too. `seed` is that of the
-    random order of a run that has no answer yet (None: the plan's `limits.order_seed`, else it is drawn). Raises
+    samples of them; with a `participant` each sample is sent when another run is about to send it too. `seed` is that
+    of the random order of a run that has no answer yet (None: the plan's `limits.order_seed`, else it is drawn). Raises
     ServeEvalError for what stops the run; the answers until then are in the folder.
     """
     clock = Stopwatch()
@@ -66,17 +66,17 @@ async def evaluate(
         if needs_endpoint(session, rerun):
             async with open_endpoint(session, launching, rerun) as client:
                 able = await probe_endpoint(session, client)
-                await ask_tasks(session, able, client, seat)
+                await ask_tasks(session, able, client, participant)
                 await judge_answers(session, itself=client)
                 await note_endpoint(session, client)
         session.check_journals()
         await run_answers(session)
         await judge_answers(session)
-        await session.scoring.waited(score_again, session)
+        await session.scoring.wait_for(score_again, session)
         return save_report(session, strict=strict)
 
 
-@scoped
+@with_scope
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     """Report on a run folder under another verdict rule or other references, without asking anything.
 
@@ -85,7 +85,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
     ask what the folder holds.
     """
     clock = Stopwatch()
-    saved = run_folder.saved_plan(out_dir)
+    saved = run_folder.read_plan(out_dir)
     extensions.include(plan.include_path)
     prepared = prepare(plan)
     check_pairs(plan, prepared)
@@ -94,7 +94,7 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
         if any(w.executions is not None for w in session.tasks):
             asyncio.run(run_answers(session))
         score_again(session)
-        session.seeds = order_seed.kept(session.folder, saved)
+        session.seeds = order_seed.read_seeds(session.folder, saved)
         stop_early(session, asking=False)
         session.endpoint = last_endpoint(saved, session.folder)
         return report_run(session, strict=strict)
@@ -112,9 +112,9 @@ async def _prepare(
     cannot be asked or judged, before there is a folder."""
     extensions.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
-    plan = await with_model(plan, environ, told=notify)
+    plan = await with_model(plan, environ, notify=notify)
     if prepared is None:
-        plan = await first_token.settled(plan, out_dir, environ)
+        plan = await first_token.settle_prefixes(plan, out_dir, environ)
         prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)

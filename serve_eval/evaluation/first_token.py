@@ -26,7 +26,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect, hidden_in_errors
+from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.errors import RunFolderError, ServeEvalError
 from serve_eval.evaluation.capabilities import PREFIX, first_token, is_one_token, prompt_logprobs
 from serve_eval.evaluation.plan.prepared_task import PreparedTask, lacks_context
@@ -41,16 +41,16 @@ from serve_eval.schema import Ability, DataRoots, LaunchContext, Need, Plan, Sam
 TOKENIZER = "tokenizer"
 
 
-async def settled(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
+async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
     """Return the plan with the prefix of each task that needs one and has none. Raises EndpointError when an endpoint
     that is asked does not answer, and PlanError for a tokenizer that cannot be read."""
-    lacking = await asyncio.to_thread(_lacking, plan)
+    lacking = await asyncio.to_thread(_find_lacking, plan)
     if not lacking:
         return plan
     if run_folder.has_answers(out_dir):
-        found = _saved(out_dir)
+        found = _read_saved(out_dir)
     elif plan.launcher.name == "external":
-        found = await _asked(plan, lacking, environ)
+        found = await _ask(plan, lacking, environ)
     else:
         found = {task.name: told for task in lacking if (told := _before_the_start(plan, task)) is not None}
     lacks = {task.name for task in lacking}
@@ -62,7 +62,7 @@ def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
     return replace(spec, options={**spec.options, PREFIX: found[spec.name]}) if spec.name in found else spec
 
 
-def _lacking(plan: Plan) -> list[Task]:
+def _find_lacking(plan: Plan) -> list[Task]:
     """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that cannot be
     loaded."""
     roots, lacking = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub), []
@@ -84,36 +84,36 @@ def _needs(sample: Sample) -> bool:
     return not sample.choices or lacks_context(sample)
 
 
-def _saved(out_dir: Path) -> dict[str, str | bool]:
+def _read_saved(out_dir: Path) -> dict[str, str | bool]:
     """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder that cannot be
     read, which `open_folder` reports."""
     try:
-        saved = run_folder.saved_plan(out_dir).tasks
+        saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
         return {}
     return {spec.name: one for spec in saved if isinstance(one := spec.options.get(PREFIX), str | bool)}
 
 
-async def _asked(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
+async def _ask(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
     """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of prompts, which the probe
     reports."""
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
     told: dict[tuple[Path | None, str], str | bool] = {}
-    with hidden_in_errors(plan.connection, environ):
+    with hide_in_errors(plan.connection, environ):
         async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
             ability, _ = await prompt_logprobs(client)
             if ability.works:
                 for task in tasks:
                     asked = _folder(plan, task), repr(task.extra)
                     if asked not in told:
-                        told[asked] = await told_by(client, asked[0], task.extra)
+                        told[asked] = await ask_prefix(client, asked[0], task.extra)
                     found[task.name] = told[asked]
     return found
 
 
-async def told_by(client: Client, tokenizer: Path | None, extra: Mapping[str, object]) -> str | bool:
+async def ask_prefix(client: Client, tokenizer: Path | None, extra: Mapping[str, object]) -> str | bool:
     """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the fields that a task
     adds to each request. Raises EndpointError and PlanError."""
     if (await first_token(client, extra)).works:
@@ -140,7 +140,7 @@ def _folder(plan: Plan, task: Task) -> Path | None:
     return Path(named).expanduser() if isinstance(named, str) else None
 
 
-def noted(folder: Path) -> list[Ability]:
+def read_abilities(folder: Path) -> list[Ability]:
     """Return the abilities of the endpoint that all sessions of a run folder found."""
     return [one for session in read_sessions(folder) for one in session.abilities]
 
@@ -157,7 +157,12 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
                 "judges it too, behind the token that begins texts. Name the folder of the model's tokenizer, "
                 f"--set {p.task.name}.tokenizer=DIR, or the token: --set {p.task.name}.prefix='<s>'"
             )
-        elif isinstance(prefix, str) and prefix and True in puts and any(_begun(sample, prefix) for sample in samples):
+        elif (
+            isinstance(prefix, str)
+            and prefix
+            and True in puts
+            and any(_begins_with(sample, prefix) for sample in samples)
+        ):
             found.append(
                 f"{p.task.name}: two tokens begin each text, the endpoint's own and the prefix {prefix!r} behind it. "
                 f"Leave the prefix out, or say that the endpoint puts one: --set {p.task.name}.prefix=true"
@@ -165,5 +170,5 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
     return found
 
 
-def _begun(sample: Sample, prefix: str) -> bool:
+def _begins_with(sample: Sample, prefix: str) -> bool:
     return any(context == prefix for context, _ in sample.continued)

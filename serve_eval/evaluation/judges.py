@@ -14,14 +14,14 @@ from serve_eval.client.client import UNREACHABLE_HINT, Client
 from serve_eval.client.connection import connect
 from serve_eval.client.preflight import trial
 from serve_eval.errors import EndpointError, PlanError
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 from serve_eval.evaluation.engine.runner import ask as ask_lanes
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.reply_proofs import Proofs, judges_proofs
+from serve_eval.evaluation.storage.records.reply_proofs import Proofs, judges_proofs
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Dataset,
@@ -56,7 +56,7 @@ async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str
     for judge in judges:
         if judge.base_url is None:
             continue
-        with _named(judge):
+        with _name_judge(judge):
             given = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
             problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(given, environ)]
             if problems:
@@ -97,7 +97,7 @@ async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Que
     with Journal(file) as journal:
         for judge, questions in by_judge.values():
             asked = ScoreAccumulator(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
-            with _named(judge):
+            with _name_judge(judge):
                 known = judges_proofs(file)
                 if judge.base_url is None:
                     assert session.itself is not None
@@ -170,7 +170,7 @@ def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
 
 
 @contextmanager
-def _named(judge: Judge) -> Iterator[None]:
+def _name_judge(judge: Judge) -> Iterator[None]:
     """Says of an error that it is one of this judge."""
     try:
         yield

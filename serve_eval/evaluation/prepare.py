@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.cases import biochatter
 from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins import registry
@@ -21,7 +20,7 @@ from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task,
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
-from serve_eval.verdicts.references import explain_missing, find, find_acceptance_length, shipped_dir
+from serve_eval.verdicts.references import explain_missing, find, find_acceptance_length, find_shipped_dir
 
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""
@@ -105,7 +104,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
     registered = task.hypothesis.num_samples or (None if found is None else found.num_samples)
     if registered is None:
         hypothesis = replace(hypothesis, num_samples=len(full.samples))
-    if found is not None and (deviation := _refused_data(plan, task, full, found)):
+    if found is not None and (deviation := _explain_refusal(plan, task, full, found)):
         if not may_lack:
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
@@ -139,7 +138,7 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
 def reference_directories(plan: Plan) -> list[Path]:
     """Where references are looked for: the user's own first, then those that ship with the project."""
     own = [Path(plan.references_dir)] if plan.references_dir else []
-    return [*own, shipped_dir()]
+    return [*own, find_shipped_dir()]
 
 
 def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
@@ -163,7 +162,7 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
         other: Any = found.protocol
         known = "recorded with the reference"
     else:
-        other, known = _assumed(spec, task, found)
+        other, known = _assume_protocol(spec, task, found)
     unset = {name: None for name in (*ONLY_IF_SET, *OWN_ONLY_IF_SET) if name in task.protocol}
     differing = protocol_differences(task.protocol, {**unset, **other})
     refused = [name for name in differing if name not in plan.allow_mismatch]
@@ -175,10 +174,12 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
     return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
 
 
-def _assumed(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
+def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
     """The protocol of a reference that records none, and what the report says of it: the task's own, or, for a shipped
     row where the suite is followed exactly, the suite's, which renders a chat itself. Imports of BioChatter's results
     recorded none at first, and are all scored as it scores."""
+    from serve_eval.cases import biochatter  # here, since most references record their protocol
+
     usual = usual_task(spec)
     if (found.source or "").startswith(biochatter.RESULTS):
         return {**usual.protocol, biochatter.AS_BIOCHATTER: True}, "assumed (as BioChatter scores)"
@@ -195,7 +196,7 @@ def _assumed(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
 
 
 def _is_shipped(found: Reference) -> bool:
-    return Path(found.file).parent == shipped_dir()
+    return Path(found.file).parent == find_shipped_dir()
 
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
@@ -222,7 +223,7 @@ def check_ids(task: Task, dataset: Dataset) -> None:
         raise DatasetError(f"{task.name}: two samples have the same id")
 
 
-def _refused_data(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
+def _explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
     """Why a shipped reference must not judge this data; None when it may."""
     if not _is_shipped(found) or dataset.deviation is None or DATASET in plan.allow_mismatch:
         return None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.plan.address import DEFAULT_BASE_URL
-from serve_eval.evaluation.storage.judgements import judges_of
+from serve_eval.evaluation.storage.records.judgements import judges_of
 from serve_eval.plugins import registry
 from serve_eval.protocol.shared import OPTIONS as CHOICES
 from serve_eval.protocol.shared import build_task
@@ -123,7 +123,7 @@ class Reached:
     value: object
 
 
-def reached(plan: Plan) -> list[Reached]:
+def list_reached(plan: Plan) -> list[Reached]:
     """Everything in a plan that runs something or reaches somewhere, in its own words."""
     found = [*_by_launcher(plan), *_by_connection("connection", plan.connection)]
     for spec in plan.tasks:
@@ -135,7 +135,7 @@ def reached(plan: Plan) -> list[Reached]:
 
 def _by_launcher(plan: Plan) -> Iterator[Reached]:
     name, options = plan.launcher.name, plan.launcher.options
-    ours = name in registry.shipped(LAUNCHERS)
+    ours = name in registry.list_shipped(LAUNCHERS)
     if name not in QUIET or not ours:
         yield Reached(field="launcher", does="start servers by the launcher", value=name)
     if name == "external":
@@ -162,7 +162,7 @@ def _by_connection(where: str, connection: Connection, usual: Connection = USUAL
 
 def _by_task(spec: Spec) -> Iterator[Reached]:
     family = spec.name.partition(":")[0]
-    ours = family in registry.shipped(TASKS)
+    ours = family in registry.list_shipped(TASKS)
     for option, value in spec.options.items():
         if not ours and option not in CHOICES:
             yield Reached(field=f"{spec.name}.{option}", does="use", value=value)

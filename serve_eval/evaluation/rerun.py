@@ -15,9 +15,9 @@ from typing import Literal
 import serve_eval
 from serve_eval.cases.keys import canonical_sha256
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.archive import archive, archived_records
-from serve_eval.evaluation.storage.asked_cases import AskedCase, add_asked_cases, read_asked_cases
+from serve_eval.evaluation.storage.archive import archive, count_archived
 from serve_eval.evaluation.storage.file_names import ARCHIVE, cases_file, judgements_file, samples_file
+from serve_eval.evaluation.storage.records.asked_cases import AskedCase, add_asked_cases, read_asked_cases
 from serve_eval.schema import DataRoots, Plan, Sample, Task, is_mutable
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
@@ -70,27 +70,27 @@ def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str 
     add_asked_cases(folder, task.name, lines)
 
 
-def archived(folder: Path, tasks: Sequence[Task]) -> list[str]:
+def describe_archived(folder: Path, tasks: Sequence[Task]) -> list[str]:
     """A line for each task of which records lie in the archive: how many."""
     told = []
     for task in tasks:
-        if count := archived_records(folder, task.name):
+        if count := count_archived(folder, task.name):
             why = "their questions changed or are gone, or they were asked again"
             told.append(f"{task.name}: {count} records lie in {ARCHIVE}/ and do not count: {why}")
     return told
 
 
-def _stale(folder: Path, plan: Plan, p: PreparedTask, rerun: Rerun, server: str | None) -> Callable[[str], bool]:
+def _stale(folder: Path, plan: Plan, prepared: PreparedTask, rerun: Rerun, server: str | None) -> Callable[[str], bool]:
     """Return the test of an id that tells whether its records are to be moved."""
     if rerun == "all":
         return lambda sample: True
     # All of them, and not the subset of a --limit, which changes with the cases.
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
-    known = {sample.id: sample for sample in p.task.load(roots, p.dataset.total).samples}
+    known = {sample.id: sample for sample in prepared.task.load(roots, prepared.dataset.total).samples}
     if rerun in ("never", "failed"):
         return lambda sample: _base(sample) not in known
-    before = read_asked_cases(folder, p.task.name)
-    versions = p.task.protocol.get("scorers")
+    before = read_asked_cases(folder, prepared.task.name)
+    versions = prepared.task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
 
     def stale(sample: str) -> bool:

@@ -14,26 +14,26 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.replay import take
-from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import take
+from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import Executions, permitted
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
-from serve_eval.evaluation.storage.report_file import find_report
-from serve_eval.evaluation.storage.scores import ScoreRecord, as_on_file, read_scores
+from serve_eval.evaluation.storage.records.executions import Executions, permit
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, as_on_file, read_scores
+from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins import registry
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import DataRoots, Dataset, FailureKind, Plan, Program, Sample, Spec, Task, is_mutable
@@ -102,7 +102,7 @@ class _Work:
     notes: tuple[str, ...]
 
 
-@scoped
+@with_scope
 def rescore(
     run: Path,
     settings: Sequence[str] = (),
@@ -120,7 +120,7 @@ def rescore(
     cannot be read or for a `to` that is not new, SandboxError for programs that must not or cannot be run.
     """
     saved = to_read(run, include_path)
-    prints = run_folder.saved_fingerprints(run)
+    prints = run_folder.read_fingerprints(run)
     specs = _with_settings(saved, settings)
     prepared = prepare(replace(saved, allow_missing_reference=True))
     work = [_work(saved, spec, p, prints, run) for spec, p in zip(specs, prepared, strict=True)]
@@ -163,24 +163,24 @@ def _with_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
     return list(resolve(tasks, {"set": list(settings)}, {}).plan.tasks)
 
 
-def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> _Work:
-    name, stored = p.task.name, prints.get(p.task.name, {})
-    if p.fingerprint["samples"] != stored.get("samples"):
+def _work(saved: Plan, spec: Spec, prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> _Work:
+    name, stored = prepared.task.name, prints.get(prepared.task.name, {})
+    if prepared.fingerprint["samples"] != stored.get("samples"):
         raise DatasetError(
             f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
-            f"now they are {p.fingerprint['samples']}",
+            f"now they are {prepared.fingerprint['samples']}",
             hint=_CASES_HINT
             if is_mutable(name)
             else "Put the data back that the run was made with, and the references if they set the number of samples: "
             "report.json names the files.",
         )
-    differing = run_folder.differences(dict(stored), p.fingerprint)
+    differing = run_folder.differences(dict(stored), prepared.fingerprint)
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
-    options = _changed_options(p.spec, spec)
+    options = _compare_options(prepared.spec, spec)
     if not options:
-        return _Work(spec=p.spec, task=p.task, prepared=p, options={}, notes=notes)
-    alone = [o for o in options if _asks_something_else(saved, p, {o: options[o][1]})]
-    if alone or _asks_something_else(saved, p, {o: after for o, (_, after) in options.items()}):
+        return _Work(spec=prepared.spec, task=prepared.task, prepared=prepared, options={}, notes=notes)
+    alone = [o for o in options if _asks_something_else(saved, prepared, {o: options[o][1]})]
+    if alone or _asks_something_else(saved, prepared, {o: after for o, (_, after) in options.items()}):
         named = ", ".join(f"{name}.{option}" for option in alone or options)
         raise PlanError(
             f"--set {named}: decides what is asked, so the answers of {run} are none to it",
@@ -188,33 +188,37 @@ def _work(saved: Plan, spec: Spec, p: PreparedTask, prints: Mapping[str, Mapping
         )
     task = build_task(spec, f"tasks.{name}")
     if is_mutable(name):  # the scorer of a case stands in its sample
-        asked = {sample.id for sample in p.dataset.samples}
-        again = _load(saved, task, p.dataset.total)
-        p = replace(p, dataset=replace(again, samples=[sample for sample in again.samples if sample.id in asked]))
-    return _Work(spec=spec, task=task, prepared=p, options=options, notes=notes)
+        asked = {sample.id for sample in prepared.dataset.samples}
+        again = _load(saved, task, prepared.dataset.total)
+        prepared = replace(
+            prepared, dataset=replace(again, samples=[sample for sample in again.samples if sample.id in asked])
+        )
+    return _Work(spec=spec, task=task, prepared=prepared, options=options, notes=notes)
 
 
-def _changed_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
+def _compare_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
     """Option -> value before and after, defaults filled in."""
     defaults = {name: option.default for name, option in registry.options_of(registry.load(TASKS, old.name)).items()}
     pairs = {name: (old.options.get(name, defaults.get(name)), value) for name, value in new.options.items()}
     return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
 
 
-def _asks_something_else(saved: Plan, p: PreparedTask, options: Mapping[str, object]) -> bool:
+def _asks_something_else(saved: Plan, prepared: PreparedTask, options: Mapping[str, object]) -> bool:
     """Whether the task would send other requests, or expect other answers, with these options. No task has to say which
     of its options concern scoring alone: what it would ask tells."""
     try:
-        task = build_task(Spec(name=p.spec.name, options={**p.spec.options, **options}), p.spec.name)
+        spec = replace(prepared.spec, options={**prepared.spec.options, **options})
+        task = build_task(spec, spec.name)
     except PlanError:
         return True  # it only makes sense together with another one
-    wanted = p.task.hypothesis.num_samples
-    if (task.sampling, task.extra, task.hypothesis.num_samples) != (p.task.sampling, p.task.extra, wanted):
+    asked = prepared.task
+    wanted = asked.hypothesis.num_samples
+    if (task.sampling, task.extra, task.hypothesis.num_samples) != (asked.sampling, asked.extra, wanted):
         return True
-    old, new = (_load(saved, one, wanted or 1) for one in (p.task, task))
+    old, new = (_load(saved, one, wanted or 1) for one in (asked, task))
     if is_mutable(task.name):  # an id says what is asked
         return [sample.id for sample in old.samples] != [sample.id for sample in new.samples]
-    return fingerprint(p.task, old)["samples"] != fingerprint(task, new)["samples"]
+    return fingerprint(prepared.task, old)["samples"] != fingerprint(task, new)["samples"]
 
 
 def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
@@ -247,7 +251,7 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
     samples, journal = work.prepared.dataset.samples, samples_file(run, name)
     executions = Executions(executions_file(run, name), keep=False)
     judgements = Judgements(judgements_file(run, name))
-    tally = ScoreAccumulator(
+    accumulator = ScoreAccumulator(
         work.task,
         samples,
         comparison,
@@ -258,14 +262,14 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
     )
     if journal.exists():
         proofs = run_proofs(run)
-        if programs := executions.pending(work.task, tally.samples, standing(read(journal), proofs)):
+        if programs := executions.list_pending(work.task, accumulator.samples, keep_standing(read(journal), proofs)):
             asyncio.run(_run_programs(name, programs, executions, allowed=plan.allow_code_execution))
-        take(standing(read(journal), proofs), tally)
-    result, notes = tally.result(), list(work.notes)
+        take(keep_standing(read(journal), proofs), accumulator)
+    result, notes = accumulator.result(), list(work.notes)
     if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
         notes.append(f"{unjudged} answers have no score: of what judges said on file too little could be read")
     notes += [one.line for one in result.scorer_errors]
-    on_file = _value(work.task, [(sample, lines[sample.id]) for sample in tally.samples if sample.id in lines])
+    on_file = _value(work.task, [(sample, lines[sample.id]) for sample in accumulator.samples if sample.id in lines])
     if reported is not None and on_file is not None and not math.isclose(reported, on_file, abs_tol=1e-9):
         notes.append(f"the scores on file were written after the report, whose value is {reported:.3f}")
     if len(before) < result.scored:
@@ -286,7 +290,7 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
 
 
 async def _run_programs(name: str, programs: dict[str, Program], executions: Executions, *, allowed: bool) -> None:
-    await executions.run(name, programs, *await permitted([name], allowed=allowed), None)
+    await executions.run(name, programs, *await permit([name], allowed=allowed), None)
 
 
 def _value(task: Task, scored: Sequence[tuple[Sample, ScoreRecord]]) -> float | None:

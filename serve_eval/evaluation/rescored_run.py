@@ -13,7 +13,7 @@ from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.report_file import write_report
+from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import Plan, Report
 

@@ -7,15 +7,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from serve_eval.client.connection import hidden_in_errors
+from serve_eval.client.connection import hide_in_errors
 from serve_eval.errors import JournalError
-from serve_eval.evaluation.engine.scoring import ScoringProcesses
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.task_run import TaskRun, scoring_of
+from serve_eval.evaluation.task_run import TaskRun, open_scoring
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 
@@ -82,9 +82,9 @@ def open_session(
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     with (
         _broken_disk(out_dir),
-        hidden_in_errors(plan.connection, environ),
+        hide_in_errors(plan.connection, environ),
         run_folder.open_folder(out_dir, asked_plan or plan, fingerprints, moved=moved, own=own) as folder,
-        scoring_of(plan, prepared) as scoring,
+        open_scoring(plan, prepared) as scoring,
         ExitStack() as open_files,
     ):
         yield RunSession(

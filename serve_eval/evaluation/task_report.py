@@ -6,15 +6,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from serve_eval.evaluation.attribution import latency
-from serve_eval.evaluation.attribution.from_run import attributed
+from serve_eval.evaluation.attribution.from_run import attribute_task
 from serve_eval.evaluation.attribution.prompt_kinds import kinds_of
 from serve_eval.evaluation.capabilities import reason
-from serve_eval.evaluation.engine.degradation import degradations
-from serve_eval.evaluation.engine.degradation import told as told_of
 from serve_eval.evaluation.judges import remarks as judge_remarks
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.degradation import degradations
+from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.storage.traces import Served
+from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.plugins.values import VerdictRule
 from serve_eval.schema import (
@@ -56,23 +56,27 @@ class RunFacts:
     looked_at: Collection[str]
 
 
-def report_task(w: TaskRun, run: RunFacts) -> TaskReport:
+def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     """Return the report of a task. One that was answered to its end before the endpoint could not do it any more stays
     judged."""
-    p, tally = w.p, w.tally
-    early = None if w.early is None else w.early.result()
-    lacks = run.unsupported.get(p.task.name) if w.unfinished else None
-    result = tally.result(spared=lacks is not None or (early is not None and early.stopped))
-    verdict = _verdict(w, run, result, early, lacks)
-    if w.note and w.note not in verdict.warnings:
-        verdict = replace(verdict, warnings=(*verdict.warnings, w.note))
-    traffic = tally.traffic
+    p, accumulator = task_run.prepared, task_run.accumulator
+    early = None if task_run.early is None else task_run.early.result()
+    lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
+    result = accumulator.result(spared=lacks is not None or (early is not None and early.stopped))
+    verdict = _verdict(task_run, run, result, early, lacks)
+    if task_run.note and task_run.note not in verdict.warnings:
+        verdict = replace(verdict, warnings=(*verdict.warnings, task_run.note))
+    traffic = accumulator.traffic
     if p.task.acceptance_length is not None and p.acceptance is not None:
         verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
-    judges = () if w.judgements is None else w.judgements.figures(p.task, tally.samples, w.journal.records())
-    worse = _degradations(w, run)
-    who = _attribution(w, run)
-    extra = _warnings(w, run, result, judges, worse, who)
+    judges = (
+        ()
+        if task_run.judgements is None
+        else task_run.judgements.figures(p.task, accumulator.samples, task_run.journal.records())
+    )
+    worse = _degradations(task_run, run)
+    who = _attribution(task_run, run)
+    extra = _warnings(task_run, run, result, judges, worse, who)
     return TaskReport(
         spec=p.spec,
         version=p.task.version,
@@ -82,43 +86,45 @@ def report_task(w: TaskRun, run: RunFacts) -> TaskReport:
         traffic=traffic,
         reference=p.reference,
         verdict=replace(verdict, protocol=p.protocol, warnings=(*verdict.warnings, *extra)),
-        isolations=() if w.executions is None else tuple(w.executions.isolations),
+        isolations=() if task_run.executions is None else tuple(task_run.executions.isolations),
         degradations=worse,
         judges=judges,
         attribution=who,
     )
 
 
-def _verdict(w: TaskRun, run: RunFacts, result: TaskResult, early: EarlyStop | None, lacks: Ability | None) -> Verdict:
+def _verdict(
+    task_run: TaskRun, run: RunFacts, result: TaskResult, early: EarlyStop | None, lacks: Ability | None
+) -> Verdict:
     """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot do."""
-    p = w.p
+    p = task_run.prepared
     if lacks is not None:
-        return _unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
+        return _build_unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
     if run.plan.integration_test:
-        return _unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
+        return _build_unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
     if result.value is None and result.scored:
-        return _unjudged(p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}")
+        return _build_unjudged(p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}")
     if p.reference is None:
-        return _unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
+        return _build_unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
     if early is not None and early.stopped:
-        return _early.decided(result, p.reference, p.hypothesis, early)
-    return replace(_judged(w, run, result, p.reference, looked=early is not None), early=early)
+        return _early.judge_decided(result, p.reference, p.hypothesis, early)
+    return replace(_judge(task_run, run, result, p.reference, looked=early is not None), early=early)
 
 
-def _judged(w: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
+def _judge(task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
     """Judge a task that was asked to its end. `looked`: an early stop looked at it on the way."""
-    p = w.p
-    pairs, note = pairing.with_reference(p.task, p.dataset, reference, w.tally.runs())
+    p = task_run.prepared
+    pairs, note = pairing.with_reference(p.task, p.dataset, reference, task_run.accumulator.runs())
     asked = result, reference, p.hypothesis, pairs
     if run.rule.early_stop == "pairs" and (looked or p.task.name in run.looked_at):
         margin = run.plan.verdict.options.get("margin", run.rule.default("margin"))
-        verdict = _early.judged_after_looks(run.judge, *asked, margin=margin)
+        verdict = _early.judge_after_looks(run.judge, *asked, margin=margin)
     else:
         verdict = run.judge(*asked)
     return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict
 
 
-def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
+def _build_unjudged(prepared: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
     if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
         outcome = VerdictOutcome.ERROR
         lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
@@ -129,27 +135,32 @@ def _unjudged(p: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why:
         rule="none",
         evaluated=None if outcome is VerdictOutcome.UNSUPPORTED else result.value,
         bounds=result.bounds,
-        num_samples=p.hypothesis.num_samples,
+        num_samples=prepared.hypothesis.num_samples,
         reasons=(why,),
     )
 
 
-def _degradations(w: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
+def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
     """Return what turned worse on the way, where the samples were started in a random order."""
-    planned = random_order(w, run.seeds, run.limits)
+    planned = random_order(task_run, run.seeds, run.limits)
     if planned is None:
         return ()
-    return degradations(w.tally.course(planned), w.p.task.metric, len(w.tally.samples), w.p.expected)
+    return degradations(
+        task_run.accumulator.course(planned),
+        task_run.prepared.task.metric,
+        len(task_run.accumulator.samples),
+        task_run.prepared.expected,
+    )
 
 
-def _attribution(w: TaskRun, run: RunFacts) -> Attribution | None:
+def _attribution(task_run: TaskRun, run: RunFacts) -> Attribution | None:
     """Return who answered how, where that is known."""
-    p = w.p
+    p = task_run.prepared
     if run.served is None or any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
         return None
-    return attributed(
-        w.tally.fates(),
-        w.journal.records(),
+    return attribute_task(
+        task_run.accumulator.fates(),
+        task_run.journal.records(),
         run.served.get(p.task.name, {}),
         p.task.metric,
         expected=p.expected,
@@ -159,7 +170,7 @@ def _attribution(w: TaskRun, run: RunFacts) -> Attribution | None:
 
 
 def _warnings(
-    w: TaskRun,
+    task_run: TaskRun,
     run: RunFacts,
     result: TaskResult,
     judges: Sequence[JudgeReport],
@@ -167,7 +178,7 @@ def _warnings(
     who: Attribution | None,
 ) -> tuple[str, ...]:
     """Return what a reader of the verdict should know, but for what the rule says itself."""
-    sampling = w.p.task.sampling
-    late = [latency.told(row) for row in (() if who is None else who.times) if row.slow]
+    sampling = task_run.prepared.task.sampling
+    late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
     said = remarks(result, one_token_answers=sampling.max_tokens <= 2, stop=sampling.stop)
-    return (*w.p.notes, *judge_remarks(run.plan, judges), *map(told_of, worse), *late, *said)
+    return (*task_run.prepared.notes, *judge_remarks(run.plan, judges), *map(told_of, worse), *late, *said)

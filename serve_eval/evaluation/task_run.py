@@ -6,15 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.order import arranged, task_seed
-from serve_eval.evaluation.engine.scoring import Recipe, ScoringProcesses, recipe_for
+from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.scoring import Recipe, ScoringProcesses, recipe_for
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import Judgements
 from serve_eval.evaluation.storage.order_seed import OrderSeeds
-from serve_eval.evaluation.storage.scores import ScoreFile
+from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.scores import ScoreFile
 from serve_eval.schema import Limits, Plan, Program, Question, Spec
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class TaskRun:
     failures that are not asked again, and with `failures_stand` no judge is either. `scores` is where its scores are
     written as they come."""
 
-    p: PreparedTask
+    prepared: PreparedTask
     journal: Journal
-    tally: ScoreAccumulator
+    accumulator: ScoreAccumulator
     executions: Executions | None = None
     judgements: Judgements | None = None
     early: EarlyStopping | None = None
@@ -44,31 +44,33 @@ class TaskRun:
         """Whether an early stop left something unasked."""
         return self.early is not None and self.early.result().stopped
 
-    def pending(self) -> dict[str, Program]:
+    def list_pending_programs(self) -> dict[str, Program]:
         """The programs of its answers that are still to be run."""
         if self.executions is None:
             return {}
-        return self.executions.pending(self.p.task, self.tally.samples, self.journal.records())
+        return self.executions.list_pending(self.prepared.task, self.accumulator.samples, self.journal.records())
 
-    def unjudged(self, *, itself: bool) -> dict[str, Question]:
+    def list_unjudged(self, *, itself: bool) -> dict[str, Question]:
         """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
         if self.judgements is None:
             return {}
         records = self.journal.records()
-        pending = self.judgements.pending(self.p.task, self.tally.samples, records, again=not self.failures_stand)
+        pending = self.judgements.list_pending(
+            self.prepared.task, self.accumulator.samples, records, again=not self.failures_stand
+        )
         return {name: q for name, q in pending.items() if (q.judge.base_url is None) is itself}
 
     @property
     def unfinished(self) -> bool:
         decided = self.early is not None and self.early.decision is not None
-        return self.tally.scored + len(self.standing) < len(self.tally.samples) and not decided
+        return self.accumulator.scored + len(self.standing) < len(self.accumulator.samples) and not decided
 
-    def pending_samples(self) -> Iterator[int]:
+    def list_pending_samples(self) -> Iterator[int]:
         """Positions of the samples that are to be asked."""
-        return (i for i in self.tally.unanswered() if i not in self.standing)
+        return (i for i in self.accumulator.list_unanswered() if i not in self.standing)
 
 
-def scoring_of(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
+def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
     """The processes in which answers of these tasks are scored, for those that are not scored here."""
     recipes = {p.task.name: recipe_of(plan, p.spec, p.wanted) for p in prepared if p.task.scoring != "inline"}
     return ScoringProcesses(recipes, limit_s=plan.limits.scorer_timeout_s)
@@ -79,14 +81,14 @@ def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     return recipe_for(spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted)
 
 
-def random_order(w: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
+def random_order(task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
     """Arrange all samples of a task in the random order in which they are started, in one session or in several.
 
     None where one of the `sessions` had another order.
     """
-    if w.early is not None:
-        return w.early.order
+    if task_run.early is not None:
+        return task_run.early.order
     if any(limits.order != "random" for limits in sessions):
         return None
-    samples = w.tally.samples
-    return arranged(samples, range(len(samples)), "random", task_seed(seeds.samples, w.p.task.name))
+    samples = task_run.accumulator.samples
+    return arrange(samples, range(len(samples)), "random", task_seed(seeds.samples, task_run.prepared.task.name))

@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 
 from serve_eval.errors import PlanError, RunFolderError
-from serve_eval.evaluation.reach import CONNECTION, reached
+from serve_eval.evaluation.reach import CONNECTION, list_reached
 from serve_eval.evaluation.storage import ownership, run_folder, sessions
-from serve_eval.evaluation.storage.traces import read_traces
+from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan
 
@@ -39,10 +39,10 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
     if leading:
         raise RunFolderError(
             f"{_plain(str(run))} was not made there by you, and has links out of it:\n"
-            + "\n".join(f"  {_plain(name)} leads to {shown(to)}" for name, to in leading),
+            + "\n".join(f"  {_plain(name)} leads to {show_safely(to)}" for name, to in leading),
             hint="If you trust it, copy it with what they lead to (cp -rL), or delete them.",
         )
-    plan = trusted(saved, include_path)
+    plan = adopt_code(saved, include_path)
     return replace(plan, allow_hub=plan.allow_hub and own)
 
 
@@ -54,16 +54,16 @@ def to_follow(run: Path, settings: Mapping[str, Any], *, trust_plan: bool, endpo
     `plan.resolve` takes them) have values of the user's own in their place, or `trust_plan` says that it is trusted.
     """
     saved, own = run_folder.plan_and_owner(run)
-    plan = trusted(saved, settings.get("include_path", ()))
+    plan = adopt_code(saved, settings.get("include_path", ()))
     if not trust_plan and not (own and (not endpoint or sessions.own_endpoint(run))):
         key = settings.get("api_key_env", plan.connection.api_key_env)
         chosen = tuple(task for task in plan.tasks if task.name in settings.get("tasks", (task.name,)))
         asked = replace(plan, tasks=chosen, connection=replace(plan.connection, api_key_env=key))
-        check(run, {"": asked}, _given(plan, settings), _noted(run) if endpoint else ())
+        check(run, {"": asked}, _list_given(plan, settings), _list_noted(run) if endpoint else ())
     return plan
 
 
-def _given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
+def _list_given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
     """The fields of a plan that settings have values for, as `reached` names them."""
     found = {f"connection.{name}" for name in CONNECTION if name in settings}
     found |= {name for name in ("launcher", "allow_hub") if name in settings}
@@ -85,7 +85,7 @@ def _links(folder: Path) -> list[tuple[str, str]]:
     return sorted(found)
 
 
-def _noted(run: Path) -> list[str]:
+def _list_noted(run: Path) -> list[str]:
     """The addresses that the folder itself names beside its plan."""
     endpoints = [session.endpoint for session in sessions.read_sessions(run)[-1:]]
     found: list[str | None] = [one.base_url for one in endpoints]
@@ -99,13 +99,13 @@ def check(folder: Path, plans: Mapping[str, Plan], given: Collection[str] = (), 
     """Raises PlanError where a plan of a folder of somebody else runs or reaches anything, but for the fields that are
     `given` anew. Plans are there by what their lines begin with; `noted` are addresses that the folder has besides."""
     lines = [
-        f"  {_plain(name + one.field)}: {_plain(one.does)} {shown(one.value)}"
+        f"  {_plain(name + one.field)}: {_plain(one.does)} {show_safely(one.value)}"
         for name, plan in plans.items()
-        for one in reached(plan)
+        for one in list_reached(plan)
         if one.field not in given
     ]
-    lines += [f"  environment.json: send prompts of the run to {shown(url)}" for url in noted]
-    lines += [f"  {_plain(name)}: write through this link to {shown(to)}" for name, to in _links(folder)]
+    lines += [f"  environment.json: send prompts of the run to {show_safely(url)}" for url in noted]
+    lines += [f"  {_plain(name)}: write through this link to {show_safely(to)}" for name, to in _links(folder)]
     if not lines:
         return
     key = "" if ownership.has_key() else f" No key can be kept in {_state()}: XDG_STATE_HOME names another folder."
@@ -119,7 +119,7 @@ def check(folder: Path, plans: Mapping[str, Plan], given: Collection[str] = (), 
 
 def _plain(text: str) -> str:
     """Names of somebody else's in the same way, without quotes."""
-    return shown(text)[1:-1]
+    return show_safely(text)[1:-1]
 
 
 def _state() -> str:
@@ -131,16 +131,16 @@ def _state() -> str:
 
 def flag_of(plans: Sequence[Plan], *, own: bool) -> str:
     """The flag without which a saved plan does not go on: none for a folder that is this user's own."""
-    return "" if own or not any(map(reached, plans)) else " --trust-plan"
+    return "" if own or not any(map(list_reached, plans)) else " --trust-plan"
 
 
-def shown(value: object) -> str:
+def show_safely(value: object) -> str:
     """A value of somebody else's on one line of ASCII: nothing in it acts on a terminal or reads as something else."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text)} characters, to be read in the folder)"
 
 
-def trusted(saved: Plan, include_path: Sequence[str]) -> Plan:
+def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
     """The saved plan with the folders of code that are named now in the place of its own, which are not looked into.
 
     Raises PlanError for a task, launcher or verdict rule that is not found then, naming the folders that the plan has.

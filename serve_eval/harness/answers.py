@@ -8,7 +8,16 @@ from typing import Any
 
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.harness import seeds
-from serve_eval.harness.measures import DOCUMENT, Documents, Key, Measure, aggregated, called, measured, number
+from serve_eval.harness.measures import (
+    DOCUMENT,
+    Documents,
+    Key,
+    Measure,
+    aggregate,
+    measure_document,
+    name_figure,
+    number,
+)
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import Sample
 
@@ -23,9 +32,9 @@ def try_scoring(
     main thread of another process (None: it is). Raises ServeEvalError."""
     _check_metrics(here.task)
     try:
-        items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, 0))
+        items, _ = measure_document(here, sample.metadata[DOCUMENT], _make_up(sample, here, 0))
         if key in items:
-            aggregated(measure, [items[key]] * 2)
+            aggregate(measure, [items[key]] * 2)
     except ServeEvalError:
         if threading.current_thread() is threading.main_thread():
             raise
@@ -34,7 +43,7 @@ def try_scoring(
         return
     if key not in items:
         name = here.task.config.task
-        raise PlanError(f"lm_eval:{name}: it has no {called(key)}", hint=choose(name, items))
+        raise PlanError(f"lm_eval:{name}: it has no {name_figure(key)}", hint=choose(name, items))
 
 
 def _check_metrics(task: Any) -> None:
@@ -53,10 +62,10 @@ def _check_metrics(task: Any) -> None:
 
 def choose(name: str, items: Iterable[Key]) -> str:
     """A hint with the figures that a task has."""
-    return f"--set lm_eval:{name}.metric=... or .filter=...: it has {'; '.join(called(key) for key in items)}."
+    return f"--set lm_eval:{name}.metric=... or .filter=...: it has {'; '.join(name_figure(key) for key in items)}."
 
 
-def _made_up(sample: Sample, here: Documents, right: int) -> list[Any]:
+def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
     """Results in which one choice is far likelier than the others."""
     if sample.choices and len(here.instances[sample.metadata[DOCUMENT]][0].args) > 1:
         return [(-0.001 if i == right else -1000.0, i == right) for i in range(len(sample.choices))]
@@ -81,7 +90,7 @@ def _answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
     said = [context[start:] + choice for context, choice in sample.continued]
     right = _gold_place(task, instances[0].doc, sample.choices)
     if right is None:
-        values = [_made_up_value(here, sample, key, i) for i in range(len(said))]
+        values = [_make_up_value(here, sample, key, i) for i in range(len(said))]
         right = values.index(max(values))
     return said[right], said[not right] if len(said) > 1 else ""
 
@@ -96,8 +105,8 @@ def _gold_place(task: Any, doc: Mapping[str, Any], choices: Sequence[str]) -> in
     return gold if isinstance(gold, int) and 0 <= gold < len(choices) else None
 
 
-def _made_up_value(here: Documents, sample: Sample, key: Key, right: int) -> float:
-    items, _ = measured(here, sample.metadata[DOCUMENT], _made_up(sample, here, right))
+def _make_up_value(here: Documents, sample: Sample, key: Key, right: int) -> float:
+    items, _ = measure_document(here, sample.metadata[DOCUMENT], _make_up(sample, here, right))
     return number(items.get(key)) or 0.0
 
 

@@ -25,11 +25,11 @@ def with_local_files(
     places = [*roots.roots, Path(), *map(Path, own)]
     sources: list[SourceFile] = []
 
-    def found(text: Any) -> Any:
+    def find_data(text: Any) -> Any:
         if isinstance(text, Mapping):
-            return {split: found(one) for split, one in text.items()}
+            return {split: find_data(one) for split, one in text.items()}
         if not isinstance(text, str):
-            return [found(one) for one in text]
+            return [find_data(one) for one in text]
         if "://" in text or "*" in text:
             return text
         path = next((place / text for place in places if (place / text).is_file()), None)
@@ -41,7 +41,7 @@ def with_local_files(
         sources.append(local.read_file(path).source)
         return str(path)
 
-    changed: dict[str, Any] = {"dataset_kwargs": {**kwargs, "data_files": found(given)}}
+    changed: dict[str, Any] = {"dataset_kwargs": {**kwargs, "data_files": find_data(given)}}
     if data_files is not None:
         kinds = {READERS.get(Path(file).suffix) for file in data_files.values()}
         if len(kinds) != 1 or None in kinds:

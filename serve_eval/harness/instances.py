@@ -16,7 +16,7 @@ Arguments = Mapping[str, Any]
 """lm-eval's `generation_kwargs`."""
 
 
-def sampling_of(given: Arguments, max_tokens: int = MAX_TOKENS) -> tuple[SamplingParams, dict[str, Any]]:
+def read_sampling(given: Arguments, max_tokens: int = MAX_TOKENS) -> tuple[SamplingParams, dict[str, Any]]:
     """The sampling that `generation_kwargs` mean, as lm-eval's own API model reads them, and what is sent beside it."""
     rest = {name: value for name, value in given.items() if name != "do_sample"}
     until = rest.pop("until", None) or ()
@@ -48,7 +48,7 @@ Prefix = str | bool
 puts a token of its own there. An empty text or False: nothing."""
 
 
-def continued(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
+def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
     """What is given and what is to be judged. White space at the end of a context belongs to the continuation, as
     lm-eval has it, since tokens begin with it; without a context `prefix` stands for one, which a continuation may
     bring itself. Nothing is given where there is neither."""
@@ -60,7 +60,7 @@ def continued(context: str, continuation: str, prefix: Prefix) -> tuple[str, str
     return prefix, continuation.removeprefix(prefix) or continuation
 
 
-def generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any) -> Sample:
+def build_generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any) -> Sample:
     """A document whose answer is generated. Raises PlanError for one with several requests."""
     if len(instances) != 1:
         raise PlanError("a document of it needs several answers")
@@ -69,10 +69,10 @@ def generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **t
     return Sample(prompt=prompt, override=None if given == base else _override(base, given), **told)
 
 
-def judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
+def build_judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
     """A document of which continuations are judged. Those that nothing is given for need an endpoint that puts a token
     of its own before a text."""
-    pairs = [continued(instance.args[0], instance.args[1], prefix) for instance in instances]
+    pairs = [split_continuation(instance.args[0], instance.args[1], prefix) for instance in instances]
     contexts, choices = [context for context, _ in pairs], tuple(choice for _, choice in pairs)
     shared = _common_start(contexts)
     heads = tuple(context[len(shared) :] for context in contexts)
@@ -84,7 +84,7 @@ def _common_start(texts: Sequence[str]) -> str:
     return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
 
 
-def rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
+def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
     """A document whose whole text is judged: behind the prefix, if there is one. Else its first token is left out,
     unless the server puts one before it."""
     (text,) = instances[0].args
@@ -94,6 +94,6 @@ def rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
 
 def _override(base: Arguments, given: Arguments) -> Override:
     """What a document asks otherwise than its task."""
-    (usual, _), (own, rest) = sampling_of(base), sampling_of(given)
+    (usual, _), (own, rest) = read_sampling(base), read_sampling(given)
     differing = {n: getattr(own, n) for n in ("temperature", "top_p", "seed") if getattr(own, n) != getattr(usual, n)}
     return Override(max_tokens=own.max_tokens, stop=own.stop, extra={**rest, **differing})

@@ -38,7 +38,7 @@ class Logged:
     rows: Sequence[Row] = field(repr=False)
 
 
-def sanitized(model: str) -> str:
+def sanitize(model: str) -> str:
     """A model's name as that of a folder, as lm-eval makes it."""
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
 
@@ -47,7 +47,7 @@ def file_name(name: str) -> str:
     """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one. Control characters
     and halves of characters are replaced too, a name of dots alone as well, and a long one is cut and told from others
     by its hash."""
-    text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitized(name))
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitize(name))
     if not text.strip("."):
         text = "__"
     encoded = text.encode()

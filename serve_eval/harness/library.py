@@ -19,6 +19,7 @@ from typing import Any
 from serve_eval.errors import DatasetError, PlanError, install_hint
 from serve_eval.harness import seeds
 from serve_eval.plugins.registry import nearest
+from serve_eval.plugins.scope import keep_in_scope
 
 FEWSHOT_SEED = 1234
 """With which lm-eval draws worked examples, unless its command line is told otherwise."""
@@ -47,9 +48,9 @@ def version() -> str:
     return str(package.__version__)
 
 
-@cache
+@keep_in_scope
 def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return what `read` returns, read once: to know a task by, and never to load it with."""
+    """Return what `read` returns, read once in a scope: to know a task by, and never to load it with."""
     version()
     with seeds.as_in_a_run():
         return read(name, own)
@@ -78,7 +79,7 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     return loaded
 
 
-def settled(given: Mapping[str, Any]) -> Any:
+def settle_config(given: Mapping[str, Any]) -> Any:
     """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what is none."""
     from lm_eval.config.task import TaskConfig
 
@@ -161,7 +162,7 @@ def _network(*, allowed: bool) -> Iterator[None]:
             setattr(place, name, value)
 
 
-@cache
+@keep_in_scope
 def place(name: str, own: tuple[str, ...]) -> Path:
     """The file of a task: the folders `own` come first. Looks at the texts of the files, since reading them all as YAML
     takes lm-eval many seconds; only for a name that is no task all are read. Raises PlanError for a name that is none,
@@ -173,7 +174,7 @@ def place(name: str, own: tuple[str, ...]) -> Path:
 
     def of(places: Iterable[Path]) -> Iterator[Path]:
         for folder in places:
-            for file in (_named_in_lm_eval if folder == usual else _named)(folder).get(name, ()):
+            for file in (_named_in_lm_eval if folder == usual else _map_names)(folder).get(name, ()):
                 told = load_yaml(file, resolve_func=False)
                 if told.get("task") == name and "group" not in told:
                     yield file
@@ -202,7 +203,7 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     raise PlanError(f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one: {shown}{more}")
 
 
-def _named(folder: Path) -> Mapping[str, Sequence[Path]]:
+def _map_names(folder: Path) -> Mapping[str, Sequence[Path]]:
     """The files below a folder by the task that their text names."""
     found: dict[str, list[Path]] = {}
     for file in sorted(folder.rglob("*.yaml")):
@@ -212,8 +213,8 @@ def _named(folder: Path) -> Mapping[str, Sequence[Path]]:
 
 
 _NAMES = re.compile(rb"^['\"]?task['\"]? *: *['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
-_named_in_lm_eval = cache(_named)
-"""The result for lm-eval's own folder, which has many thousand files and does not change."""
+_named_in_lm_eval = cache(_map_names)
+"""The result for lm-eval's own folder, which has many thousand files and is as it was installed."""
 _LISTED = "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below DIR/lm_eval."
 
 

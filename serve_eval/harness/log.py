@@ -10,7 +10,7 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.harness import seeds
 from serve_eval.harness.layout import Logged, Row, mean_stderr, row
 from serve_eval.harness.library import quiet
-from serve_eval.harness.measures import Documents, Key, Measure, aggregated, mean_of, number
+from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean_of, number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class Judged:
     filtered: Mapping[str, Sequence[Any]]
 
 
-def logged(
+def build_log(
     name: str, here: Documents, measures: Mapping[str, Measure], judged: Mapping[str, Judged], *, planned: int
 ) -> Logged:
     """The log of a task, of the documents that were `judged`, by their number."""
@@ -53,7 +53,7 @@ def logged(
     for key, given in items.items():
         measure = measures.get(key[0]) or mean_of(key[0])
         try:
-            values[key] = aggregated(measure, given)
+            values[key] = aggregate(measure, given)
         except ServeEvalError:
             continue  # nothing that lm-eval can compute here either
         numbers = [value for value in map(number, given) if value is not None]

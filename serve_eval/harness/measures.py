@@ -81,7 +81,7 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
     return found
 
 
-def said(documents: Documents, response: Response) -> list[Any]:
+def list_results(documents: Documents, response: Response) -> list[Any]:
     """Return the results that lm-eval would have, one for each request of a document: a number for a whole text."""
     if response.choice_logprobs is not None:
         if documents.task.OUTPUT_TYPE == "loglikelihood_rolling":
@@ -93,7 +93,9 @@ def said(documents: Documents, response: Response) -> list[Any]:
     return [response.text]
 
 
-def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[dict[Key, Any], dict[str, list[Any]]]:
+def measure_document(
+    documents: Documents, doc: str, results: Sequence[Any]
+) -> tuple[dict[Key, Any], dict[str, list[Any]]]:
     """Return a document's figures by metric and filter, and what the filters left of each answer.
 
     Raises ServeEvalError. Its message does not name the document, so that a report can count equal errors.
@@ -119,7 +121,7 @@ def measured(documents: Documents, doc: str, results: Sequence[Any]) -> tuple[di
     return found, filtered
 
 
-def aggregated(measure: Measure, items: Sequence[Any]) -> float:
+def aggregate(measure: Measure, items: Sequence[Any]) -> float:
     """The value of some documents. Raises ServeEvalError where lm-eval's function does."""
     try:
         with as_others_code(), seeds.of_document(measure.name):
@@ -154,7 +156,7 @@ def number(item: Any) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def called(key: Key) -> str:
+def name_figure(key: Key) -> str:
     """The name under which lm-eval's own results have a figure."""
     return ",".join(key)
 

@@ -21,8 +21,8 @@ from serve_eval.client.connection import connect, problems
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
-from serve_eval.evaluation.first_token import told_by
-from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, continued, sampling_of
+from serve_eval.evaluation.first_token import ask_prefix
+from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, read_sampling, split_continuation
 from serve_eval.plugins.registry import nearest
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
@@ -109,14 +109,14 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     def generate_until(self, requests: list[Any]) -> list[str]:
         """The answers, in the order of the requests. Raises EndpointError when any has none."""
 
-        async def sent(client: Client, i: int) -> str | Failure:
+        async def send(client: Client, i: int) -> str | Failure:
             context, given = requests[i].args[:2]
-            sampling, extra = sampling_of(given, self._max_gen_toks)
+            sampling, extra = read_sampling(given, self._max_gen_toks)
             prompt: Prompt = as_messages(context) if isinstance(context, ChatText) else str(context)
             result = await client.send(Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra))
             return result if isinstance(result, Failure) else result.text
 
-        return self._all("generate_until", requests, sent)
+        return self._all("generate_until", requests, send)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
         """For each context and continuation the log-probability of the second, and whether greedy decoding would have
@@ -124,12 +124,12 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         if any(isinstance(request.args[0], ChatText) for request in requests):
             raise PlanError("log-probabilities are those of a plain text", hint="Leave --apply_chat_template out.")
 
-        async def sent(client: Client, i: int) -> tuple[float, bool | None] | Failure:
+        async def send(client: Client, i: int) -> tuple[float, bool | None] | Failure:
             given, wanted = requests[i].args[:2]
-            context, wanted = continued(given, wanted, self._prefix or "")
-            return await self._judged(client, i, context, wanted)
+            context, wanted = split_continuation(given, wanted, self._prefix or "")
+            return await self._judge(client, i, context, wanted)
 
-        return self._all("loglikelihood", requests, sent)
+        return self._all("loglikelihood", requests, send)
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
         """Return the log-probability of each text. It includes the first token, or a warning says that it is left out.
@@ -137,10 +137,10 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         Raises EndpointError also for a text that is longer than the endpoint takes: a client has no tokens to cut by.
         """
 
-        async def sent(client: Client, i: int) -> float | Failure:
+        async def send(client: Client, i: int) -> float | Failure:
             text = str(requests[i].args[0])
             if isinstance(self._prefix, str) and self._prefix:
-                judged = await self._judged(client, i, self._prefix, text)
+                judged = await self._judge(client, i, self._prefix, text)
                 return judged if isinstance(judged, Failure) else judged[0]
             result = await _logprobs(client, i, text)
             if isinstance(result, Failure):
@@ -148,7 +148,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             assert result.prompt_logprobs is not None
             return math.fsum(result.prompt_logprobs.values)
 
-        return self._all("loglikelihood_rolling", requests, sent)
+        return self._all("loglikelihood_rolling", requests, send)
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The turns as they are: the server renders them."""
@@ -167,7 +167,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             return
         puts = (await first_token(client, {})).works
         if self._prefix is None:
-            self._prefix = await told_by(client, self._tokenizer, {})
+            self._prefix = await ask_prefix(client, self._tokenizer, {})
         if puts or (self._prefix and self._prefix is not True):
             return
         if kind == "loglikelihood":
@@ -180,7 +180,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             "--model_args ...,prefix=<s> or tokenizer=DIR"
         )
 
-    async def _judged(self, client: Client, i: int, context: str, wanted: str) -> tuple[float, bool | None] | Failure:
+    async def _judge(self, client: Client, i: int, context: str, wanted: str) -> tuple[float, bool | None] | Failure:
         result = await _logprobs(client, i, context + wanted)
         if isinstance(result, Failure):
             return result
@@ -252,5 +252,5 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
 
 async def _logprobs(client: Client, i: int, text: str) -> Response | Failure:
-    sampling, _ = sampling_of({"max_gen_toks": 1})
+    sampling, _ = read_sampling({"max_gen_toks": 1})
     return await client.send(Request(sample_id=str(i), prompt=text, sampling=sampling, prompt_logprobs=True))

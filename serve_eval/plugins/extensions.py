@@ -3,7 +3,8 @@ installed packages offer under the entry points `serve_eval.tasks`, `.scorers`, 
 
 To know what there is, folders are listed and the lists of packages read; code runs when its name is used. A folder
 stands as a package of its own under a name that nobody else has, so that its files can import each other (`from ._x
-import y`) and `sys.path` stays as it is.
+import y`) and `sys.path` stays as it is. The name tells folder and content: a later run in this process has the code as
+it is then, and an earlier one goes on with what it began with.
 
 What was included and loaded belongs to a scope (`scope.py`).
 """
@@ -24,10 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins.scope import Loaded, current, opened
+from serve_eval.plugins.scope import Loaded, current, keep_in_scope, open_scope
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -42,9 +42,8 @@ KINDS = {
 LM_EVAL = "lm_eval"
 """What a folder of the user's calls the one with tasks in the format of lm-evaluation-harness."""
 _PREFIX = "_serve_eval_included_"
-_digests: WeakKeyDictionary[ModuleType, str] = WeakKeyDictionary()
-_digests_of_files: dict[Path, str] = {}
-"""Checksums of files as they were when this process first ran them: what it goes on with when they are edited."""
+_CHECKSUM = "__serve_eval_sha256__"
+"""The attribute of a module with the checksum of its file and of the files next to it, taken at its import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +61,7 @@ def _folders() -> list[Path]:
 
 def include(folders: Iterable[str]) -> None:
     """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of ours."""
-    problems, included = [], opened().folders
+    problems, included = [], open_scope().folders
     for given in folders:
         try:
             folder = Path(given).expanduser().resolve()
@@ -80,7 +79,7 @@ def include(folders: Iterable[str]) -> None:
         raise PlanError(problems)
 
 
-def included() -> tuple[str, ...]:
+def list_included() -> tuple[str, ...]:
     """The folders that were added so far."""
     return tuple(map(str, _folders()))
 
@@ -112,7 +111,7 @@ def find(folder: str, name: str) -> list[Origin]:
     return [*files, *(_package(point) for point in _points(folder) if point.name == name)]
 
 
-def loaded() -> dict[str, Loaded]:
+def list_loaded() -> dict[str, Loaded]:
     """The code of others that was loaded so far, by kind and name: `tasks.capitals`."""
     found = current()
     return {} if found is None else dict(sorted(found.loaded.items()))
@@ -120,23 +119,21 @@ def loaded() -> dict[str, Loaded]:
 
 def note(folder: str, name: str, place: str, module: ModuleType) -> None:
     """Keeps that the code of others is used, as it was when it was first loaded."""
-    loaded = opened().loaded
+    loaded = open_scope().loaded
     if (key := f"{KINDS[folder]}.{name}") not in loaded:
-        if module not in _digests:
-            _digests[module] = _checksum(module)
-        loaded[key] = Loaded(origin=place, sha256=_digests[module])
+        if not hasattr(module, _CHECKSUM):
+            setattr(module, _CHECKSUM, _checksum(module))
+        loaded[key] = Loaded(origin=place, sha256=getattr(module, _CHECKSUM))
 
 
 def note_file(folder: str, name: str, file: Path) -> None:
     """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others are not noted."""
-    loaded = opened().loaded
+    loaded = open_scope().loaded
     if (
         any(file.is_relative_to(place) for place in lm_eval_folders())
         and (key := f"{KINDS[folder]}.{name}") not in loaded
     ):
-        if file not in _digests_of_files:
-            _digests_of_files[file] = _digest((file, *sorted(file.parent.glob("*.py"))))
-        loaded[key] = Loaded(origin=str(file), sha256=_digests_of_files[file])
+        loaded[key] = Loaded(origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py")))))
 
 
 def defect(error: BaseException) -> str:
@@ -160,11 +157,21 @@ def _files(folder: str) -> list[tuple[str, Path]]:
     return [(name, place) for name, place in found if not name.startswith("_")]
 
 
+@keep_in_scope
+def _package_of(folder: Path) -> str:
+    """Return the name under which the files of a folder stand, as they are when a scope first asks."""
+    found = [*folder.glob("*.py"), *(file for kind in KINDS.values() for file in (folder / kind).rglob("*.py"))]
+    named = hashlib.sha256(str(folder).encode())
+    for file in sorted(found):
+        named.update(f"\0{file}\0{_digest((file,))}".encode())
+    return _PREFIX + named.hexdigest()[:12]
+
+
 def _file(folder: str, place: Path, name: str) -> Origin:
     path = place / name / "__init__.py" if (place / name).is_dir() else place / f"{name}.py"
 
     def get() -> ModuleType:
-        outer = _PREFIX + hashlib.sha256(str(place.parent).encode()).hexdigest()[:12]
+        outer = _package_of(place.parent)
         inner = f"{outer}.{KINDS[folder]}"
         for package, where in ((outer, place.parent), (inner, place)):
             if package not in sys.modules:
@@ -173,18 +180,18 @@ def _file(folder: str, place: Path, name: str) -> Origin:
                 sys.modules[package] = importlib.util.module_from_spec(spec)
         return importlib.import_module(f"{inner}.{name}")
 
-    return Origin(place=str(path), get=lambda: _imported(get, str(path)))
+    return Origin(place=str(path), get=lambda: _import(get, str(path)))
 
 
 # ----------------------------------------------------------------------------------------------------------- packages
 
 
 def _points(folder: str) -> tuple[EntryPoint, ...]:
-    return _installed()[folder]
+    return _find_installed()[folder]
 
 
 @functools.cache
-def _installed() -> dict[str, tuple[EntryPoint, ...]]:
+def _find_installed() -> dict[str, tuple[EntryPoint, ...]]:
     """Read once in a process: it takes some 50 ms."""
     from importlib import metadata
 
@@ -195,18 +202,18 @@ def _installed() -> dict[str, tuple[EntryPoint, ...]]:
 def _package(point: EntryPoint) -> Origin:
     package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
     place = f"{point.value} of {package}"
-    return Origin(place=place, get=lambda: _imported(point.load, place))
+    return Origin(place=place, get=lambda: _import(point.load, place))
 
 
 # ------------------------------------------------------------------------------------------------------------- import
 
 
-def _imported(get: Callable[[], Any], place: str) -> Any:
+def _import(get: Callable[[], Any], place: str) -> Any:
     """Raises PlanError with file, line and exception for code that cannot be imported."""
     try:
         return get()
     except (Exception, SystemExit) as error:
-        raise PlanError(f"{_where(error) or place}: {type(error).__name__}: {_said(error)}") from error
+        raise PlanError(f"{_where(error) or place}: {type(error).__name__}: {_describe(error)}") from error
 
 
 def _where(error: BaseException) -> str | None:
@@ -226,7 +233,7 @@ def _is_machinery(file: str) -> bool:
     return file == __file__ or "importlib" in Path(file).parts[-3:-1]
 
 
-def _said(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return (error.msg if isinstance(error, SyntaxError) else str(error)) or "no reason given"
 
 

@@ -1,20 +1,19 @@
-"""Options that stand below others: those of a struct, by their dotted paths, as in `context_servers.tp`.
+"""Options that stand below others: those of a structure, by their dotted paths, as in `context_servers.tp`.
 
-A launcher takes some of its options as a struct with fields of its own. What a plan or --set says of them is looked at
-here: what there is, and what was perhaps meant by a name that there is not.
+A launcher takes some of its options as a structure with fields of its own. What a plan or --set says of them is looked
+at here: what there is, and what was perhaps meant by a name that there is not.
 """
 
 from __future__ import annotations
 
 import difflib
-import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import msgspec
+from serve_eval.plugins.declarations import Option, is_structure, list_fields, read_options
 
 LIKE = 0.6
 """How much a path has to be like one that is known. The last name counts more than what stands before it."""
@@ -24,35 +23,21 @@ AS_LIKE = 0.05
 SHOWN = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option: its type, and its default (inspect.Parameter.empty: it is required)."""
-
-    path: str
-    hint: Any
-    default: Any
-
-
 def options(function: Callable[..., Any]) -> list[Option]:
     """Return the options of a function, each followed by those that stand below it."""
-    hints, found = typing.get_type_hints(function), []
-    for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            found += _with_below(name, hints[name], parameter.default)
-    return found
+    return [one for option in read_options(function).values() for one in _with_below(option)]
 
 
-def struct_of(hint: Any) -> type[msgspec.Struct] | None:
-    """Return the struct that a type is, alone or beside None."""
-    structs = (part for part in (hint, *_parts(hint)) if isinstance(part, type) and issubclass(part, msgspec.Struct))
-    return next(structs, None)
+def struct_of(hint: Any) -> type | None:
+    """Return the structure that a type is, alone or beside None."""
+    return next((part for part in (hint, *_parts(hint)) if is_structure(part)), None)
 
 
 def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
-    """Return the paths in a value that its struct has not."""
-    if (struct := struct_of(hint)) is None or not isinstance(value, Mapping):
+    """Return the paths in a value that its structure has not."""
+    if (structure := struct_of(hint)) is None or not isinstance(value, Mapping):
         return
-    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    fields = {field.path: field.hint for field in list_fields(structure)}
     for name, below in value.items():
         if name in fields:
             yield from unknown(fields[name], below, f"{path}.{name}")
@@ -75,19 +60,13 @@ def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> s
     return f" Did you mean {' or '.join(f'{where}.{one}'.lstrip('.') for one in found)}?"
 
 
-def _with_below(path: str, hint: Any, default: Any) -> list[Option]:
-    found = [Option(path, hint, default)]
-    if struct := struct_of(hint):
-        for field in msgspec.structs.fields(struct):
-            given = field.default
-            if field.default_factory is not msgspec.NODEFAULT:
-                given = field.default_factory()
-            found += _with_below(
-                f"{path}.{field.encode_name}",
-                field.type,
-                inspect.Parameter.empty if given is msgspec.NODEFAULT else given,
-            )
-    return found
+def _with_below(option: Option) -> list[Option]:
+    structure = struct_of(option.hint)
+    below = [] if structure is None else list_fields(structure)
+    return [
+        option,
+        *(one for field in below for one in _with_below(replace(field, path=f"{option.path}.{field.path}"))),
+    ]
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ MARK = 'OWNER = "serve-eval"'
 def check_launchers() -> None:
     """Raises PlanError where Python finds another package of this name, with its path and what to do."""
     place = Path(str(serve_eval.__file__)).parents[1]
-    spec = _found()
+    spec = _find()
     if spec is None:
         raise PlanError(f"{place / NAME} is missing, a part of serve-eval", hint="Install serve-eval again.")
     if spec.origin is not None and Path(spec.origin).parent == place / NAME:
@@ -38,7 +38,7 @@ def check_launchers() -> None:
     raise PlanError(f"another package is called {NAME}: {path}{_distribution()}", hint=hint)
 
 
-def _found() -> ModuleSpec | None:
+def _find() -> ModuleSpec | None:
     """What `import launchers` gives, or gave."""
     loaded = sys.modules.get(NAME)
     return importlib.util.find_spec(NAME) if loaded is None else loaded.__spec__

@@ -1,10 +1,10 @@
 """The folder is the registry: a file `serve_eval/tasks/arc.py` is the task `arc`, with nothing else to register.
 
-Every module of such a folder offers one function (`task`, `launch`, `judge`) whose keyword-only parameters are the
-options of the plan; the first line of the module's docstring is what the list command shows. Files that start with an
-underscore are shared code and not offered. A task that has a parameter before its options is a family of them:
-`lm_eval:arc` calls that of `lm_eval` with "arc". What others offer in the same shape (`origins.py`) is found beside
-ours and checked when it is loaded.
+Every module of such a folder offers one function (`task`, `launch`, `judge`). Its keyword-only parameters, or the
+fields of the structure that it takes (`declarations.py`), are the options of the plan; the first line of the module's
+docstring is what the list command shows. Files that start with an underscore are shared code and not offered. A task
+that has a parameter before its options is a family of them: `lm_eval:arc` calls that of `lm_eval` with "arc". What
+others offer in the same shape (`origins.py`) is found beside ours and checked when it is loaded.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options, own_launchers
+from serve_eval.plugins.declarations import PARAMETER, REQUIRED, Option, find_structure, read_options
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -44,7 +45,7 @@ FAMILIES = "serve_eval.tasks"
 
 def names(folder: str) -> list[str]:
     """Names offered by a folder given as a package name and by others beside it, sorted."""
-    return sorted({*shipped(folder), *extensions.names(folder)})
+    return sorted({*list_shipped(folder), *extensions.names(folder)})
 
 
 def places(packages: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -65,7 +66,7 @@ def _package(folder: str) -> ModuleType:
     return importlib.import_module(folder)
 
 
-def shipped(folder: str) -> list[str]:
+def list_shipped(folder: str) -> list[str]:
     """Names that one of our own folders offers, sorted."""
     found = sorted(
         module.name for module in pkgutil.iter_modules(_package(folder).__path__) if not module.name.startswith("_")
@@ -118,7 +119,7 @@ def function(folder: str, file: str) -> Callable[..., Any]:
     if not others:
         found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
         return found
-    places = [*(["serve-eval itself"] if file in shipped(folder) else []), *(origin.place for origin in others)]
+    places = [*(["serve-eval itself"] if file in list_shipped(folder) else []), *(origin.place for origin in others)]
     if len(places) > 1:
         raise PlanError(
             f"two offer the {kind_of(folder)} {file!r}: {' and '.join(places)}",
@@ -136,10 +137,9 @@ def function(folder: str, file: str) -> Callable[..., Any]:
 def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
     """Raises PlanError for a function of others that is not as ours are."""
     try:
-        types = typing.get_type_hints(made)
+        untyped = [name for name, option in options_of(made).items() if option.hint is REQUIRED]
     except (NameError, TypeError, AttributeError) as error:
         raise PlanError(f"{place}: the types of its options cannot be read: {error}") from error
-    untyped = [name for name in options_of(made) if name not in types]
     if untyped:
         raise PlanError(f"{place}: give the types of its options: {', '.join(untyped)}")
     if not any(_takes(made, count) for count in HANDED[folder]):
@@ -154,8 +154,9 @@ def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
 
 
 def _takes(made: Callable[..., Any], count: int) -> bool:
+    names = options_of(made) if find_structure(made) is None else [PARAMETER]
     try:
-        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(options_of(made)))
+        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(names))
     except TypeError:
         return False
     return True
@@ -182,10 +183,9 @@ def summary(folder: str, name: str) -> str:
     return (offered.__doc__ or "").strip().partition("\n")[0]
 
 
-def options_of(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The keyword-only parameters of a function, which are its options."""
-    parameters = inspect.signature(function).parameters
-    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+def options_of(function: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options of a function by name: the fields of its structure, else its keyword-only parameters."""
+    return read_options(function)
 
 
 def check_options(
@@ -200,11 +200,11 @@ def check_options(
     Raises PlanError with every problem, each starting with `where`.
     """
     known = options_of(function)
-    hints = {**(also or {}), **typing.get_type_hints(function)}
+    hints = {**(also or {}), **{name: option.hint for name, option in known.items()}}
     problems: list[str] = []
     checked: dict[str, Any] = {}
     for name, value in options.items():
-        strange = [name] if name not in hints or name not in {**known, **(also or {})} else []
+        strange = [] if name in hints else [name]
         strange = strange or list(nested_options.unknown(hints[name], value, name))
         if strange:
             problems += [_unknown(path, options, function, (*known, *(also or {})), where) for path in strange]
@@ -228,7 +228,7 @@ def check_options(
         else:
             if isinstance(checked[name], float) and not math.isfinite(checked[name]):
                 problems.append(f"{where}.{name}: must be a finite number")
-    missing = [n for n, p in known.items() if p.default is inspect.Parameter.empty and n not in options]
+    missing = [name for name, option in known.items() if option.required and name not in options]
     problems += [f"{where}.{name}: required" for name in missing]
     if problems:
         raise PlanError(problems)

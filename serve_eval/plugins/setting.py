@@ -74,7 +74,7 @@ class Declared:
 
 
 @cache
-def declared(structure: type) -> tuple[Declared, ...]:
+def list_declared(structure: type) -> tuple[Declared, ...]:
     """Return the options of a structure in their order."""
     hints = typing.get_type_hints(structure, include_extras=True)
     found = []

@@ -6,7 +6,7 @@ it says is read and checked here. Everything else takes a Launcher or a VerdictR
 
 from __future__ import annotations
 
-import inspect
+import functools
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from serve_eval.errors import PlanError
-from serve_eval.plugins import registry
+from serve_eval.plugins import nested_options, registry
+from serve_eval.plugins.declarations import Option, find_structure
 
 if TYPE_CHECKING:
-    from serve_eval.schema import Endpoint, Verdict
+    from serve_eval.schema import Endpoint, LaunchContext, Verdict
 
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts.rules"
@@ -33,7 +34,8 @@ class Launcher:
 
     `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the command lines that it
     would start, and `files` the text of the files that these need, by path. `beginning(**options)` tells the token
-    before a text of a server that does not run yet. `meanings` explain options in a line each.
+    before a text of a server that does not run yet. All four take options that were checked, whether the launcher's
+    file takes them as one structure or one by one. `meanings` explain options in a line each, by dotted path or name.
     """
 
     name: str
@@ -44,7 +46,7 @@ class Launcher:
     meanings: Mapping[str, str]
 
     @property
-    def options(self) -> Mapping[str, inspect.Parameter]:
+    def options(self) -> Mapping[str, Option]:
         """Its options, by name."""
         return registry.options_of(self.launch)
 
@@ -87,13 +89,16 @@ def load_launcher(name: str) -> Launcher:
         raise PlanError(f"{_place(module)}: MEANINGS is a mapping of options to a line each, and not {meanings!r}")
     commands = _function(module, "commands")
     assert commands is not None  # the registry refuses a file without it
+    files, beginning = _function(module, "files"), _function(module, "beginning")
+    described = {option.path: option.meaning for option in nested_options.options(launch) if option.meaning}
+    structure = find_structure(launch)
     return Launcher(
         name=name,
-        launch=launch,
-        commands=commands,
-        files=_function(module, "files"),
-        beginning=_function(module, "beginning"),
-        meanings=meanings,
+        launch=_take_keywords(launch, structure),
+        commands=_take_keywords(commands, structure),
+        files=files and _take_keywords(files, structure),
+        beginning=beginning and _take_keywords(beginning, structure),
+        meanings={**meanings, **described},
     )
 
 
@@ -106,7 +111,7 @@ def load_verdict_rule(name: str) -> VerdictRule:
         raise PlanError(f"{_place(module)}: NEEDS_PAIRS is True or False, and not {needs_pairs!r}")
     if not isinstance(runs, int) or runs < 1:
         raise PlanError(f"{_place(module)}: NEEDS_REFERENCE_RUNS is a number from 1 on, and not {runs!r}")
-    ours = name in registry.shipped(VERDICTS)
+    ours = name in registry.list_shipped(VERDICTS)
     return VerdictRule(
         name=name,
         judge=judge,
@@ -119,7 +124,19 @@ def load_verdict_rule(name: str) -> VerdictRule:
 
 def rules_with_early_stop() -> list[str]:
     """Return the names of the rules that may be decided early."""
-    return [name for name in registry.shipped(VERDICTS) if load_verdict_rule(name).early_stop is not None]
+    return [name for name in registry.list_shipped(VERDICTS) if load_verdict_rule(name).early_stop is not None]
+
+
+def _take_keywords(function: Callable[..., Any], structure: type | None) -> Callable[..., Any]:
+    """Return a function of a launcher in the form that takes its options by keyword."""
+    if structure is None:
+        return function
+
+    @functools.wraps(function)  # whoever asks for its options finds the structure
+    def call(*context: LaunchContext, **options: object) -> Any:
+        return function(*context, structure(**options))
+
+    return call
 
 
 def _function(module: ModuleType, name: str) -> Callable[..., Any] | None:

@@ -102,14 +102,14 @@ class Apart:
             return Unfinished(f"{type(error).__name__}: {error}", raised=type(error).__name__)
         with self._room:
             try:
-                return self._called(name, payload)
+                return self._call(name, payload)
             except (OSError, EOFError) as error:
                 return Unfinished(f"no process for it could be had: {str(error) or type(error).__name__}")
 
-    def _called(self, name: str, payload: bytes, *, again: bool = False) -> Any:
+    def _call(self, name: str, payload: bytes, *, again: bool = False) -> Any:
         with self._lock:
             used = bool(self._idle) and not again
-            worker = self._idle.pop() if used else self._forked()
+            worker = self._idle.pop() if used else self._fork()
             problem = self._problems.get(name)
         if problem is not None:
             self._idle.append(worker)
@@ -127,7 +127,7 @@ class Apart:
         if answered is None:
             status = self._end(worker)
             if used and not ended.startswith("took"):  # what an earlier call left behind may have ended it
-                return self._called(name, payload, again=True)
+                return self._call(name, payload, again=True)
             return Unfinished(ended if status is None or ended.startswith("took") else f"{ended} {_in_words(status)}")
         self._idle.append(worker)
         try:
@@ -136,7 +136,7 @@ class Apart:
             return Unfinished(f"its value cannot be read: {type(error).__name__}: {error}", raised=type(error).__name__)
         return value if finished else Unfinished(**value)
 
-    def _forked(self) -> _Worker:
+    def _fork(self) -> _Worker:
         """A new worker. Raises OSError or EOFError when there can be none."""
         if self._closed:
             raise OSError("the run has ended")

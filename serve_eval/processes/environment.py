@@ -41,7 +41,7 @@ def secret(name: str) -> bool:
     return bool(SECRET & set(re.split("[_-]", name.upper())))
 
 
-def inherited(
+def inherit(
     environ: Mapping[str, str],
     named: Iterable[str] = (),
     *,

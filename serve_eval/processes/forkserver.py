@@ -58,7 +58,7 @@ def main() -> None:
                 with alarms_kept():
                     functions[name] = make(*args)
             except BaseException as error:
-                problems[name] = told(error)
+                problems[name] = describe_error(error)
     gc.collect()
     gc.freeze()  # what was made stays shared with the workers
     said = pickle.dumps(problems)
@@ -88,13 +88,13 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
     finally:
         for pid in workers:
             _end(pid)
-        for pid in _started_by(os.getpid()):
+        for pid in _list_started_by(os.getpid()):
             _kill(pid)
 
 
 def _end(pid: int) -> int:
     """Kills a worker with what it started, and reaps it: until then its id is no other process's."""
-    for child in _started_by(pid):  # also those with a session of their own
+    for child in _list_started_by(pid):  # also those with a session of their own
         _kill(child)
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
@@ -107,7 +107,7 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _started_by(pid: int) -> list[int]:
+def _list_started_by(pid: int) -> list[int]:
     """The processes that a process started and those that they started, as far as Linux tells."""
     found = [pid]
     for one in found:
@@ -161,7 +161,7 @@ def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoRet
             with alarms_kept():
                 said = pickle.dumps((True, functions[name](*args)), protocol=5)
         except BaseException as error:
-            said = pickle.dumps((False, told(error)))
+            said = pickle.dumps((False, describe_error(error)))
         if os.getpid() != worker:  # a function forked and came back twice: one of them answers
             os._exit(0)
         connection.send_bytes(said)
@@ -234,11 +234,11 @@ def _bound_memory(size: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (size, most))
 
 
-def told(error: BaseException) -> dict[str, Any]:
+def describe_error(error: BaseException) -> dict[str, Any]:
     """Describe an exception by its type, its message, and the line that it came from."""
     kind = type(error).__name__
     try:
-        message = escaped(str(error))
+        message = escape(str(error))
     except Exception:
         message = "(its message cannot be read)"
     if len(message) > MESSAGE_CHARACTERS:
@@ -254,7 +254,7 @@ def told(error: BaseException) -> dict[str, Any]:
     }
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """A text in which what cannot be written as UTF-8, half of a surrogate pair, is escaped."""
     return text.encode(errors="backslashreplace").decode()
 

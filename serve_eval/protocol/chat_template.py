@@ -58,7 +58,7 @@ def read(folder: Path) -> ChatTemplate:
     Raises PlanError when there is none or a file cannot be read.
     """
     config = special_tokens.json_of(folder / CONFIG_FILE)
-    named = special_tokens.told({**special_tokens.json_of(folder / TOKENS_FILE), **config})
+    named = special_tokens.read_texts({**special_tokens.json_of(folder / TOKENS_FILE), **config})
     tokens = {name: text for name, text in named.items() if text}
     try:
         if (file := folder / JINJA_FILE).exists():
@@ -142,7 +142,7 @@ class Rendering:
 
     def __call__(self, messages: Sequence[Message], more: Mapping[str, object] = _NONE) -> str:
         if self._apart is None:
-            make = (_made, (self._template, self._variables, self._today))
+            make = (_make, (self._template, self._variables, self._today))
             limits = {"limit_s": RENDERING_S, "making_s": RENDERING_S}
             self._apart = Apart({"render": make}, at_once=1, memory_bytes=MEMORY_BYTES, **limits)
             weakref.finalize(self, self._apart.close)
@@ -160,7 +160,7 @@ class Rendering:
             self._apart = None
 
 
-def _made(template: ChatTemplate, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
+def _make(template: ChatTemplate, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
     return renderer(template, variables=variables, today=today)
 
 

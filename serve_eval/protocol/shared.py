@@ -44,17 +44,17 @@ def build_task(spec: Spec, where: str = "") -> Task:
     Raises PlanError for an unknown name or option, and for choices that exclude each other; problems of an option start
     with `where`, a dot and its name.
     """
-    task, shared = _built(spec, where)
+    task, shared = _build_task(spec, where)
     return apply(task, typing.cast(Choices, shared), where)
 
 
 def bare_task(spec: Spec) -> Task:
     """The task with its own options alone: it scores as the one under the plan's choices, which decide what is asked.
     Raises PlanError."""
-    return _built(spec, spec.name)[0]
+    return _build_task(spec, spec.name)[0]
 
 
-def _built(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
+def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
     """The task with its own options, and those that mean the same for every task."""
     make = registry.load(TASKS, spec.name)
     checked = registry.check_options(make, spec.options, where, also=OPTIONS)
@@ -73,7 +73,7 @@ def usual_task(spec: Spec, **options: object) -> Task:
     needed = {
         name: spec.options[name]
         for name, option in own.items()
-        if name in spec.options and (option.default is option.empty or name in PLACES or is_mutable(spec.name))
+        if name in spec.options and (option.required or name in PLACES or is_mutable(spec.name))
     }
     return build_task(Spec(name=spec.name, options={**needed, **options}))
 
@@ -115,7 +115,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
         dataset = task.load(roots, wanted)
         shared: dict[int, Override | None] = {}
 
-        def asked(sample: Sample) -> Sample:
+        def rebuild(sample: Sample) -> Sample:
             old = sample.override
             if old is not None and id(old) not in shared:
                 shared[id(old)] = own(old)
@@ -126,7 +126,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
             return replace(sample, prompt=prompt, override=None if old is None else shared[id(old)])
 
         try:
-            return replace(dataset, samples=[asked(sample) for sample in dataset.samples])
+            return replace(dataset, samples=[rebuild(sample) for sample in dataset.samples])
         finally:
             if isinstance(render, chat_template.Rendering):
                 render.close()

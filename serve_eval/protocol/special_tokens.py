@@ -16,10 +16,10 @@ def read(folder: Path) -> dict[str, str]:
     """Return the texts of the special tokens that a folder tells, by names such as bos_token. Raises PlanError."""
     if not any((folder / name).exists() for name in (CONFIG_FILE, TOKENS_FILE)):
         raise PlanError(f"{folder} has no {CONFIG_FILE}", hint="Name the folder of a tokenizer.")
-    return told({**json_of(folder / TOKENS_FILE), **json_of(folder / CONFIG_FILE)})
+    return read_texts({**json_of(folder / TOKENS_FILE), **json_of(folder / CONFIG_FILE)})
 
 
-def told(content: Mapping[str, object]) -> dict[str, str]:
+def read_texts(content: Mapping[str, object]) -> dict[str, str]:
     """Return the texts of the special tokens among other settings: files write them as such or with their
     properties."""
     found = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from serve_eval.evaluation.engine.degradation import what
+from serve_eval.evaluation.results.degradation import what
 from serve_eval.schema import Degradation
 
 WIDTH, HEIGHT = 900, 275
@@ -31,8 +31,8 @@ def picture(task: str, one: Degradation) -> str:
         )
         return f'<polyline points="{points}" fill="none" stroke="{colour}" {more}/>'
 
-    def text(x: float, y: float, words: str, colour: str = "currentColor", anchor: str = "middle") -> str:
-        return f'<text x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
+    def text(across: float, down: float, words: str, colour: str = "currentColor", anchor: str = "middle") -> str:
+        return f'<text x="{across:.1f}" y="{down:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
 
     onset, _ = place(one.since, 0.0)
     noticed, _ = place(one.noticed, 0.0)

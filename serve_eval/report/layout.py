@@ -16,7 +16,7 @@ def say(console: Console, text: str) -> None:
     console.print(Text(clean(text)), soft_wrap=True)
 
 
-def fitted(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
+def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
     """Lay out one table with a line for each row of `cells`, or as many as it takes with a column for each.
 
     No figure is cut to fit `width` characters.

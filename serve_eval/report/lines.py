@@ -52,7 +52,7 @@ def stability(told: Stability) -> str:
     return "; ".join(said)
 
 
-def isolated(isolation: Isolation) -> str:
+def describe_isolation(isolation: Isolation) -> str:
     """What kept them from this machine, in a line."""
     reached = (
         f"{'with' if isolation.network else 'no'} network, writing to {', '.join(isolation.writable) or 'nothing'}"
@@ -60,7 +60,7 @@ def isolated(isolation: Isolation) -> str:
     return f"by {isolation.name} as user {isolation.uid} on Python {isolation.python}: {reached}"
 
 
-def judged(judge: JudgeReport) -> str:
+def describe_judge(judge: JudgeReport) -> str:
     """What a judge was asked, what came of it, and what it took."""
     counts = {"unreadable": judge.unreadable, "failed": judge.failed, "not asked for": judge.missing}
     lacking = "".join(f", {count} {what}" for what, count in counts.items() if count)
@@ -86,7 +86,7 @@ def early_stop(early: EarlyStop) -> str:
     return "; ".join(said)
 
 
-def paired_text(paired: PairedComparison) -> str:
+def describe_paired(paired: PairedComparison) -> str:
     """The comparison in a line."""
     runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
     own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""

@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.evaluation.endpoint.deployment import told
+from serve_eval.evaluation.endpoint.deployment import describe
 from serve_eval.report import lines
 from serve_eval.report.attribution import sentences, table
-from serve_eval.report.layout import fitted, say
+from serve_eval.report.layout import fit_tables, say
 from serve_eval.report.lines import number, plain
 from serve_eval.schema import MEAN, Attribution, FailureKind, Report, TaskReport, TaskResult, Verdict, VerdictOutcome
 from serve_eval.stats.availability import failure_rate_upper
@@ -52,9 +52,9 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
     """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
     spec = spec_text(report.plan.accuracy_spec)
     say(console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}")
-    for kind, what in told(report.endpoint.info).items():
+    for kind, what in describe(report.endpoint.info).items():
         say(console, f"{kind}: {what}")
-    console.print(*fitted(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
+    console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
     for task in report.tasks:
         for line in _explain(task):
             say(console, f"{task.result.task}: {line}")
@@ -171,9 +171,9 @@ def _basis(task: TaskReport) -> Iterator[str]:
         yield f"reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}"
         yield f"protocol: {verdict.protocol}"
     for isolation in task.isolations:
-        yield f"answers were run {lines.isolated(isolation)}"
+        yield f"answers were run {lines.describe_isolation(isolation)}"
     for judge in task.judges:
-        yield lines.judged(judge)
+        yield lines.describe_judge(judge)
 
 
 def _decision(verdict: Verdict) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _decision(verdict: Verdict) -> Iterator[str]:
     if verdict.early is not None:
         yield f"early stop: {lines.early_stop(verdict.early)}"
     if verdict.paired is not None:
-        yield f"paired: {lines.paired_text(verdict.paired)}"
+        yield f"paired: {lines.describe_paired(verdict.paired)}"
         if verdict.paired.anchors is not None:
             yield f"anchors: {lines.anchors_text(verdict.paired.anchors)}"
     yield from verdict.reasons

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 
-from serve_eval.sandbox._talk import STANDARD_MODULES, TalkSide, refused
+from serve_eval.sandbox._talk import STANDARD_MODULES, TalkSide, build_refusal
 
 TYPE_CHECKING = False  # typing takes time to import
 if TYPE_CHECKING:
@@ -29,12 +29,12 @@ class _Own:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name != "__name__":
             raise AttributeError(name)
-        return self._asked("attribute", name)
+        return self._ask("attribute", name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        self._asked("assign", name, value)
+        self._ask("assign", name, value)
 
-    def _asked(self, operation: str, *args: Any) -> Any:
+    def _ask(self, operation: str, *args: Any) -> Any:
         return vars(self)["_side"].ask(operation, vars(self)["_number"], args)
 
     def __eq__(self, other: object) -> bool:
@@ -51,46 +51,46 @@ class _Own:
         return id(self)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._asked("item", key)
+        return self._ask("item", key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self._asked("put", key, value)
+        self._ask("put", key, value)
 
     def __delitem__(self, key: Any) -> None:
-        self._asked("drop", key)
+        self._ask("drop", key)
 
     def __len__(self) -> Any:
-        return self._asked("length")
+        return self._ask("length")
 
     def __iter__(self) -> Any:
-        return self._asked("iterate")
+        return self._ask("iterate")
 
     def __next__(self) -> Any:
-        return self._asked("next")
+        return self._ask("next")
 
     def __str__(self) -> Any:
-        return self._asked("text")
+        return self._ask("text")
 
     def __repr__(self) -> Any:
-        return self._asked("shown")
+        return self._ask("shown")
 
     def __bool__(self) -> Any:
-        return self._asked("true")
+        return self._ask("true")
 
     def __int__(self) -> Any:
-        return self._asked("whole")
+        return self._ask("whole")
 
     def __float__(self) -> Any:
-        return self._asked("number")
+        return self._ask("number")
 
     def __index__(self) -> Any:
-        return self._asked("index")
+        return self._ask("index")
 
     def __enter__(self) -> Any:
-        return self._asked("enter")
+        return self._ask("enter")
 
     def __exit__(self, *raised: Any) -> None:
-        self._asked("leave")
+        self._ask("leave")
 
 
 class _OwnCallable(_Own):
@@ -100,7 +100,7 @@ class _OwnCallable(_Own):
         return vars(self)["_side"].ask("call", vars(self)["_number"], args, names)
 
     def __instancecheck__(self, other: Any) -> Any:
-        return isinstance(other, _Own) and self._asked("instance", other)
+        return isinstance(other, _Own) and self._ask("instance", other)
 
 
 class Checker(TalkSide):
@@ -120,7 +120,7 @@ class Checker(TalkSide):
             return "callable"
         if hasattr(value, "__next__"):
             return "iterator"
-        raise refused(value)
+        raise build_refusal(value)
 
     def number(self, value: Any) -> int | None:
         if isinstance(value, _Own):
@@ -156,17 +156,17 @@ class Checker(TalkSide):
         """Run the checks with the names that the program defined. Raises what they raise."""
         compiled = compile(checks, "<checks>", "exec", dont_inherit=True)
         named = _names(compiled)
-        wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _taken(name)}
+        wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _is_taken(name)}
         own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
         space = {"__name__": "program"}
         for name, value in own.items():
             # What the program says it has, and the checks did not ask for, could be in the place of a built-in.
-            if type(name) is str and not _taken(name) and (wanted is None or name in wanted):
+            if type(name) is str and not _is_taken(name) and (wanted is None or name in wanted):
                 space[name] = _module(name, value)
         exec(compiled, space)  # noqa: S102  (what this process is for)
 
 
-def _taken(name: str) -> bool:
+def _is_taken(name: str) -> bool:
     return name.startswith("__") or hasattr(builtins, name)
 
 

@@ -72,7 +72,7 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
             if pid == 0:
                 return
 
-    def gone() -> None:
+    def note_closed() -> None:
         """The program has closed its pipe: it ends, or its time does."""
         end(os.waitpid(program, 0)[1])
 
@@ -80,7 +80,7 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
     signal.signal(signal.SIGCHLD, reap)
     told = from_plain(os.pread(job, os.fstat(job).st_size, 0))
     os.close(job)
-    checker = Checker(source, sink, gone)
+    checker = Checker(source, sink, note_closed)
     checker.send(told["code"].encode("utf-8", "surrogatepass"))
     checker.receive()
     if told["checks"]:

@@ -182,7 +182,7 @@ def _where(error: BaseException) -> str:
     return "\n".join(lines[-5:])
 
 
-def refused(value: Any) -> RefusedValue:
+def build_refusal(value: Any) -> RefusedValue:
     """Why a value of the checks cannot be an argument."""
     return RefusedValue(
         f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and iterators"

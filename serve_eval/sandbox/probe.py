@@ -98,7 +98,7 @@ async def strongest(
     holds."""
     if not sys.platform.startswith("linux"):
         raise SandboxError("generated code is run on Linux alone", hint=_HINT)
-    uid = _unused_uid() if os.geteuid() == 0 else None
+    uid = _find_unused_uid() if os.geteuid() == 0 else None
     reasons = []
     for name, wrap in isolations.items():
         for interpreter in _interpreters(dropping=uid is not None):
@@ -172,7 +172,7 @@ def _open_to_all(path: Path) -> bool:
     return all(place.stat().st_mode & stat.S_IXOTH for place in (path, *path.parents))
 
 
-def _unused_uid() -> int:
+def _find_unused_uid() -> int:
     """A user that has no name and no process. Raises SandboxError where there is none."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for place in Path("/proc").iterdir():

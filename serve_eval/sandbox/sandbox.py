@@ -84,7 +84,9 @@ class Sandbox:
                 else:
                     ended = _by_itself(status)
                 reason = "" if excess is None else f"serve-eval ended this program: {excess}\n"
-                return ExecutionResult(ended=ended, exit=status, stdout=_kept(out), stderr=_kept(err) + reason)
+                return ExecutionResult(
+                    ended=ended, exit=status, stdout=_read_kept(out), stderr=_read_kept(err) + reason
+                )
 
     def _start(
         self, given: Sequence[BinaryIO], written: Sequence[BinaryIO], told: int, limits: Mapping[str, int]
@@ -119,7 +121,7 @@ def _memory(stack: ExitStack, name: str) -> BinaryIO:
     return stack.enter_context(os.fdopen(os.memfd_create(name), "r+b"))
 
 
-def _kept(file: BinaryIO) -> str:
+def _read_kept(file: BinaryIO) -> str:
     file.seek(0)
     return file.read(OUTPUT_BYTES).decode(errors="replace")
 

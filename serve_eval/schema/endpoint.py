@@ -32,7 +32,7 @@ class Endpoint:
 
     def with_info(self, **told: object) -> Endpoint:
         """Return the endpoint with what else is known of its servers, by the names of ServerInfo."""
-        return replace(self, info=self.info.updated(told))
+        return replace(self, info=self.info.update(told))
 
 
 AnswerFileWriter = Callable[[Path, Callable[[str, str], float]], None]
@@ -51,4 +51,4 @@ class LaunchContext:
     log_dir: Path
     write_answer_file: AnswerFileWriter | None = None
     patience_s: float = 3600.0
-    told: Callable[[str], None] = lambda line: None
+    notify: Callable[[str], None] = lambda line: None

@@ -123,7 +123,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         except msgspec.ValidationError as error:
             raise TypeError(f"info of an endpoint: {error}") from error
 
-    def updated(self, told: Mapping[str, object]) -> ServerInfo:
+    def update(self, told: Mapping[str, object]) -> ServerInfo:
         """Return it with what else was told. Raises TypeError as `read` does."""
         known = {name: getattr(self, name) for name in _NAMES}
         return self.read({**known, **self.extra, **told})

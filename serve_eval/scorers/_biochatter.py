@@ -7,7 +7,7 @@ from serve_eval.errors import PlanError
 _LEFT_OUT = str.maketrans("", "", ".?!")
 
 
-def cleaned(text: str) -> str:
+def clean(text: str) -> str:
     """Return an answer in lower case, stripped, without any full stop, question mark or exclamation mark."""
     return text.lower().translate(_LEFT_OUT).strip()
 

@@ -76,13 +76,13 @@ def items_of(expected: object, name: str = ANSWER) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else [value]
 
 
-def placed(expected: object, name: str = ANSWER) -> list[tuple[str, object]]:
+def place_items(expected: object, name: str = ANSWER) -> list[tuple[str, object]]:
     """The items of that list with where each of them stands, for messages."""
     where, value = place(expected, name), value_of(expected, name)
     return [(f"{where}[{i}]", v) for i, v in enumerate(value)] if isinstance(value, list | tuple) else [(where, value)]
 
 
-def scoring_nothing(score: Callable[[str], Score], *also: str) -> str:
+def find_zero_answer(score: Callable[[str], Score], *also: str) -> str:
     """The first of a few wrong answers that has no point. Raises PlanError when each of them has one."""
     for text in (*also, *_WRONG):
         if score(text).value == 0.0:

@@ -10,7 +10,7 @@ FULL = "full marks"
 """The part that says how often all of the points were had."""
 
 
-def graded(
+def grade_value(
     value: float, answer: str | None, parts: Mapping[str, float] | None = None, *, mode: str | None = None
 ) -> Score:
     """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says how it failed, if

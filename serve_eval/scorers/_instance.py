@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from serve_eval.scorers._matching import matching
+from serve_eval.scorers._matching import build_match
 
 _LARGEST = 10_000
 """Items or characters beyond which nothing is made up."""
 
 
-def fitting(schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})) -> Any:
+def generate_instance(schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})) -> Any:
     """Return what the schema gives itself (const, example, default, enum), else the least of its type. Whether it
     really is valid is for the caller to try. `within` are the references that lead here: the least value needs none of
     them again. Raises RecursionError for a schema that refers to itself without end, OverflowError for a value of
@@ -23,14 +23,14 @@ def fitting(schema: object, root: object = None, within: frozenset[str] = frozen
     root = schema if root is None else root
 
     def inner(one: object) -> Any:
-        return fitting(one, root, within)
+        return generate_instance(one, root, within)
 
-    if (given := _given(schema)) is not None:
+    if (given := _find_given(schema)) is not None:
         return given[0]
     if isinstance(reference := schema.get("$ref"), str):
         if reference in within:
             raise RecursionError("the schema refers to itself")
-        return fitting(_referred(root, reference), root, within | {reference})
+        return generate_instance(_resolve_reference(root, reference), root, within | {reference})
     for key in ("oneOf", "anyOf"):
         if isinstance(schema.get(key), list) and schema[key]:
             rest = {name: value for name, value in schema.items() if name != key}
@@ -41,7 +41,7 @@ def fitting(schema: object, root: object = None, within: frozenset[str] = frozen
     return _of_type(schema, inner)
 
 
-def _given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
+def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
     """Return a list that begins with a value which the schema gives itself; None where it gives none."""
     if "const" in schema:
         return [schema["const"]]
@@ -90,7 +90,7 @@ def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:
                 return found + step if found == schema.get("exclusiveMinimum") else found
             return 0 if most is None or most > 0 else math.floor(most / step) * step - step
         case "string":
-            text = matching(str(schema["pattern"])) if "pattern" in schema else None
+            text = build_match(str(schema["pattern"])) if "pattern" in schema else None
             return (text or "").ljust(int(schema.get("minLength", 0)), "x")
         case "boolean":
             return True
@@ -107,7 +107,7 @@ def _type(schema: Mapping[str, Any]) -> object:
     return next((kind for word, kind in about.items() if word in schema), None)
 
 
-def _referred(root: object, reference: str) -> object:
+def _resolve_reference(root: object, reference: str) -> object:
     """What a reference within the schema means."""
     found = root
     for name in reference.removeprefix("#").split("/")[1:]:

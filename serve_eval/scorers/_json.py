@@ -13,7 +13,7 @@ NOTHING = object()
 """What is found where no JSON is: `null` is JSON."""
 
 
-def found_in(text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None) -> Any:
+def find_json(text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None) -> Any:
     """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where there is none.
     `parse_float` as of json.loads."""
     blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()

@@ -83,7 +83,7 @@ def _metric(entry: MetricEntry) -> JudgeMetric:
         usual = prompts.BUILT_IN[entry.name] if criterion is None else prompts.BuiltIn(criterion)
     inverted = usual.inverted if entry.inverted is None else entry.inverted
     read = reader(entry.success, entry.failure, entry.points, entry.pattern, inverted=inverted)
-    ending = "" if entry.pattern else prompts.ending(entry.success[0], entry.failure[0], entry.points)
+    ending = "" if entry.pattern else prompts.describe_ending(entry.success[0], entry.failure[0], entry.points)
 
     def ask(texts: prompts.Material) -> tuple[Message, ...]:
         if prompt is not None:

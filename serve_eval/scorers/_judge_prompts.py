@@ -67,7 +67,7 @@ class Material:
 
 def material(prompt: Prompt, expected: object, answer: str) -> Material:
     """The texts of an answer, ready to stand in a prompt."""
-    raw = {"prompt": prompt_text(prompt), "answer": answer, "expected": expected_text(expected)}
+    raw = {"prompt": prompt_text(prompt), "answer": answer, "expected": format_expected(expected)}
     mark = hashlib.sha256("\0".join(raw.values()).encode(errors="surrogatepass")).hexdigest()[:12]
     return Material(mark, *(f"<{tag}-{mark}>\n{raw[tag]}\n</{tag}-{mark}>" if raw[tag] else "" for tag in PLACES))
 
@@ -97,7 +97,7 @@ def _message(content: str, texts: Material, ending: str) -> tuple[Message, ...]:
     return (Message(role="user", content="\n\n".join(filter(None, (introduction, content.strip(), ending)))),)
 
 
-def ending(success: str, failure: str, points: float | None) -> str:
+def describe_ending(success: str, failure: str, points: float | None) -> str:
     """How a judge is told to say its verdict."""
     told = "Give your reasons in a few sentences first. Then end with one line of this form and nothing behind it"
     if points is not None:
@@ -122,7 +122,7 @@ def asks_for_expected(prompt: str) -> bool:
     return "expected" in _PLACE.findall(prompt)
 
 
-def expected_text(expected: object) -> str:
+def format_expected(expected: object) -> str:
     """What is expected, for a reader: a text as it is, the one answer of a mapping, else JSON; empty for nothing, and
     for a mapping without any of TOLD."""
     if isinstance(expected, Mapping):
@@ -136,9 +136,9 @@ def expected_text(expected: object) -> str:
     return expected if isinstance(expected, str) else json.dumps(expected, ensure_ascii=False, indent=2, default=str)
 
 
-def expected_problems(expected: object, metrics: Iterable[str]) -> list[str]:
+def list_expected_problems(expected: object, metrics: Iterable[str]) -> list[str]:
     """What is wrong with what is expected, for metrics that need it."""
-    if expected_text(expected):
+    if format_expected(expected):
         return []
     told = f"must be a text, or a mapping with one of {', '.join(TOLD)}, and is {kind(value_of(expected))}"
     return [f"{place(expected)} is needed by the metric {metric}: it {told}" for metric in metrics]

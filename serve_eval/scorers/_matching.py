@@ -14,11 +14,11 @@ LONGEST = 10_000
 """Characters beyond which no text is made up."""
 
 
-def matching(pattern: str) -> str | None:
+def build_match(pattern: str) -> str | None:
     """The first alternatives and the least repeats, put together. None for what Python's own parser does not read or
     what has no such text; whether it really matches is for the caller to try."""
     try:
-        return _of(_parsed(pattern), {})
+        return _of(_parse(pattern), {})
     except (re.error, RecursionError, OverflowError, KeyError, StopIteration):
         return None
 
@@ -26,12 +26,12 @@ def matching(pattern: str) -> str | None:
 def shortest(pattern: str) -> int:
     """How many characters a match has at least; 0 for what Python's own parser does not read."""
     try:
-        return int(_parsed(pattern).getwidth()[0])
+        return int(_parse(pattern).getwidth()[0])
     except (re.error, RecursionError, OverflowError):
         return 0
 
 
-def _parsed(pattern: str) -> Any:
+def _parse(pattern: str) -> Any:
     return importlib.import_module("re._parser").parse(pattern)  # no other reader of the syntax comes with Python
 
 
@@ -52,10 +52,10 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
         case "GROUPREF":
             return groups[value]
         case _:
-            return _nested(kind, value, groups)
+            return _match_nested(kind, value, groups)
 
 
-def _nested(kind: str, value: Any, groups: dict[int, str]) -> str:
+def _match_nested(kind: str, value: Any, groups: dict[int, str]) -> str:
     """Return a text that matches a node with nodes inside; nothing for one that takes no character."""
     match kind:
         case "BRANCH":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import kind, place, placed, scoring_nothing, value_of
+from serve_eval.scorers._expected import find_zero_answer, kind, place, place_items, value_of
 
 
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
@@ -19,25 +19,27 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
         does = "runs what is answered" if by.questions is None else "asks judges about an answer"
         raise PlanError(f"any_of: {name} {does}, and does so for one expectation only")
 
-    def accepted(expected: object) -> list[object]:
+    def list_accepted(expected: object) -> list[object]:
         value = value_of(expected)
         return list(value) if isinstance(value, list | tuple) else []
 
     def score(expected: object, response: Response) -> Score:
-        scores = [by.score(one, response) for one in accepted(expected)]
+        scores = [by.score(one, response) for one in list_accepted(expected)]
         return max(scores, key=lambda score: (score.value, score.outcome is not Outcome.UNPARSED))
 
     def problems(expected: object) -> list[str]:
-        if not accepted(expected):
+        if not list_accepted(expected):
             told = f"must be a list of accepted answers, such as [Paris, Lutetia], and is {kind(value_of(expected))}"
             return [f"{place(expected)} {told}"]
         return [
-            f"{where}{told.removeprefix('expected')}" for where, one in placed(expected) for told in by.problems(one)
+            f"{where}{told.removeprefix('expected')}"
+            for where, one in place_items(expected)
+            for told in by.problems(one)
         ]
 
     def answers(expected: object) -> tuple[str, str]:
-        both = [by.answers(one) for one in accepted(expected)]
-        wrong = scoring_nothing(
+        both = [by.answers(one) for one in list_accepted(expected)]
+        wrong = find_zero_answer(
             lambda text: score(expected, Response(text=text, finish_reason="stop")), *(wrong for _, wrong in both)
         )
         return both[0][0], wrong

@@ -7,7 +7,7 @@ import re
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import is_text, kind, place, text_of, value_of
-from serve_eval.scorers._stated import stated
+from serve_eval.scorers._stated import find_stated
 
 FIRST, LAST = "first_answer", "last_answer"
 
@@ -29,26 +29,26 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
         raise PlanError("choice: `choices` needs two or more different letters or words, such as [A, B, C, D]")
     meanings = {choice: choice for choice in choices}
 
-    def meant(expected: object) -> str | None:
+    def read_meant(expected: object) -> str | None:
         return by_form.get(text_of(expected).strip().casefold())
 
     def score(expected: object, response: Response) -> Score:
-        said = stated(response.text, meanings)
+        said = find_stated(response.text, meanings)
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
-        if said == meant(expected):
+        if said == read_meant(expected):
             return Score(value=1.0, outcome=Outcome.CORRECT, answer=said)
         return Score(value=0.0, outcome=Outcome.WRONG, answer=said, mode="another choice")
 
     def problems(expected: object) -> list[str]:
         value = value_of(expected)
-        if is_text(value) and meant(expected) is not None:
+        if is_text(value) and read_meant(expected) is not None:
             return []
         told = repr(value) if is_text(value) else kind(value)
         return [f"{place(expected)} must be one of {', '.join(choices)}, and is {told}"]
 
     def answers(expected: object) -> tuple[str, str]:
-        right = meant(expected) or ""
+        right = read_meant(expected) or ""
         return right, next(choice for choice in choices if choice != right)
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
@@ -82,7 +82,7 @@ def answer_letter(text: str, target: str) -> Score:
     return _letter_score(letter, target, parts)
 
 
-def stated_letter(text: str, target: str) -> Score:
+def score_stated_letter(text: str, target: str) -> Score:
     """1 when the letter after "The correct answer is" is the target, as in LongBench v2's own evaluation.
 
     Where the phrase is missing the first capital A to D that stands alone counts, be it an article. The parts say

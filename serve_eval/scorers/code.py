@@ -40,21 +40,23 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         raise PlanError("code: `time_limit_s` must be above 0 and at most 600 seconds")
 
     def extraction(expected: object, response: Response) -> str | None:
-        told = _told(expected)
+        told = _describe(expected)
         if told.get(ENTRY_POINT):
-            return defining_block(response.text, str(told[ENTRY_POINT]))
+            return find_defining_block(response.text, str(told[ENTRY_POINT]))
         blocks = [textwrap.dedent(match.group(2)) for match in FENCE.finditer(response.text)]
         return blocks[-1] if blocks else textwrap.dedent(response.text)
 
     def to_run(expected: object, response: Response) -> Program | None:
         found = extraction(expected, response)
-        return None if found is None else Program(code=found, checks=str(_told(expected)[CHECKS]), wall_s=time_limit_s)
+        return (
+            None if found is None else Program(code=found, checks=str(_describe(expected)[CHECKS]), wall_s=time_limit_s)
+        )
 
     def score(expected: object, response: Response) -> Score:
-        return passed(extraction(expected, response), response.ran)
+        return score_run(extraction(expected, response), response.ran)
 
     def answers(expected: object) -> tuple[str, str]:
-        told = _told(expected)
+        told = _describe(expected)
         if SOLUTION not in told:
             raise PlanError("no code can be made up that passes the checks", hint=f"Write some as expected.{SOLUTION}.")
         wrong = f"{told[ENTRY_POINT]} = None\n" if told.get(ENTRY_POINT) else ""
@@ -63,14 +65,14 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
     return Scorer(version=2, score=score, answers=answers, problems=_problems, program=to_run, scoring="inline")
 
 
-def _told(expected: object) -> Mapping[str, object]:
+def _describe(expected: object) -> Mapping[str, object]:
     """What a case says of the code, with bare checks under their name."""
     value = value_of(expected)
     return value if isinstance(value, Mapping) else {CHECKS: value}
 
 
 def _problems(expected: object) -> list[str]:
-    told, where = _told(expected), place(expected)
+    told, where = _describe(expected), place(expected)
     checks = told.get(CHECKS)
     if not isinstance(checks, str) or not checks.strip():
         what = kind(told if CHECKS not in told else checks)
@@ -103,7 +105,7 @@ def continuation(text: str, stop: Sequence[str]) -> str:
     return text[: min((place for word in stop if (place := text.find(word)) >= 0), default=len(text))]
 
 
-def defining_block(text: str, entry_point: str) -> str | None:
+def find_defining_block(text: str, entry_point: str) -> str | None:
     """The last fenced block that defines a function or name at its top level, or a text without fences that does; None
     where there is none."""
     defines = re.compile(
@@ -123,7 +125,7 @@ def program(code: str, tests: str, entry_point: str, wall_s: float) -> Program:
     return Program(code=code, checks=f"{tests}\ncheck({entry_point})\n", wall_s=wall_s)
 
 
-def passed(extraction: str | None, ran: ExecutionResult | None) -> Score:
+def score_run(extraction: str | None, ran: ExecutionResult | None) -> Score:
     """1 when the tests came to their end; how the program ended otherwise stands in the parts."""
     if extraction is None or ran is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, answer=extraction)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._biochatter import check_alone, cleaned
+from serve_eval.scorers._biochatter import check_alone, clean
 from serve_eval.scorers._expected import kind, place, text_of, text_problems, value_of
 from serve_eval.scorers._words import plain
 
@@ -18,7 +18,7 @@ def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True, as_bioc
 
     def form(text: str) -> str:
         if as_biochatter:
-            return cleaned(text)
+            return clean(text)
         return plain(text, ignore_case=ignore_case, ignore_punctuation=ignore_punctuation)
 
     def score(expected: object, response: Response) -> Score:

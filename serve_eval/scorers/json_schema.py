@@ -12,9 +12,9 @@ from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import kind, place, scoring_nothing, value_of
-from serve_eval.scorers._instance import fitting
-from serve_eval.scorers._json import NOTHING, found_in, is_json, same
+from serve_eval.scorers._expected import find_zero_answer, kind, place, value_of
+from serve_eval.scorers._instance import generate_instance
+from serve_eval.scorers._json import NOTHING, find_json, is_json, same
 
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"
 SCHEMA, EQUALS = "schema", "equals"
@@ -31,7 +31,7 @@ def scorer(*, fenced: bool = True) -> Scorer:
 
     def score(expected: object, response: Response) -> Score:
         wanted: Any = value_of(expected)
-        read = partial(found_in, response.text, fenced=fenced)
+        read = partial(find_json, response.text, fenced=fenced)
         found = read()
         if found is NOTHING:
             return Score(value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
@@ -50,7 +50,7 @@ def scorer(*, fenced: bool = True) -> Scorer:
             hint = "Write one as its `examples`, or say what the answer `equals`."
             raise PlanError("no JSON could be made up that the schema allows", hint=hint)
         others = ("null", "{}", "[]", '"other"', "-1")
-        wrong = scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")), *others)
+        wrong = find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")), *others)
         return json.dumps(right), wrong
 
     return Scorer(version=1, score=score, answers=answers, problems=_problems)
@@ -78,7 +78,7 @@ def _example(wanted: Mapping[str, Any]) -> Any:
     if EQUALS in wanted:
         return wanted[EQUALS]
     try:
-        found = fitting(wanted[SCHEMA])
+        found = generate_instance(wanted[SCHEMA])
     except (ArithmeticError, RecursionError, TypeError, ValueError):
         return NOTHING
     return found if is_json(found) and _surely_valid(json.dumps(wanted[SCHEMA]), found) else NOTHING

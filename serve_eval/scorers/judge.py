@@ -14,7 +14,7 @@ import msgspec
 from serve_eval.errors import PlanError
 from serve_eval.schema import Judgement, Outcome, Question, Response, Sample, Score, Scorer
 from serve_eval.scorers import _judge_prompts as prompts
-from serve_eval.scorers._graded import graded
+from serve_eval.scorers._graded import grade_value
 from serve_eval.scorers._judge_metrics import MetricEntry
 from serve_eval.scorers._judge_metrics import metrics as checked_metrics
 from serve_eval.scorers._judge_panel import JudgeEntry, panel
@@ -64,14 +64,14 @@ def scorer(
         apart = {JUDGES_APART: judges_apart(said)} if len(asked) > 1 else {}
         apart |= {ROUNDS_APART: rounds_apart(said)} if rounds > 1 else {}
         lowest = min(values, key=values.__getitem__)
-        return graded(math.fsum(values.values()) / len(values), told, {**values, **apart}, mode=f"low {lowest}")
+        return grade_value(math.fsum(values.values()) / len(values), told, {**values, **apart}, mode=f"low {lowest}")
 
     def wrong(expected: object) -> list[str]:
-        return prompts.expected_problems(expected, (metric.name for metric in wanted if metric.needs_expected))
+        return prompts.list_expected_problems(expected, (metric.name for metric in wanted if metric.needs_expected))
 
     def answers(expected: object) -> tuple[str, str]:
         """Two texts that a judge should tell apart: no text has its score by itself."""
-        return prompts.expected_text(expected) or "This is what you asked for.", "I do not know."
+        return prompts.format_expected(expected) or "This is what you asked for.", "I do not know."
 
     who = [
         {"name": judge.name, "model": judge.model, "sampling": judge.sampling, "extra_body": judge.extra}
@@ -98,15 +98,15 @@ def _worth(metric: str, said: Iterable[Judgement], *, majority: bool) -> float:
 def judges_apart(said: Sequence[Judgement]) -> float:
     """How far the highest judge is from the lowest, each by the mean of its rounds, on average over the metrics. Of
     yes and no in one round, that is the share of metrics on which judges disagree."""
-    return _mean_spread([list(map(statistics.fmean, judges.values())) for judges in _grouped(said).values()])
+    return _mean_spread([list(map(statistics.fmean, judges.values())) for judges in _group(said).values()])
 
 
 def rounds_apart(said: Sequence[Judgement]) -> float:
     """How far the rounds of a judge are apart, on average over judges and metrics."""
-    return _mean_spread([rounds for judges in _grouped(said).values() for rounds in judges.values()])
+    return _mean_spread([rounds for judges in _group(said).values() for rounds in judges.values()])
 
 
-def _grouped(said: Iterable[Judgement]) -> dict[str, dict[str, list[float]]]:
+def _group(said: Iterable[Judgement]) -> dict[str, dict[str, list[float]]]:
     """Metric -> judge -> what could be read."""
     found: dict[str, dict[str, list[float]]] = {}
     for one in said:

@@ -18,7 +18,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.schema import Score
-from serve_eval.scorers._graded import graded
+from serve_eval.scorers._graded import grade_value
 from serve_eval.scorers._union_rouge_l import union_rouge_l
 
 Metric = Callable[[str, str], float]
@@ -36,7 +36,7 @@ _NO_CHINESE_PUNCTUATION = str.maketrans("", "", string.punctuation + _CHINESE_PU
 def best(metric: Metric, text: str, answers: Sequence[str]) -> Score:
     """The highest score over the answers. Every metric but that of code sees the text without its outer white space."""
     seen = text if metric is code_similarity else text.strip()
-    return graded(max(metric(seen, answer) for answer in answers), seen)
+    return grade_value(max(metric(seen, answer) for answer in answers), seen)
 
 
 def qa_f1(text: str, answer: str) -> float:

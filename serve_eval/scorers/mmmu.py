@@ -27,7 +27,7 @@ _NUMBERS = (
 def choice(text: str, target: str, options: Sequence[str]) -> Score:
     """1 when the letter that the answer gives is the target. Without any it is `unparsed`, where the original guesses
     one at random. Beside it stands the last letter that is called the answer, where there is one."""
-    letter = given_letter(text, options)
+    letter = find_given_letter(text, options)
     stated: list[str] = _STATED.findall(text)
     parts = {STATED: float((stated[-1] if stated else letter) == target)}
     if letter is None:
@@ -36,7 +36,7 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
     return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=letter, parts=parts)
 
 
-def given_letter(text: str, options: Sequence[str]) -> str | None:
+def find_given_letter(text: str, options: Sequence[str]) -> str | None:
     """The letter that stands last as "(A)"; else as a word of its own; else that of the option whose text stands last,
     in answers of more than five words."""
     for mark in ",.!?;:'":

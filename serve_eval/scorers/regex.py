@@ -12,9 +12,9 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._expected import PARTS, items_of, kind, place, placed, scoring_nothing
-from serve_eval.scorers._graded import FULL, graded
-from serve_eval.scorers._matching import LONGEST, matching, shortest
+from serve_eval.scorers._expected import PARTS, find_zero_answer, items_of, kind, place, place_items
+from serve_eval.scorers._graded import FULL, grade_value
+from serve_eval.scorers._matching import LONGEST, build_match, shortest
 
 EXAMPLE = "example"
 """The key of a mapping under which a text stands that has all the parts, where none can be made up."""
@@ -35,7 +35,7 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
         ended = any(late for _, late in searches)
         value = len(found) / len(parts)
         mode = TIMED_OUT if ended else "parts missing" if found else "all parts missing"
-        return graded(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
+        return grade_value(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
 
     def full_marks(expected: object) -> Callable[[str], bool]:
         return lambda text: score(expected, Response(text=text, finish_reason="stop")).value == 1.0
@@ -43,7 +43,7 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
     def problems(expected: object) -> list[str]:
         if not items_of(expected, PARTS):
             return [f"{place(expected, PARTS)} is an empty list: write regular expressions, such as ['RETURN \\w+']"]
-        wrong = [told for where, part in placed(expected, PARTS) for told in _problems(part, where, ignore_case)]
+        wrong = [told for where, part in place_items(expected, PARTS) for told in _problems(part, where, ignore_case)]
         example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
         if not wrong and example is not None and not (isinstance(example, str) and full_marks(expected)(example)):
             wrong = [f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}, and lacks some"]
@@ -51,8 +51,8 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
 
     def answers(expected: object) -> tuple[str, str]:
         example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
-        right = example if isinstance(example, str) else _made_up(items_of(expected, PARTS), full_marks(expected))
-        return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        right = example if isinstance(example, str) else _make_up(items_of(expected, PARTS), full_marks(expected))
+        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
 
@@ -62,7 +62,7 @@ def _search(part: object, text: str, ignore_case: bool, time_limit_s: float) -> 
     late = False
     for pattern in _either(part):
         try:
-            match = _compiled(pattern, ignore_case).search(text, timeout=time_limit_s)
+            match = _compile(pattern, ignore_case).search(text, timeout=time_limit_s)
         except TimeoutError:
             late = True
             continue
@@ -76,7 +76,7 @@ def _either(part: object) -> Sequence[str]:
 
 
 @lru_cache(maxsize=4096)
-def _compiled(pattern: str, ignore_case: bool) -> Any:
+def _compile(pattern: str, ignore_case: bool) -> Any:
     import regex
 
     return regex.compile(pattern, regex.IGNORECASE if ignore_case else 0)
@@ -93,7 +93,7 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
         if shortest(pattern) > LONGEST:  # which the engine would write out, and fill the memory with
             return [f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"]
         try:
-            everywhere = _compiled(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
+            everywhere = _compile(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
         except (regex.error, OverflowError, RecursionError) as error:
             return [f"{where} is no regular expression: {error} in {pattern!r}"]
         except TimeoutError:
@@ -103,8 +103,8 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
     return []
 
 
-def _made_up(parts: Sequence[object], full_marks: Callable[[str], bool]) -> str:
-    texts = [next((text for one in _either(part) if (text := matching(one)) is not None), "") for part in parts]
+def _make_up(parts: Sequence[object], full_marks: Callable[[str], bool]) -> str:
+    texts = [next((text for one in _either(part) if (text := build_match(one)) is not None), "") for part in parts]
     for between in ("\n", " ", ""):
         if full_marks(between.join(texts)):
             return between.join(texts)

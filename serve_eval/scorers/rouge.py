@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from serve_eval.errors import PlanError, install_hint
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._expected import place, scoring_nothing, text_of, text_problems
-from serve_eval.scorers._graded import graded
+from serve_eval.scorers._expected import find_zero_answer, place, text_of, text_problems
+from serve_eval.scorers._graded import grade_value
 
 KINDS = ("rouge1", "rouge2", "rougeL")
 
@@ -27,7 +27,7 @@ def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
 
     def score(expected: object, response: Response) -> Score:
         parts = f_measures(response.text, text_of(expected))
-        return graded(parts[kind], response.text, parts)
+        return grade_value(parts[kind], response.text, parts)
 
     def problems(expected: object) -> list[str]:
         wrong = text_problems(expected)
@@ -36,7 +36,7 @@ def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:
-        wrong = scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        wrong = find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
         return text_of(expected), wrong
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
@@ -60,4 +60,4 @@ def f_measures(text: str, target: str) -> Mapping[str, float]:
 def rouge1(text: str, target: str) -> Score:
     """The F measure of ROUGE-1; ROUGE-2 and ROUGE-L stand beside it."""
     parts = f_measures(text, target)
-    return graded(parts["rouge1"], text, parts)
+    return grade_value(parts["rouge1"], text, parts)

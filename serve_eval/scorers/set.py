@@ -7,9 +7,9 @@ import re
 from typing import Literal
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import is_text, items_of, kind, place, placed, scoring_nothing, value_of
-from serve_eval.scorers._graded import FULL, graded
-from serve_eval.scorers._json import found_in
+from serve_eval.scorers._expected import find_zero_answer, is_text, items_of, kind, place, place_items, value_of
+from serve_eval.scorers._graded import FULL, grade_value
+from serve_eval.scorers._json import find_json
 from serve_eval.scorers._words import plain
 
 PRECISION, RECALL = "precision", "recall"
@@ -39,7 +39,7 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
         mode = "no item right" if not common else "items missing" if not wrong else "items wrong"
         mode = "items missing and wrong" if common and missing and wrong else mode
         parts = {PRECISION: precision, RECALL: recall, FULL: full}
-        return graded(value, "; ".join(sorted(given)), parts, mode=mode)
+        return grade_value(value, "; ".join(sorted(given)), parts, mode=mode)
 
     def problems(expected: object) -> list[str]:
         if not isinstance(value_of(expected), list) or not items_of(expected):
@@ -47,13 +47,13 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
             return [f"{place(expected)} {told}"]
         return [
             f"{where} must be a text with more than punctuation, and is {kind(item)}"
-            for where, item in placed(expected)
+            for where, item in place_items(expected)
             if not is_text(item) or not form(item)
         ]
 
     def answers(expected: object) -> tuple[str, str]:
         right = json.dumps([str(item) for item in items_of(expected)])
-        return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
@@ -63,7 +63,7 @@ def items_in(text: str) -> list[object]:
     of the lines with a bullet or a number, else of the last line with commas, behind its colon, else the lines."""
     start, end = text.find("["), text.rfind("]")
     for candidate in (text, text[start : end + 1]) if 0 <= start < end else (text,):
-        if isinstance(found := found_in(candidate), list):
+        if isinstance(found := find_json(candidate), list):
             return [item for item in found if isinstance(item, str | int | float)]
     if marked := _MARKED.findall(text):
         return marked

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from serve_eval.schema import Need, Response, Score, Scorer, ToolCall
-from serve_eval.scorers._expected import items_of, kind, place, placed, value_of
-from serve_eval.scorers._graded import FULL, graded
+from serve_eval.scorers._expected import items_of, kind, place, place_items, value_of
+from serve_eval.scorers._graded import FULL, grade_value
 from serve_eval.scorers._json import is_json, same
 
 NO_CALL = "no call"
@@ -27,11 +27,11 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
     """
 
     def score(expected: object, response: Response) -> Score:
-        wanted, made = _wanted(expected), list(response.tool_calls)
-        pairs = _paired(wanted, made, ordered=ordered)
+        wanted, made = _list_wanted(expected), list(response.tool_calls)
+        pairs = _pair(wanted, made, ordered=ordered)
         had = sum(_points(want, call) for want, call in pairs)
         most = sum(1 + len(want.get("arguments") or {}) for want in wanted) + len(made) - len(pairs)
-        most += 0 if other_arguments else sum(_unexpected(want, call) for want, call in pairs)
+        most += 0 if other_arguments else sum(_count_unexpected(want, call) for want, call in pairs)
         value = had / most if most else 1.0
         parts = {
             FULL: float(value == 1.0),
@@ -40,10 +40,10 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
         }
         answer = json.dumps([{"name": call.name, "arguments": call.arguments} for call in made])
         mode = _mode(wanted, made, parts, ordered=ordered)
-        return graded(value if partial else float(value == 1.0), answer, parts, mode=mode)
+        return grade_value(value if partial else float(value == 1.0), answer, parts, mode=mode)
 
     def answers(expected: object) -> tuple[str, str]:
-        calls = [{"name": want["name"], "arguments": want.get("arguments") or {}} for want in _wanted(expected)]
+        calls = [{"name": want["name"], "arguments": want.get("arguments") or {}} for want in _list_wanted(expected)]
         if not calls:
             return "I need no tool for that.", as_text([{"name": "any", "arguments": {}}])
         return as_text(calls), "I need no tool for that."
@@ -56,7 +56,7 @@ def as_text(calls: Sequence[Mapping[str, object]]) -> str:
     return json.dumps({"tool_calls": calls})
 
 
-def _wanted(expected: object) -> list[Any]:
+def _list_wanted(expected: object) -> list[Any]:
     return [] if value_of(expected) == NO_CALL else list(items_of(expected))
 
 
@@ -65,7 +65,7 @@ def _problems(expected: object) -> list[str]:
         return []
     if not items_of(expected):
         return [f"{place(expected)} is an empty list: say `{NO_CALL}` where no tool is to be called"]
-    return [problem for where, one in placed(expected) for problem in _call_problems(where, one)]
+    return [problem for where, one in place_items(expected) for problem in _call_problems(where, one)]
 
 
 def _call_problems(where: str, one: object) -> list[str]:
@@ -94,12 +94,12 @@ def _mode(wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, f
     return "other arguments"
 
 
-def _paired(wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool) -> list[tuple[Any, ToolCall]]:
+def _pair(wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool) -> list[tuple[Any, ToolCall]]:
     """Each expected call with the one that answers it, of the same name; a call answers one."""
     if ordered:
         return [(want, call) for want, call in zip(wanted, made, strict=False) if want["name"] == call.name]
     alike = [
-        (-_points(want, call), _unexpected(want, call), i, k)
+        (-_points(want, call), _count_unexpected(want, call), i, k)
         for i, want in enumerate(wanted)
         for k, call in enumerate(made)
         if want["name"] == call.name
@@ -125,7 +125,7 @@ def _points(want: Mapping[str, Any], call: ToolCall) -> int:
     return 1 + sum(name in given and same(given[name], value) for name, value in (want.get("arguments") or {}).items())
 
 
-def _unexpected(want: Mapping[str, Any], call: ToolCall) -> int:
+def _count_unexpected(want: Mapping[str, Any], call: ToolCall) -> int:
     """How many arguments were not expected; what is no JSON is one."""
     if want.get("arguments") is None:
         return 0

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from serve_eval.schema import Response, Score, Scorer
-from serve_eval.scorers._biochatter import check_alone, cleaned
-from serve_eval.scorers._expected import WORDS, is_text, items_of, kind, place, placed, scoring_nothing
-from serve_eval.scorers._graded import FULL, graded
+from serve_eval.scorers._biochatter import check_alone, clean
+from serve_eval.scorers._expected import WORDS, find_zero_answer, is_text, items_of, kind, place, place_items
+from serve_eval.scorers._graded import FULL, grade_value
 
 _PATTERN = frozenset(r".^$*+?{}[]\|()")
 """Characters that BioChatter would not take literally, since it searches for words as patterns."""
@@ -27,28 +27,28 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False, as_biochatter
 
     def score(expected: object, response: Response) -> Score:
         entries = items_of(expected, WORDS)
-        text = cleaned(response.text) if as_biochatter else response.text
+        text = clean(response.text) if as_biochatter else response.text
         matches = [_pattern(either(entry), ignore_case, whole_words).search(text) for entry in entries]
         found = [match.group() for match in matches if match]
         value = len(found) / len(entries)
         mode = "words missing" if found else "all words missing"
-        return graded(value, "; ".join(found), {FULL: float(value == 1.0)}, mode=mode)
+        return grade_value(value, "; ".join(found), {FULL: float(value == 1.0)}, mode=mode)
 
     def problems(expected: object) -> list[str]:
         if not items_of(expected, WORDS):
             return [f"{place(expected, WORDS)} is an empty list: write words, such as [aspirin, dose|dosage]"]
         if as_biochatter:
-            return [line for where, entry in placed(expected, WORDS) if (line := _unlike(entry, where))]
+            return [line for where, entry in place_items(expected, WORDS) if (line := _unlike(entry, where))]
         return [
             f"{where} must be a word, or synonyms such as dose|dosage, and is {kind(entry)}"
-            for where, entry in placed(expected, WORDS)
+            for where, entry in place_items(expected, WORDS)
             if not is_text(entry) or not either(entry)
         ]
 
     def answers(expected: object) -> tuple[str, str]:
         entries = items_of(expected, WORDS)
         right = ", ".join(entry if as_biochatter and isinstance(entry, str) else either(entry)[0] for entry in entries)
-        return right, scoring_nothing(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_eval.errors import PlanError
 from serve_eval.schema import Outcome, Response, Score, Scorer
 from serve_eval.scorers._expected import kind, place, value_of
-from serve_eval.scorers._stated import stated
+from serve_eval.scorers._stated import find_stated
 
 
 def scorer(*, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no", "false")) -> Scorer:
@@ -15,28 +15,28 @@ def scorer(*, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no
     if not all(word.strip() for word in words) or not yes or not no or len(words) < len(yes) + len(no):
         raise PlanError("yes_no: `yes` and `no` each need words of their own, such as {yes: [ja], no: [nein]}")
 
-    def meant(expected: object) -> bool | None:
+    def read_meant(expected: object) -> bool | None:
         value = value_of(expected)
         return value if isinstance(value, bool) else words.get(str(value).strip().casefold())
 
     def score(expected: object, response: Response) -> Score:
-        said = stated(response.text, words)
+        said = find_stated(response.text, words)
         if said is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
         found = (yes if said else no)[0]
-        if said == meant(expected):
+        if said == read_meant(expected):
             return Score(value=1.0, outcome=Outcome.CORRECT, answer=found)
         return Score(value=0.0, outcome=Outcome.WRONG, answer=found, mode="the opposite")
 
     def problems(expected: object) -> list[str]:
-        if meant(expected) is not None:
+        if read_meant(expected) is not None:
             return []
         value = value_of(expected)
         said = repr(value) if isinstance(value, str) else kind(value)
         return [f"{place(expected)} must be yes or no (one of {', '.join(words)}), and is {said}"]
 
     def answers(expected: object) -> tuple[str, str]:
-        right, wrong = (yes, no) if meant(expected) else (no, yes)
+        right, wrong = (yes, no) if read_meant(expected) else (no, yes)
         return right[0], wrong[0]
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")

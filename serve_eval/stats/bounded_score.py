@@ -30,7 +30,7 @@ def mean_score_z(values: ArrayLike, mean: float) -> float:
     """z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative below `mean`."""
     import numpy
 
-    distinct, counts = numpy.unique(_checked(values), return_counts=True)
+    distinct, counts = numpy.unique(_check_values(values), return_counts=True)
     return _z(distinct, counts / counts.sum(), int(counts.sum()), mean)
 
 
@@ -50,7 +50,7 @@ def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
     check_level("alpha", alpha)
     from scipy.special import ndtri
 
-    distinct, counts = numpy.unique(_checked(values), return_counts=True)
+    distinct, counts = numpy.unique(_check_values(values), return_counts=True)
     n, target = int(counts.sum()), -float(ndtri(alpha))
     shares = counts / n
     mean = float(shares @ distinct)
@@ -59,16 +59,16 @@ def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
         return _z(distinct, shares, n, value) - target
 
     if target < 0.0:  # alpha above 1/2: the bound lies beyond the estimate
-        return _crossing(excess, mean, 1.0, mean)
+        return _find_crossing(excess, mean, 1.0, mean)
     step = (target + 0.1) * math.sqrt(max(float(shares @ (distinct - mean) ** 2), 1.0 / n) / n)
     high, low = mean, max(LO, mean - step)
     while low > LO and excess(low) <= 0.0:
         step *= 2.0
         high, low = low, max(LO, low - step)
-    return _crossing(excess, low, high, low)
+    return _find_crossing(excess, low, high, low)
 
 
-def _crossing(falling: Callable[[float], float], low: float, high: float, start: float) -> float:
+def _find_crossing(falling: Callable[[float], float], low: float, high: float, start: float) -> float:
     """Give the place in low..high at which a falling function is 0: the secant within a bracket (Illinois)."""
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0.0:
@@ -86,7 +86,7 @@ def _crossing(falling: Callable[[float], float], low: float, high: float, start:
     return (low + high) / 2.0
 
 
-def _checked(values: ArrayLike) -> FloatArray:
+def _check_values(values: ArrayLike) -> FloatArray:
     import numpy
 
     from serve_eval.errors import ServeEvalError

@@ -16,7 +16,7 @@ from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.paired_t import PairedT, paired_t, unit_sums
 from serve_eval.stats.pairs import Pairs
-from serve_eval.stats.run_effects import inflated_bound, inflated_p
+from serve_eval.stats.run_effects import inflate_bound, inflate_p
 from serve_eval.stats.tango import score_bounds, score_noninferiority_p
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def noninferiority(
     """
     check_margin(margin)
     check_level("alpha", alpha)
-    p = inflated_p(_margin_p(pairs, _method(pairs), pairs.worst, margin), inflation)
+    p = inflate_p(_margin_p(pairs, _method(pairs), pairs.worst, margin), inflation)
     return MarginTest(p, (ends or bounds(pairs, alpha, inflation)).lower > -margin)
 
 
@@ -89,7 +89,7 @@ def equivalence(
     check_level("alpha", alpha)
     method, ends = _method(pairs), ends or bounds(pairs, alpha, inflation)
     p = max(_margin_p(pairs, method, pairs.worst, margin), _margin_p(pairs, method, -pairs.best, margin))
-    return MarginTest(inflated_p(p, inflation), ends.lower > -margin and ends.upper < margin)
+    return MarginTest(inflate_p(p, inflation), ends.lower > -margin and ends.upper < margin)
 
 
 def _method(pairs: Pairs) -> BoundsMethod:
@@ -119,7 +119,7 @@ def _ends(
         values, factor = _unit_values(pairs, differences)
         ends = mean_score_lower_bound(values, alpha) * factor, -mean_score_lower_bound(-values, alpha) * factor
     mean = float(pairs.weights @ differences)
-    low, high = (inflated_bound(end, mean, inflation) for end in ends)
+    low, high = (inflate_bound(end, mean, inflation) for end in ends)
     return max(low, -pairs.span), min(high, pairs.span)
 
 

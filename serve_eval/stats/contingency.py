@@ -132,19 +132,21 @@ def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[TableRow]
     Leaving out what others explain can only raise a p, so that it costs none of the level. Measures without any bad
     answer have no rows: given the totals, which the tests do, they could accuse nobody.
     """
-    found = [one for measure, cells in measures.items() if any(c.bad for c in cells) for one in _tested(measure, cells)]
+    found = [
+        one for measure, cells in measures.items() if any(c.bad for c in cells) for one in _test_measure(measure, cells)
+    ]
     level = alpha / max(1, len(found))
     for measure, cells in measures.items():
         mine = [i for i, one in enumerate(found) if one.measure == measure]
-        for i, one in zip(mine, _explained([found[i] for i in mine], cells, level), strict=True):
+        for i, one in zip(mine, _explain([found[i] for i in mine], cells, level), strict=True):
             found[i] = one
     corrected = holm([one.p for one in found])
     return [replace(one, p_holm=p, accused=p <= alpha) for one, p in zip(found, corrected, strict=True)]
 
 
-def _tested(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
+def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
     """The rows of one measure, each by itself."""
-    tied = _tied(cells)
+    tied = _find_tied(cells)
     found = []
     for place, role in enumerate(ROLES):
         names = {name for c in cells if (name := (c.context, c.generation)[place]) is not None}
@@ -166,9 +168,9 @@ def _tested(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
     return found
 
 
-def _explained(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
+def _explain(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
     """The rows with a higher p where other rows, below `level` whatever Holm makes of it, explain them."""
-    tied = _tied(cells)
+    tied = _find_tied(cells)
     strong = {one.worker for one in found if one.role == PAIR and one.p <= level and one.worker not in tied}
     rest = [c for c in cells if c[:2] not in strong]
     without = {
@@ -200,7 +202,7 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
     known = [c for c in cells if c[place] is not None]
     if any(c.stratum is not None for c in known):
         return no_worse_in_blocks(_blocks(known, place, name))
-    if _informed(cells, place, name):
+    if _is_informed(cells, place, name):
         return no_worse(_tables((c, c[place] == name, (c[1 - place], c.group)) for c in known))
     partners = {c[1 - place] for c in known if c[place] == name}
     left = [[c for c in known if c[1 - place] != partner] for partner in partners] if len(partners) > 1 else [known]
@@ -224,7 +226,7 @@ def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
     return no_worse(_tables((c, c[:2] == pair, (c.stratum, c.group)) for c in cells if None not in c[:2]))
 
 
-def _informed(cells: Sequence[Cell], place: int, name: str) -> bool:
+def _is_informed(cells: Sequence[Cell], place: int, name: str) -> bool:
     """Whether a worker shares a partner with another of its role."""
     mine = {c[1 - place] for c in cells if c[place] == name}
     return any(c[1 - place] in mine for c in cells if c[place] is not None and c[place] != name)
@@ -248,7 +250,7 @@ def _partners(cells: Sequence[Cell], pair: tuple[str, ...]) -> tuple[set[str | N
     )
 
 
-def _tied(cells: Sequence[Cell]) -> set[tuple[str, ...]]:
+def _find_tied(cells: Sequence[Cell]) -> set[tuple[str, ...]]:
     """Pairs that only ever work with each other, where there are others."""
     pairs = {(c.context, c.generation) for c in cells if c.context is not None and c.generation is not None}
     if len(pairs) < 2:

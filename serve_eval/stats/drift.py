@@ -42,8 +42,8 @@ def self_starting(history: ArrayLike) -> list[float]:
     return result
 
 
-def cusum(z: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> list[DriftPoint]:
-    """One-sided cumulative sum for a decline: S = max(0, S - z - slack), alarm while S > limit (Page 1954).
+def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> list[DriftPoint]:
+    """One-sided cumulative sum for a decline: S = max(0, S - score - slack), alarm while S > limit (Page 1954).
 
     Unit: standard deviations. Raises ServeEvalError for a negative slack or a limit that is not above 0.
     """
@@ -52,7 +52,7 @@ def cusum(z: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> lis
             f"slack {slack} and limit {limit} do not make a chart", hint="use a slack of 0 or more and a limit above 0"
         )
     total, points = 0.0, []
-    for value in z:
+    for value in scores:
         total = max(0.0, total - value - slack)
         points.append(DriftPoint(value, total, total > limit))
     return points

@@ -18,7 +18,7 @@ from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.pairs import Pairs
 from serve_eval.stats.permutation import PermutationTest, exchange_test, sign_flip_test
-from serve_eval.stats.run_effects import inflated_p
+from serve_eval.stats.run_effects import inflate_p
 
 
 class Method(StrEnum):
@@ -81,7 +81,7 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
     return DropTest(chosen, mean, se, df, ends[1], exact, ends)
 
 
-def inflated(test: DropTest, inflation: float) -> DropTest:
+def inflate(test: DropTest, inflation: float) -> DropTest:
     """The test with a standard error `inflation` times as large, where whole runs differ (`run_effects`)."""
     if inflation == 1.0 or test.p is None or test.p_range is None:
         return test
@@ -89,9 +89,9 @@ def inflated(test: DropTest, inflation: float) -> DropTest:
     return replace(
         test,
         se=None if test.se is None else inflation * test.se,
-        p=inflated_p(test.p, inflation),
-        p_exact=None if test.p_exact is None else inflated_p(test.p_exact, inflation),
-        p_range=(inflated_p(low, inflation), inflated_p(high, inflation)),
+        p=inflate_p(test.p, inflation),
+        p_exact=None if test.p_exact is None else inflate_p(test.p_exact, inflation),
+        p_range=(inflate_p(low, inflation), inflate_p(high, inflation)),
     )
 
 
@@ -122,7 +122,7 @@ def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, fl
     weights = pairs.weights if pairs.weighted else None
     single = pairs.reference_runs == pairs.candidate_runs == 1  # both tests are one then
     if method is Method.EXCHANGE or (method is Method.PERMUTATION and not single):
-        runs = pairs.filled_runs(at_best=at_best)
+        runs = pairs.fill_runs(at_best=at_best)
         tests.append(exchange_test(runs, pairs.candidate_runs, weights, pairs.clusters))
     if method in (Method.SIGN_FLIP, Method.PERMUTATION):
         tests.append(sign_flip_test(differences, weights, pairs.clusters))

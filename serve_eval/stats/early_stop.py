@@ -201,7 +201,7 @@ class EarlyClassic(EarlyVerdict):
         )
 
     @classmethod
-    def paired(
+    def for_pairs(
         cls, n: int, margin: float, *, eps: float = 0.01, span: float = 1.0, max_missing: float = 0.02
     ) -> EarlyClassic:
         """For differences candidate - reference (negative is worse) of a metric whose range has the width `span`.

@@ -58,7 +58,7 @@ class Scale:
     run_df: float = math.inf
 
 
-def measured_scale(
+def measure_scale(
     variance: float, variance_df: float | None, *, runs: int, prompts: int, used: float, n: int, change: float
 ) -> Scale:
     """Say how well a measured run variance is known.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.anchors import AnchorTest, anchor_test
 from serve_eval.stats.bounds import Bounds, BoundsMethod, MarginTest, bounds, equivalence, noninferiority
-from serve_eval.stats.drop import DropTest, Method, drop_test, inflated
+from serve_eval.stats.drop import DropTest, Method, drop_test, inflate
 from serve_eval.stats.finding import PairedFinding, Range, finding
 from serve_eval.stats.inputs import check_level, check_margin
 from serve_eval.stats.pairs import Pairs, RunEffect
@@ -65,7 +65,7 @@ def judge(
         )
     effect = run_effect(pairs)
     inflation = 1.0 if effect is None else effect.inflation
-    test, ends = inflated(drop_test(pairs, method), inflation), bounds(pairs, alpha, inflation)
+    test, ends = inflate(drop_test(pairs, method), inflation), bounds(pairs, alpha, inflation)
     anchors = anchor_test(pairs)
     result, reasons = conclude(pairs, test.p_range, ends, alpha=alpha, margin=margin, max_missing=max_missing)
     return PairedTest(
@@ -76,7 +76,7 @@ def judge(
         noninferior=noninferiority(pairs, margin, alpha, inflation, ends=ends),
         equivalent=equivalence(pairs, margin, alpha, inflation, ends=ends),
         run_effect=effect,
-        anchors=None if anchors is None else replace(anchors, test=inflated(anchors.test, inflation)),
+        anchors=None if anchors is None else replace(anchors, test=inflate(anchors.test, inflation)),
     )
 
 

@@ -48,19 +48,19 @@ def min_p(counts: Mapping[Signs, int]) -> MinP:
         if not set(signs) <= {-1, 0, 1}:
             raise ServeEvalError(f"signs must be two of -1, 0 and 1, not {signs}", hint="count only directions")
         check_count("the number of prompts", count)
-    tables = [_mid_p_values(_signed(counts, which)) for which in (0, 1)]
+    tables = [_mid_p_values(_count_signed(counts, which)) for which in (0, 1)]
     positive = [sum(n for signs, n in counts.items() if signs[which] > 0) for which in (0, 1)]
     each = float(tables[0][positive[0]]), float(tables[1][positive[1]])
     if not any(n for signs, n in counts.items() if signs != (0, 0)):
         return MinP(1.0, 1.0, each)
     least = min(each)
     # The p-values fall as the positive signs become more: the first number with one that is small enough decides.
-    at_most = _reached(counts, [int((table > least).sum()) for table in tables])
-    below = _reached(counts, [int((table >= least).sum()) for table in tables])
+    at_most = _compute_reached(counts, [int((table > least).sum()) for table in tables])
+    below = _compute_reached(counts, [int((table >= least).sum()) for table in tables])
     return MinP(p_mid=(at_most + below) / 2.0, p_exact=at_most, each=each)
 
 
-def _signed(counts: Mapping[Signs, int], which: int) -> int:
+def _count_signed(counts: Mapping[Signs, int], which: int) -> int:
     """Count the prompts that one measure gives a sign."""
     return sum(n for signs, n in counts.items() if signs[which] != 0)
 
@@ -77,7 +77,7 @@ def _mid_p_values(n: int) -> FloatArray:
     return numpy.asarray((at_least + numpy.append(at_least[1:], 0.0)) / 2.0)
 
 
-def _reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
+def _compute_reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
     """The chance, under joint flips, that a measure has at least as many positive signs as `needed` of it.
 
     The sum runs over the positive signs of the prompts whose two signs are alike, and those of the prompts whose signs
@@ -87,7 +87,7 @@ def _reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
 
     alike = counts.get((1, 1), 0) + counts.get((-1, -1), 0)
     opposite = counts.get((1, -1), 0) + counts.get((-1, 1), 0)
-    alone = [_signed(counts, which) - alike - opposite for which in (0, 1)]
+    alone = [_count_signed(counts, which) - alike - opposite for which in (0, 1)]
     tails = [_at_least(n) for n in alone]
     k = numpy.arange(opposite + 1)
     weights = _chances(alike), _chances(opposite)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_eval.errors import ServeEvalError
 
 
-def missing_bounds(total: float, scored: int, planned: int, worst: float, best: float) -> tuple[float, float]:
+def bound_missing(total: float, scored: int, planned: int, worst: float, best: float) -> tuple[float, float]:
     """Lowest and highest mean over `planned` samples when `planned - scored` of them are unknown.
 
     `total` is the sum of the known scores; `worst` and `best` are the ends of the metric's range in the same unit.

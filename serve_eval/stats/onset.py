@@ -202,8 +202,8 @@ def _likelihood(hits: NDArray[numpy.int64], of: NDArray[numpy.int64]) -> NDArray
     return _x_ln_x(hits) + _x_ln_x(of - hits) - _x_ln_x(of)
 
 
-def _x_ln_x(x: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
+def _x_ln_x(counts: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
     import numpy
 
-    logarithms: NDArray[numpy.float64] = numpy.log(numpy.maximum(x, 1))
-    return x * logarithms
+    logarithms: NDArray[numpy.float64] = numpy.log(numpy.maximum(counts, 1))
+    return counts * logarithms

@@ -105,7 +105,7 @@ class Pairs:
         """Prompts that lack a score on either side."""
         return self.n - int(self.complete.sum())
 
-    def filled_runs(self, *, at_best: bool) -> FloatArray:
+    def fill_runs(self, *, at_best: bool) -> FloatArray:
         """Give one row per run, the reference's first, with missing scores at their best or worst for the candidate.
 
         Higher is better, whatever the metric.
@@ -155,8 +155,8 @@ def pair(
         )
     sign = 1.0 if higher_is_better else -1.0
     bad, good = (lo, hi) if higher_is_better else (hi, lo)
-    worst = _rounded(sign * (_filled(candidate, bad) - _filled(reference, good)), reference)
-    best = _rounded(sign * (_filled(candidate, good) - _filled(reference, bad)), reference)
+    worst = _round(sign * (_fill(candidate, bad) - _fill(reference, good)), reference)
+    best = _round(sign * (_fill(candidate, good) - _fill(reference, bad)), reference)
     if not (worst == best).any():
         raise ServeEvalError(
             f"none of the {n} prompts has a score on both sides",
@@ -208,7 +208,7 @@ def _scores(side: str, runs: ArrayLike, lo: float, hi: float) -> FloatArray:
     return scores
 
 
-def _filled(scores: FloatArray, value: float) -> FloatArray:
+def _fill(scores: FloatArray, value: float) -> FloatArray:
     """Mean per prompt over the runs with `value` in place of what is missing."""
     import numpy
 
@@ -216,7 +216,7 @@ def _filled(scores: FloatArray, value: float) -> FloatArray:
     return filled
 
 
-def _rounded(differences: FloatArray, reference: FloatArray) -> FloatArray:
+def _round(differences: FloatArray, reference: FloatArray) -> FloatArray:
     """The differences with 0 for what only rounding made."""
     import numpy
 

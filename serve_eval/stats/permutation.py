@@ -91,11 +91,11 @@ def exchange_test(
     if units.shape[1] == 0:
         return PermutationTest(1.0, 1.0)
     units = units - units.min(axis=0)
-    if (steps := _on_grid(units)) is not None and (found := _summed(steps, candidate_runs)) is not None:
+    if (steps := _on_grid(units)) is not None and (found := _sum_permutations(steps, candidate_runs)) is not None:
         return found
-    if (p := _inverted(units, candidate_runs)) is not None:
+    if (p := _invert(units, candidate_runs)) is not None:
         return PermutationTest(p, p)
-    return _drawn(units, candidate_runs, draws, seed)
+    return _draw(units, candidate_runs, draws, seed)
 
 
 def sign_flip_test(
@@ -155,7 +155,7 @@ def _on_grid(units: FloatArray) -> IntArray | None:
     return None
 
 
-def _summed(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
+def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
     """p over all permutations, None where they are too many: convolve the distributions of the prompts."""
     import numpy
 
@@ -200,7 +200,7 @@ def _power(one: FloatArray, count: int) -> FloatArray:
     return result
 
 
-def _inverted(units: FloatArray, candidate_runs: int) -> float | None:
+def _invert(units: FloatArray, candidate_runs: int) -> float | None:
     """P(sum < observed) + P(sum = observed) / 2 by the characteristic function of the sum.
 
     None where the function does not vanish soon enough: for few prompts, or scores that nearly lie on a grid.
@@ -242,7 +242,7 @@ def _beyond(distance: float, spread: float, widest: float) -> float:
     return math.exp(-(distance**2) / (2.0 * (spread**2 + widest * abs(distance) / 3.0)))
 
 
-def _drawn(units: FloatArray, candidate_runs: int, draws: int, seed: int) -> PermutationTest:
+def _draw(units: FloatArray, candidate_runs: int, draws: int, seed: int) -> PermutationTest:
     """p over drawn permutations, in an order of the prompts that depends on the scores alone."""
     import numpy
 

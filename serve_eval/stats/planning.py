@@ -27,7 +27,7 @@ SAW_TEETH = 100  # sizes beyond the first sufficient one that are looked at too
 MOST = 10_000_000  # prompts beyond which planning gives up
 
 
-def paired_formula(drop: float, discordance: float, alpha: float, beta: float) -> float:
+def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) -> float:
     """Pairs for a paired test to see `drop` with power 1 - beta, when `discordance` of them change in total.
 
     n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not rounded; the exact
@@ -62,7 +62,7 @@ def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: fl
     return float(ndtr((drop - margin) / spread))
 
 
-def paired_power(drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True) -> float:
+def compute_paired_power(drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True) -> float:
     """Chance that McNemar's test proves a drop of `drop`: the exact sum over all numbers of changed prompts.
 
     At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p variant.
@@ -93,17 +93,17 @@ def noninferiority_power(margin: float, n: int, flip_rate: float, alpha: float, 
 
     needed = -float(ndtri(alpha))
 
-    def excluded(down: IntArray, changed: IntArray) -> BoolArray:
+    def exclude(down: IntArray, changed: IntArray) -> BoolArray:
         result: BoolArray = score_z(down, changed - down, n, -margin) > needed
         return result
 
-    return _chance_of_few(n, discordance, (discordance + drop) / 2.0, excluded)
+    return _chance_of_few(n, discordance, (discordance + drop) / 2.0, exclude)
 
 
 def num_pairs_for(drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True) -> int:
     """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 - beta or more."""
-    start = paired_formula(drop, min(1.0, flip_rate + drop), alpha, beta)
-    return _smallest(lambda n: paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start)
+    start = compute_pairs(drop, min(1.0, flip_rate + drop), alpha, beta)
+    return _smallest(lambda n: compute_paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start)
 
 
 def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:

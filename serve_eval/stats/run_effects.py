@@ -63,7 +63,7 @@ def effect_of(
     return RunEffect(found.cochran_q, found.df, p, math.sqrt(found.cochran_q / found.df) if p <= ALPHA else 1.0)
 
 
-def inflated_p(p: float, inflation: float) -> float:
+def inflate_p(p: float, inflation: float) -> float:
     """p when the standard error is `inflation` times as large; evidence for the hypothesis stays as it is."""
     if inflation == 1.0 or p >= 0.5:
         return p
@@ -72,6 +72,6 @@ def inflated_p(p: float, inflation: float) -> float:
     return float(ndtr(ndtri(p) / inflation))
 
 
-def inflated_bound(bound: float, mean: float, inflation: float) -> float:
+def inflate_bound(bound: float, mean: float, inflation: float) -> float:
     """A confidence bound moved away from the mean by the same factor."""
     return mean + inflation * (bound - mean) if math.isfinite(bound) else bound

@@ -133,29 +133,31 @@ def gains(values: ArrayLike, null: ArrayLike, highest: ArrayLike) -> FloatArray:
     return numpy.asarray(numpy.log1p(numpy.array(GRID) * steps).sum(axis=-2), dtype=numpy.float64)
 
 
-def beginning(t: int) -> float:
-    """The share of the initial wealth that begins to bet in round t, counted from 1."""
-    check_count("the number of the round", t, 1)
-    return kept(t - 1) - kept(t)
+def compute_starting_share(k: int) -> float:
+    """The share of the initial wealth that begins to bet in round k, counted from 1."""
+    check_count("the number of the round", k, 1)
+    return compute_waiting_share(k - 1) - compute_waiting_share(k)
 
 
-def kept(t: int) -> float:
-    """The share of the initial wealth that has not begun to bet after round t."""
-    return 1.0 / math.log(math.e + t)
+def compute_waiting_share(k: int) -> float:
+    """The share of the initial wealth that has not begun to bet after round k."""
+    return 1.0 / math.log(math.e + k)
 
 
-def grown(logs: ArrayLike, t: int, gained: ArrayLike) -> FloatArray:
-    """ln of the wealth of each stake after round t, which was `logs` before it (-inf in the first) and `gained`."""
+def grow(logs: ArrayLike, k: int, gained: ArrayLike) -> FloatArray:
+    """ln of the wealth of each stake after round k, which was `logs` before it (-inf in the first) and `gained`."""
     import numpy
 
-    return numpy.asarray(numpy.logaddexp(logs, math.log(beginning(t))) + numpy.asarray(gained), dtype=numpy.float64)
+    return numpy.asarray(
+        numpy.logaddexp(logs, math.log(compute_starting_share(k))) + numpy.asarray(gained), dtype=numpy.float64
+    )
 
 
-def log_evidence(logs: ArrayLike, t: int) -> FloatArray:
-    """ln of the whole wealth after t rounds: the mean over the stakes, and what has not begun to bet."""
+def log_evidence(logs: ArrayLike, k: int) -> FloatArray:
+    """ln of the whole wealth after k rounds: the mean over the stakes, and what has not begun to bet."""
     import numpy
 
     row = numpy.asarray(logs, dtype=numpy.float64)
     mean = numpy.logaddexp.reduce(row, axis=-1) - math.log(len(GRID))
-    result: FloatArray = numpy.logaddexp(mean, math.log(kept(t)))
+    result: FloatArray = numpy.logaddexp(mean, math.log(compute_waiting_share(k)))
     return result

@@ -11,7 +11,7 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError
 from serve_eval.schema import DataRoots, Dataset, Message, Prompt, Sample
 from serve_eval.scorers.numeric import normalise
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["gsm8k"]
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
@@ -51,7 +51,7 @@ def questions(
             prompt=_prompt(_question(test[row], last_line), next(draws), chat, multiturn),
             target=test[row]["answer"],
         )
-        for row in shuffled(len(test), random_seed)[:wanted]
+        for row in shuffle(len(test), random_seed)[:wanted]
     ]
     return Dataset(
         samples=samples,

@@ -39,7 +39,7 @@ class LongBenchPrompt:
         return f"{head}{context}" + tail.replace("{{question}}", question)
 
 
-def installed() -> Path:
+def find_installed() -> Path:
     """The folder of the files in the installed lm-eval. Raises DatasetError where it is not installed."""
     package = importlib.util.find_spec("lm_eval")
     for place in () if package is None else package.submodule_search_locations or ():
@@ -60,7 +60,7 @@ def read(folder: Path, names: tuple[str, ...]) -> dict[str, LongBenchPrompt]:
     for name in names:
         file = folder / f"{name}.yaml"
         try:
-            found[name] = _asked(file.read_text(encoding="utf-8"))
+            found[name] = _read_prompt(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, ValueError) as error:
             problems.append(f"longbench_v1: {file}: {error.strerror if isinstance(error, OSError) else error}")
     if problems:
@@ -73,7 +73,7 @@ def checksum(asked: Sequence[LongBenchPrompt]) -> str:
     return "sha256:" + hashlib.sha256("".join(one.sha256 for one in asked).encode()).hexdigest()
 
 
-def _asked(text: str) -> LongBenchPrompt:
+def _read_prompt(text: str) -> LongBenchPrompt:
     """Raises ValueError for a text that is no such file."""
     import yaml
 

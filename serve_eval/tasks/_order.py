@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def shuffled(count: int, seed: int) -> list[int]:
+def shuffle(count: int, seed: int) -> list[int]:
     """The order of `datasets.Dataset.shuffle(seed)`."""
     import numpy
 

@@ -35,7 +35,7 @@ def context(key: str, depth: int, lines: int) -> str:
     return NOISE * depth + needle + NOISE * (lines - depth)
 
 
-def chosen(total: int, wanted: int, depths: Depths) -> Sequence[int]:
+def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
     """Which of all samples are asked: the first ones, or as many spread evenly from the first to the last."""
     if depths == "first" or wanted == 1:
         return range(wanted)
@@ -70,7 +70,7 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
                     target=hidden[i],
                     metadata={"depth": f"{100 * places[i] / lines:.1f} %"},
                 )
-                for i in chosen(len(places), min(wanted, len(places)), depths)
+                for i in choose(len(places), min(wanted, len(places)), depths)
             ]
             return Dataset(samples=samples, files=(), total=len(places))
 

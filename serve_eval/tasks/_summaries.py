@@ -6,7 +6,7 @@ from serve_eval.schema import Response, Sample, Score
 from serve_eval.scorers import rouge
 
 
-def cleaned(text: str) -> str:
+def clean(text: str) -> str:
     """A text without white space around it, and with the mending of how a news corpus was split into words."""
     return text.strip().replace(" n't", "n't")
 

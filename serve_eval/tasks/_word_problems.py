@@ -8,11 +8,11 @@ DATA_VERSION = 1
 """Rises whenever the generator gives other problems for the same seed."""
 
 
-def asked(problem: Problem) -> str:
+def format_question(problem: Problem) -> str:
     """A problem as a text that its solution continues."""
     return f"Question: {problem.question}\nAnswer: "
 
 
-def solved(problem: Problem) -> str:
+def format_solved(problem: Problem) -> str:
     """A problem with its solution."""
-    return asked(problem) + problem.solution
+    return format_question(problem) + problem.solution

@@ -29,7 +29,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.boxed import integer_answer
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 ROWS = 30
 STOP = ("Question:", "</s>", "<|im_end|>", "<|eot_id|>")
@@ -76,7 +76,7 @@ def task(
                 prompt=(Message(role="user", content=prompt_text(problems[i].text, year)),),
                 target=problems[i].answer,
             )
-            for i in shuffled(count, random_seed)[:wanted]
+            for i in shuffle(count, random_seed)[:wanted]
         ]
         deviation = None if count == ROWS else f"{count} problems, where {source.name} has {ROWS}"
         return Dataset(samples=samples, files=files, total=count, deviation=deviation)

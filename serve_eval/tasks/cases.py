@@ -81,9 +81,9 @@ def task(
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if not samples:
             raise DatasetError(
-                f"{full_name}: no case can be asked: {'; '.join(skipped_lines(found)) or 'there is none'}"
+                f"{full_name}: no case can be asked: {'; '.join(list_skipped_lines(found)) or 'there is none'}"
             )
-        notes = (*skipped_lines(found), *found.notes)
+        notes = (*list_skipped_lines(found), *found.notes)
         return Dataset(samples=samples, files=files.files, total=len(samples), notes=notes)
 
     def score(sample: Sample, response: Response) -> Score:
@@ -107,7 +107,7 @@ def task(
     def mode(sample: Sample, response: Response, score: Score) -> str:
         return failure_mode(by_target[sample.target][0].expected, response, score)
 
-    def asked(sample: Sample, response: Response) -> Sequence[JudgeQuestion]:
+    def list_questions(sample: Sample, response: Response) -> Sequence[JudgeQuestion]:
         question, chosen = by_target[sample.target]
         return () if chosen.questions is None else chosen.questions(sample, question.expected, response)
 
@@ -131,7 +131,7 @@ def task(
         score=score,
         answers=answers,
         program=program if any(chosen.program for chosen in scorers.values()) else None,
-        questions=asked if judged else None,
+        questions=list_questions if judged else None,
         breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
         failure_mode=mode,
@@ -168,7 +168,7 @@ def _sample(question: CaseQuestion) -> Sample:
     )
 
 
-def skipped_lines(found: Questions) -> tuple[str, ...]:
+def list_skipped_lines(found: Questions) -> tuple[str, ...]:
     """A line for each reason, with the cases that are skipped for it."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for one in found.skipped:

@@ -12,8 +12,8 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
-from serve_eval.tasks._order import shuffled
-from serve_eval.tasks._summaries import cleaned, right_and_wrong, score
+from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._summaries import clean, right_and_wrong, score
 
 SOURCE = KNOWN["cnn_dailymail"]
 TEST_ROWS = 11490
@@ -44,7 +44,7 @@ def task(
                 prompt=prompt_text(split.rows[i]["article"]),
                 target=split.rows[i]["highlights"],
             )
-            for i in shuffled(len(split.rows), random_seed)[:wanted]
+            for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
         return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
 
@@ -68,4 +68,4 @@ def task(
 
 def prompt_text(article: str) -> str:
     """The article with the cue to summarise it."""
-    return cleaned(f"{article} TL;DR:")
+    return clean(f"{article} TL;DR:")

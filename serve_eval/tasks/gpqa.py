@@ -21,7 +21,7 @@ from serve_eval.datasets.known import GPQA_PASSWORD, KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Response, Sample, SamplingParams, Score, Task
 from serve_eval.scorers.choice import answer_letter
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["gpqa"]
 ROWS = {"diamond": 198, "main": 448, "extended": 546}
@@ -63,7 +63,7 @@ def task(
                 f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions; {wanted} are needed",
                 hint=local.advice(SOURCE),
             )
-        asked = shuffled(len(rows), random_seed)
+        asked = shuffle(len(rows), random_seed)
         orders = suite_orders(asked, random_seed) if suite_exact else choice_orders(len(rows), choice_seed)
         samples = []
         for i in asked[:wanted]:
@@ -132,7 +132,7 @@ def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]
     folder = local.find_folder(SOURCE, roots, ["dataset.zip", f"dataset/{name}", name])
     found = [path for path in (folder / "dataset.zip", folder / "dataset" / name, folder / name) if path.is_file()]
     file = local.read_file(found[0])
-    plain = _decrypted(file, name) if found[0].suffix == ".zip" else file
+    plain = _decrypt(file, name) if found[0].suffix == ".zip" else file
     try:
         table = list(csv.DictReader(io.StringIO(local.text_of(plain), newline=""), strict=True))
     except csv.Error as error:
@@ -143,7 +143,7 @@ def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]
     return file, [[row[COLUMNS[0]], *((row[column].strip() or " ") for column in COLUMNS[1:])] for row in table]
 
 
-def _decrypted(file: local.DataFile, name: str) -> local.DataFile:
+def _decrypt(file: local.DataFile, name: str) -> local.DataFile:
     """One file of the authors' archive, in memory. Raises DatasetError when it is not what it should be."""
     try:
         with zipfile.ZipFile(io.BytesIO(file.content)) as archive:

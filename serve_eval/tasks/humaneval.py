@@ -27,9 +27,9 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.code import STOP, behind, continuation, defining_block, passed, program
+from serve_eval.scorers.code import STOP, behind, continuation, find_defining_block, program, score_run
 from serve_eval.scorers.rouge import package, rouge1
-from serve_eval.tasks._summaries import cleaned
+from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["humaneval"]
 ROWS = 164
@@ -110,7 +110,7 @@ class _Manner:
 
     def program(self, sample: Sample, response: Response) -> Program | None:
         """Return what is run to judge an answer; None for one without code."""
-        found = self._extracted(sample, response)
+        found = self._extract(sample, response)
         if found is None:
             return None
         prompt = sample.metadata["prompt"]
@@ -119,7 +119,7 @@ class _Manner:
 
     def score(self, sample: Sample, response: Response) -> Score:
         """Return full marks for an answer whose run passed the tests."""
-        return passed(self._extracted(sample, response), response.ran)
+        return score_run(self._extract(sample, response), response.ran)
 
     def answers(self, sample: Sample) -> tuple[str, str]:
         bodies = sample.metadata["solution"], WRONG
@@ -128,9 +128,9 @@ class _Manner:
         right, wrong = (f"```python\n{sample.metadata['prompt']}{body}\n```" for body in bodies)
         return right, wrong
 
-    def _extracted(self, sample: Sample, response: Response) -> str | None:
+    def _extract(self, sample: Sample, response: Response) -> str | None:
         if self.chat:
-            return defining_block(response.text, sample.metadata["entry_point"])
+            return find_defining_block(response.text, sample.metadata["entry_point"])
         return continuation(response.text, self.stops)
 
 
@@ -152,7 +152,7 @@ def _rows(roots: DataRoots) -> tuple[local.DataFile, list[dict[str, Any]]]:
 
 def _prompt(row: dict[str, Any], metric: str, chat: bool) -> Prompt:
     if not chat:
-        return cleaned(row["prompt"]) if metric == ROUGE else str(row["prompt"])
+        return clean(row["prompt"]) if metric == ROUGE else str(row["prompt"])
     question = f"{INSTRUCTION}```python\n{row['prompt'].strip()}\n```"
     return (Message(role="user", content=question),)
 

@@ -30,7 +30,7 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.json_schema import check_schema, exact_match
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["json_mode_eval"]
 ROWS = 100
@@ -63,7 +63,7 @@ def task(
             SOURCE, roots, "train", ["schema", "completion"], wanted=wanted, published=ROWS, subfolders=("data/", "")
         )
         samples = []
-        for i in shuffled(len(split.rows), random_seed)[:wanted]:
+        for i in shuffle(len(split.rows), random_seed)[:wanted]:
             row = split.rows[i]
             try:
                 turns = msgspec.convert(row.get("prompt"), list[_Turn])

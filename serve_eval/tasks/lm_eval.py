@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from serve_eval.evaluation.engine.scoring import recipe_for, why_not_rebuilt
+from serve_eval.evaluation.results.scoring import recipe_for, why_not_rebuilt
 from serve_eval.harness import library
 from serve_eval.harness.answers import answers_of, try_scoring
-from serve_eval.harness.measures import Key, called
+from serve_eval.harness.measures import Key, name_figure
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
@@ -34,9 +34,9 @@ from serve_eval.schema import (
 )
 from serve_eval.tasks._lm_eval import figure as figures
 from serve_eval.tasks._lm_eval import settings
-from serve_eval.tasks._lm_eval.documents import loaded_of, sample_of, source_of
+from serve_eval.tasks._lm_eval.documents import load_parts, sample_of, source_of
 
-__all__ = ["loaded_of", "task"]
+__all__ = ["load_parts", "task"]
 
 
 def task(
@@ -76,7 +76,7 @@ def task(
     kind = settled.output_type
     measures = settings.measures_of_task(name, config)
     figure = figures.choose_figure(name, config, measures, metric=metric, filter_name=filter, percent=percent)
-    sampling, extra = settings.sampling_of_task(name, settled.generation_kwargs or {})
+    sampling, extra = settings.read_task_sampling(name, settled.generation_kwargs or {})
     scored_by = {"metric": metric, "filter": filter, "percent": percent}
     spec = Spec(name=f"lm_eval:{name}", options={**deciding, **scored_by})
 
@@ -110,7 +110,7 @@ def task(
             "task_version": str((settled.metadata or {}).get("version")),
             "config": settings.config_hash(settled),
             "num_fewshot": source.shots,
-            "metric": called(figure.key),
+            "metric": name_figure(figure.key),
             "fewshot_as_multiturn": fewshot_as_multiturn,
             "prefix": begins,
         },

@@ -38,7 +38,7 @@ from serve_eval.tasks import _longbench_prompts
 from serve_eval.tasks._aggregations import mean_of_means
 from serve_eval.tasks._longbench_prompts import LongBenchPrompt
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["longbench_v1"]
 WRONG = "¤"
@@ -68,7 +68,7 @@ def task(
     asked: dict[str, LongBenchPrompt] = {}
     lacking: DatasetError | None = None
     try:
-        source = _longbench_prompts.installed() if prompts is None else Path(prompts).expanduser()
+        source = _longbench_prompts.find_installed() if prompts is None else Path(prompts).expanduser()
         asked = _longbench_prompts.read(source, tuple(chosen))
     except DatasetError as error:
         lacking = error  # the task can be named, listed and compared without them
@@ -88,7 +88,7 @@ def task(
             files.append(file.source)
             found += len(rows)
             asks = Override(max_tokens=asked[name].max_tokens, stop=asked[name].stop)
-            for i in shuffled(len(rows), random_seed)[:here]:
+            for i in shuffle(len(rows), random_seed)[:here]:
                 samples.append(_sample(name, i, rows[i], asked[name], asks, file))
         if len(samples) < min(wanted, total):
             raise DatasetError(
@@ -150,11 +150,11 @@ def _texts(value: object) -> bool:
 def _score(sample: Sample, response: Response) -> Score:
     metric = SETS[_set(sample)].metric
     if metric is None:
-        metric = longbench.classification(_decoded(sample.metadata["classes"]))
-    return longbench.best(metric, response.text, _decoded(sample.target))
+        metric = longbench.classification(_decode(sample.metadata["classes"]))
+    return longbench.best(metric, response.text, _decode(sample.target))
 
 
-def _decoded(texts: str) -> Sequence[str]:
+def _decode(texts: str) -> Sequence[str]:
     return msgspec.json.decode(texts, type=list[str])
 
 

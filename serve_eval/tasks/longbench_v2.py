@@ -26,7 +26,7 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.choice import stated_letter
+from serve_eval.scorers.choice import score_stated_letter
 
 SOURCE = KNOWN["longbench_v2"]
 ROWS = 503
@@ -121,7 +121,7 @@ def middle_cut(text: str, limit: int | None) -> str:
 
 
 def _score(sample: Sample, response: Response) -> Score:
-    return stated_letter(response.text, sample.target)
+    return score_stated_letter(response.text, sample.target)
 
 
 def _answers(sample: Sample) -> tuple[str, str]:

@@ -75,7 +75,7 @@ def task(
                 f"MMLU is incomplete: {folder} has {detail}; {wanted} are wanted", hint=local.advice(SOURCE)
             )
         samples = []
-        for subject, row in _sampled({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):
+        for subject, row in _sample({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):
             prompt = _prompt(subject, dev[subject][:num_fewshot], test[subject][row])
             samples.append(
                 Sample(
@@ -140,7 +140,7 @@ def _rows(file: local.DataFile, none_cells: str) -> list[Row]:
     return table
 
 
-def _sampled(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str, int]]:
+def _sample(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str, int]]:
     """(subject, row) of the questions asked: the same number per subject, subjects in alphabetical order.
 
     The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator, which is the head of a

@@ -39,7 +39,7 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import mmmu
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["mmmu"]
 SUBJECTS = (
@@ -88,7 +88,7 @@ def task(
             here = len(rows) if wanted >= total else min(len(rows), math.ceil(wanted / len(chosen)))
             files.append(file.source)
             found += len(rows)
-            for i in shuffled(len(rows), random_seed)[:here]:
+            for i in shuffle(len(rows), random_seed)[:here]:
                 samples.append(_sample(name, rows[i], file, interleaved=interleaved, single_image=single_image))
         if len(samples) < min(wanted, total):
             raise DatasetError(
@@ -195,19 +195,19 @@ def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
     return ImagePart(image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}"))
 
 
-def _decoded(texts: str) -> list[str]:
+def _decode(texts: str) -> list[str]:
     return msgspec.json.decode(texts, type=list[str])
 
 
 def _score(sample: Sample, response: Response) -> Score:
-    options, accepted = _decoded(sample.metadata["options"]), _decoded(sample.target)
+    options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
     if options:
         return mmmu.choice(response.text, accepted[0], options)
     return mmmu.short_answer(response.text, accepted)
 
 
 def _answers(sample: Sample) -> tuple[str, str]:
-    options, accepted = _decoded(sample.metadata["options"]), _decoded(sample.target)
+    options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
     if not options:
         return accepted[0], WRONG
     return f"({accepted[0]})", f"({ascii_uppercase[(ascii_uppercase.index(accepted[0]) + 1) % len(options)]})"

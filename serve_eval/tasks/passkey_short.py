@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from serve_eval.datasets.passkey_short import hidden
+from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Message, Metric, Sample, SamplingParams, Task
 from serve_eval.tasks._passkey import by_depth, score
@@ -32,7 +32,7 @@ def task(
         samples = []
         for i in range(wanted):
             depth = i % DEPTHS / (DEPTHS - 1)
-            found = hidden(rng, sentences=sentences, depth=depth)
+            found = hide_key(rng, sentences=sentences, depth=depth)
             turn = (Message(role="user", content=found.prompt),)
             prompt = turn if apply_chat_template else f"Question: {found.prompt}\nAnswer: "
             known = {"depth": f"{100 * depth:.0f} %"}

@@ -15,9 +15,9 @@ from serve_eval.datasets import local
 from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
-from serve_eval.tasks._summaries import cleaned
+from serve_eval.tasks._summaries import clean
 
 SOURCE = KNOWN["slimpajama"]
 CHARS_PER_TOKEN = 4
@@ -88,9 +88,9 @@ def task(
 
 def _slimpajama(roots: DataRoots, seed: int) -> tuple[local.DataFile, Iterable[tuple[str, str]]]:
     split = local.read_split(SOURCE, roots, "test", ["text"], wanted=1, published=None, subfolders=("", "data/"))
-    order = shuffled(len(split.rows), seed)
+    order = shuffle(len(split.rows), seed)
     # The suite strips every text and mends how a news corpus was split into words, whatever its task.
-    return split.file, [(f"test-{i}", cleaned(split.rows[i]["text"])) for i in order]
+    return split.file, [(f"test-{i}", clean(split.rows[i]["text"])) for i in order]
 
 
 def _own(roots: DataRoots, name: str) -> tuple[local.DataFile, Iterable[tuple[str, str]]]:

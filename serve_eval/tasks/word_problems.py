@@ -28,7 +28,7 @@ from serve_eval.schema import (
 )
 from serve_eval.scorers.likelihood import likeliest
 from serve_eval.tasks._gsm8k_last_line import score as score_last_line
-from serve_eval.tasks._word_problems import DATA_VERSION, asked, solved
+from serve_eval.tasks._word_problems import DATA_VERSION, format_question, format_solved
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)
@@ -61,7 +61,9 @@ def task(
         shots = problems("train", random_seed)
         samples = []
         for i, problem in enumerate(islice(problems("test", random_seed), wanted)):
-            text = "".join(f"{solved(shot)}\n\n" for shot in islice(shots, num_fewshot)) + asked(problem)
+            text = "".join(f"{format_solved(shot)}\n\n" for shot in islice(shots, num_fewshot)) + format_question(
+                problem
+            )
             prompt = (Message(role="user", content=problem.question),) if apply_chat_template else text
             choices = _choices(problem, random.Random(f"choices:{random_seed}:{i}")) if likelihood else ()
             known = {STEPS: str(problem.solution.count("\n"))}

@@ -12,7 +12,7 @@ from serve_eval.datasets.word_problems import problems
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Sample, SamplingParams, Task
 from serve_eval.tasks._perplexity import METRIC, all_tokens, answers, score
-from serve_eval.tasks._word_problems import DATA_VERSION, solved
+from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
 
 
 def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
@@ -22,7 +22,7 @@ def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         found = islice(problems("test", random_seed), wanted)
-        samples = [Sample(id=f"test-{i}", prompt=solved(problem), target="") for i, problem in enumerate(found)]
+        samples = [Sample(id=f"test-{i}", prompt=format_solved(problem), target="") for i, problem in enumerate(found)]
         return Dataset(samples=samples, files=(), total=wanted)
 
     return Task(

@@ -12,8 +12,8 @@ from serve_eval.datasets.known import KNOWN
 from serve_eval.errors import PlanError
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, SamplingParams, Task
 from serve_eval.scorers import rouge
-from serve_eval.tasks._order import shuffled
-from serve_eval.tasks._summaries import cleaned, right_and_wrong, score
+from serve_eval.tasks._order import shuffle
+from serve_eval.tasks._summaries import clean, right_and_wrong, score
 
 SOURCE = KNOWN["zero_scrolls"]
 ROWS = 80
@@ -46,10 +46,10 @@ def task(
         samples = [
             Sample(
                 id=f"validation-{i}",
-                prompt=cleaned(split.rows[i]["input"]),
+                prompt=clean(split.rows[i]["input"]),
                 target=split.rows[i]["output"],
             )
-            for i in shuffled(len(split.rows), random_seed)[:wanted]
+            for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
         return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
 

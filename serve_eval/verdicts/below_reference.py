@@ -48,7 +48,7 @@ class Expected:
     sign: float
     counted: str
 
-    def looked_at(self, planned: int) -> int:
+    def count_looks(self, planned: int) -> int:
         """Count the samples that are looked at among `planned` ones, each prompt so many times as it is repeated."""
         return sum(not math.isnan(least) for least in self.least) * planned // len(self.least)
 
@@ -78,14 +78,14 @@ def of_reference(metric: Metric, dataset: Dataset, reference: Reference | None) 
     None where it has no scores per sample, does not know a prompt, or leaves fewer than LEAST prompts to look at: the
     caller then looks at the scores alone.
     """
-    if reference is None or (stored := pairing.stored_runs(dataset, reference)) is None:
+    if reference is None or (stored := pairing.read_stored_runs(dataset, reference)) is None:
         return None
     runs, lo, hi = stored
     higher = metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
-    return expected(runs, lo=lo, hi=hi, higher_is_better=higher)
+    return estimate_expected(runs, lo=lo, hi=hi, higher_is_better=higher)
 
 
-def expected(
+def estimate_expected(
     runs: Sequence[Sequence[float]], *, lo: float | None, hi: float | None, higher_is_better: bool
 ) -> Expected | None:
     """Derive it from scores of runs over the same prompts, NaN where a run has none; None as for `of_reference`.
@@ -112,4 +112,4 @@ def expected(
         least.append(floor)
         alike.append(right if two_valued else int(spread <= slack))
     found = Expected(least, alike, sign, RIGHT if two_valued else GRADED)
-    return found if least and found.looked_at(len(least)) >= LEAST else None
+    return found if least and found.count_looks(len(least)) >= LEAST else None

@@ -43,7 +43,7 @@ def reference_means(dataset: Dataset, reference: Reference) -> tuple[array[float
 
     Not where a score is missing: an early stop needs them all.
     """
-    stored, places, why = _stored(dataset, reference)
+    stored, places, why = _read_stored(dataset, reference)
     if stored is None:
         return None, why
     means = array("d", (math.fsum(run[place] for run in stored.runs) / len(stored.runs) for place in places))
@@ -66,7 +66,7 @@ def with_reference(
         return None, f"not paired with the reference: the value is the {task.aggregation.name}" if known else None
     if all(math.isnan(score) for run in runs for score in run):
         return None, None
-    stored, places, why = _stored(dataset, reference)
+    stored, places, why = _read_stored(dataset, reference)
     if stored is None:
         return None, why
     from serve_eval.stats.pairs import pair
@@ -87,23 +87,23 @@ def runs_differ(dataset: Dataset, reference: Reference) -> bool:
     """Test whether the reference's runs differ as a whole, so that errors have to be inflated for it."""
     from serve_eval.stats.run_effects import effect_of
 
-    stored, _, _ = _stored(dataset, reference)
+    stored, _, _ = _read_stored(dataset, reference)
     effect = None if stored is None else effect_of([list(run) for run in stored.runs])
     return effect is not None and effect.inflation > 1.0
 
 
-def stored_runs(dataset: Dataset, reference: Reference) -> tuple[list[array[float]], float, float] | None:
+def read_stored_runs(dataset: Dataset, reference: Reference) -> tuple[list[array[float]], float, float] | None:
     """Return the reference's runs over the samples of a data set, in its order, and the ends of the range of scores.
 
     None where the reference has no scores per sample, or does not know one of the samples.
     """
-    stored, places, _ = _stored(dataset, reference)
+    stored, places, _ = _read_stored(dataset, reference)
     if stored is None:
         return None
     return [array("d", (run[place] for place in places)) for run in stored.runs], stored.lo, stored.hi
 
 
-def _stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:
+def _read_stored(dataset: Dataset, reference: Reference) -> tuple[SampleScores | None, Sequence[int], str | None]:
     """The reference's scores and the place of each sample in them, or None with the reason (None: there are none)."""
     if reference.runs is None:
         return None, (), None

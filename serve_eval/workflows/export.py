@@ -14,20 +14,20 @@ import msgspec
 
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.engine.scoring import Recipe, rebuilt
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.results.scoring import Recipe, rebuilt
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LM_EVAL as LM_EVAL_FOLDER
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import read
 from serve_eval.evaluation.storage.private_files import write_private
-from serve_eval.evaluation.storage.report_file import read_report
-from serve_eval.evaluation.storage.scores import read_scores
+from serve_eval.evaluation.storage.records.scores import read_scores
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
 from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Report, Response, Sample, Score, Task, TaskResult
 
@@ -43,7 +43,7 @@ class Exported:
     notes: tuple[str, ...]
 
 
-@scoped
+@with_scope
 def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
     """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout, below `to` in a folder
     with the model's name. The time is that of the run's start, so the same run gives the same files. `include_path` has
@@ -51,7 +51,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
 
     Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
     """
-    saved, prints = to_read(run, include_path), run_folder.saved_fingerprints(run)
+    saved, prints = to_read(run, include_path), run_folder.read_fingerprints(run)
     report = read_report(run)
     told = {task.result.task: task.result for task in report.tasks}
     prepared = prepare(replace(saved, no_reference=True))
@@ -63,7 +63,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
                 f"{p.task.name}: the data is not what {run} asked", hint="Put the data back that the run was made with."
             )
         times = saved.times(p.task.name)
-        one, more = _logged(saved, run, p, told[p.task.name], times)
+        one, more = _build_log(saved, run, p, told[p.task.name], times)
         notes += more
         if times > 1 and p.task.name.startswith(LM_EVAL):
             notes.append(f"{one.task}: the first of {times} answers to each document; the others are left out")
@@ -106,32 +106,34 @@ def _about(report: Report, started: datetime) -> dict[str, Any]:
     }
 
 
-def _logged(
-    saved: Plan, run: Path, p: PreparedTask, result: TaskResult, repeats: int
+def _build_log(
+    saved: Plan, run: Path, prepared: PreparedTask, result: TaskResult, repeats: int
 ) -> tuple[Logged, tuple[str, ...]]:
     """Return the log of a task, and remarks for its reader."""
-    journal = samples_file(run, p.task.name)
+    journal = samples_file(run, prepared.task.name)
     responses: dict[str, Response] = {}
     for record in read(journal) if journal.exists() else ():
         if record.response is not None:
             responses.setdefault(record.id, record.response)
-    if p.task.name.startswith(LM_EVAL):
-        answered = {sample.id: responses[sample.id] for sample in p.dataset.samples if sample.id in responses}
-        return _of_lm_eval(saved, p, answered)
-    scores = {name: line.score() for name, line in read_scores(run, p.task.name, unfinished=True).items()}
-    return _ours(p, result, responses, scores, repeats), ()
+    if prepared.task.name.startswith(LM_EVAL):
+        answered = {sample.id: responses[sample.id] for sample in prepared.dataset.samples if sample.id in responses}
+        return _of_lm_eval(saved, prepared, answered)
+    scores = {name: line.score() for name, line in read_scores(run, prepared.task.name, unfinished=True).items()}
+    return _ours(prepared, result, responses, scores, repeats), ()
 
 
-def _of_lm_eval(saved: Plan, p: PreparedTask, answered: Mapping[str, Response]) -> tuple[Logged, tuple[str, ...]]:
+def _of_lm_eval(
+    saved: Plan, prepared: PreparedTask, answered: Mapping[str, Response]
+) -> tuple[Logged, tuple[str, ...]]:
     """Judge a task of lm-eval as in a run: in a process of its own, in bounded time."""
-    from serve_eval.harness.log import Judged, logged
-    from serve_eval.harness.measures import said
-    from serve_eval.tasks.lm_eval import loaded_of
+    from serve_eval.harness.log import Judged, build_log
+    from serve_eval.harness.measures import list_results
+    from serve_eval.tasks.lm_eval import load_parts
 
-    name = p.task.name.removeprefix(LM_EVAL)
-    here, measures = loaded_of(name, p.spec.options)
-    maker = (_measuring, (recipe_of(saved, p.spec, p.wanted),))
-    results = {doc: said(here, response) for doc, response in answered.items()}
+    name = prepared.task.name.removeprefix(LM_EVAL)
+    here, measures = load_parts(name, prepared.spec.options)
+    maker = (_build_measure, (recipe_of(saved, prepared.spec, prepared.wanted),))
+    results = {doc: list_results(here, response) for doc, response in answered.items()}
     judged: dict[str, Judged] = {}
     why: list[str] = []
     with Apart({name: maker}, limit_s=saved.limits.scorer_timeout_s) as apart:
@@ -143,30 +145,30 @@ def _of_lm_eval(saved: Plan, p: PreparedTask, answered: Mapping[str, Response]) 
             else:
                 judged[doc] = Judged(results=results[doc], found=found[0], filtered=found[1])
     notes = (f"{name}: {len(why)} answers are left out, as they cannot be scored: {why[0]}",) if why else ()
-    return logged(name, here, measures, judged, planned=len(p.dataset.samples)), notes
+    return build_log(name, here, measures, judged, planned=len(prepared.dataset.samples)), notes
 
 
-def _measuring(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
+def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
     """Build a task of lm-eval again, and return the function that scores an answer to one of its documents."""
-    from serve_eval.harness.measures import measured
-    from serve_eval.tasks.lm_eval import loaded_of
+    from serve_eval.harness.measures import measure_document
+    from serve_eval.tasks.lm_eval import load_parts
 
     rebuilt(recipe)
-    here, _ = loaded_of(recipe.spec.name.removeprefix(LM_EVAL), recipe.spec.options)
-    return partial(measured, here)
+    here, _ = load_parts(recipe.spec.name.removeprefix(LM_EVAL), recipe.spec.options)
+    return partial(measure_document, here)
 
 
 def _ours(
-    p: PreparedTask,
+    prepared: PreparedTask,
     result: TaskResult,
     responses: Mapping[str, Response],
     scores: Mapping[str, Score],
     repeats: int,
 ) -> Logged:
     """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its responses."""
-    task, metric = p.task, p.task.metric
+    task, metric = prepared.task, prepared.task.metric
     rows, values = [], []
-    for number, sample in enumerate(p.dataset.samples):
+    for number, sample in enumerate(prepared.dataset.samples):
         ids = (sample.id, *(f"{sample.id}#{repeat}" for repeat in range(2, repeats + 1)))
         keys = [key for key in ids if key in responses and key in scores]
         if not keys:
@@ -191,7 +193,7 @@ def _ours(
         values={(name, NO_FILTER): value for name, value in figures.items()},
         stderrs={(metric.name, NO_FILTER): mean_stderr(values) if plain else None},
         higher_is_better={metric.name: metric.higher_is_better},
-        planned=len(p.dataset.samples),
+        planned=len(prepared.dataset.samples),
         answered=len(rows),
         rows=rows,
     )

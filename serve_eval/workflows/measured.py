@@ -8,8 +8,8 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import sessions
-from serve_eval.evaluation.storage.report_file import read_report
-from serve_eval.evaluation.storage.scores import read_values
+from serve_eval.evaluation.storage.records.scores import read_values
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import MEAN
 
 
@@ -26,7 +26,7 @@ class Measured:
     per_second: float | None
 
 
-def measured(run: Path) -> list[Measured]:
+def measure_run(run: Path) -> list[Measured]:
     """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a task whose value is
     no mean of scores: their spread does not tell its own."""
     report, loads = read_report(run), sessions.loads(run)

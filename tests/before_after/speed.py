@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.before_after.checkout import Checkout, Ended
 
-FEW, MANY, SHORT = 200, 2200, 20
+FEW, MANY, SHORT = 200, 10_200, 20
 IN_FLIGHT = 128
 LIMIT_S = 3600.0
 SERVER = "bench/server.py"

@@ -21,6 +21,7 @@ TINY = {
     "embedded.py": ("4", "1"),
 }
 """Each part of `make bench`, `make bench-launch` and `make bench-embedded` but the table, with its smallest size."""
+SLOW = ("transports.py", "launch.py", "embedded.py")
 PEERS = (
     "wrk, client alone",
     "aiohttp, client alone",
@@ -46,7 +47,7 @@ def _bench(*command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", TINY)
+@pytest.mark.parametrize("script", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TINY])
 def test_every_part_ends_well(script: str) -> None:
     done = _bench(f"bench/{script}", *TINY[script])
     assert done.returncode == 0, done.stderr
@@ -65,6 +66,7 @@ def table() -> subprocess.CompletedProcess[str]:
     return _bench("bench/client_table.py", "--tiny")
 
 
+@pytest.mark.slow
 def test_the_table_has_every_row_and_ends_well(table: subprocess.CompletedProcess[str]) -> None:
     assert table.returncode == 0, table.stderr
     rows = table.stdout.partition("answers after")[2].partition("goals, by")[0].splitlines()
@@ -73,6 +75,7 @@ def test_the_table_has_every_row_and_ends_well(table: subprocess.CompletedProces
     assert "MISSED" in table.stdout or "reached" in table.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*OURS, *PEERS])
 def test_a_row_of_the_table(name: str, table: subprocess.CompletedProcess[str]) -> None:
     [row] = [line for line in table.stdout.splitlines() if line.startswith(f"{name} ")]

@@ -65,7 +65,7 @@ def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(fou
     assert [(q.scorer, q.expected["words_in_response"], q.as_biochatter) for q in terms.asked] == [
         (Spec(name="words"), ["data_1", "format_2"], True)
     ]
-    assert biochatter.scoring("text_extraction", {"answer": "x"}) == ({"answer": "x"}, Spec(name="rouge"))
+    assert biochatter.choose_scoring("text_extraction", {"answer": "x"}) == ({"answer": "x"}, Spec(name="rouge"))
 
 
 def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseFiles) -> None:
@@ -259,5 +259,5 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
 )
 def test_what_is_expected_says_how_biochatter_scores(module: str, expected: object, scorer: str | None) -> None:
     """An answer goes before the rest; one that a model judged is compared by nothing of ours."""
-    _, found = biochatter.scoring(module, expected)
+    _, found = biochatter.choose_scoring(module, expected)
     assert (found and found.name) == scorer

@@ -23,8 +23,8 @@ from serve_eval.cases.failure_modes import (
     failure_mode,
     text_mode,
 )
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Response, Sample, Score, Task, ToolCall
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
@@ -175,13 +175,13 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
 
     class Kept:
         def write(self, record: ScoreRecord, /) -> None:
-            lines.append(encoded(record))
+            lines.append(encode(record))
 
-    tally = ScoreAccumulator(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
+    accumulator = ScoreAccumulator(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
     for i, answer in enumerate((_response("Paris"), _response("It is Paris"), _response(), _response("in Paris"))):
-        tally.add(i, answer)
+        accumulator.add(i, answer)
     assert [json.loads(line).get("mode") for line in lines] == [None, "partial match", "empty", "partial match"]
-    assert tally.result().modes == {"partial match": 2, "empty": 1}
+    assert accumulator.result().modes == {"partial match": 2, "empty": 1}
 
 
 def test_a_task_that_does_not_tell_has_no_modes() -> None:
@@ -189,9 +189,11 @@ def test_a_task_that_does_not_tell_has_no_modes() -> None:
 
     class Kept:
         def write(self, record: ScoreRecord, /) -> None:
-            lines.append(encoded(record))
+            lines.append(encode(record))
 
-    tally = ScoreAccumulator(replace(_task(), failure_mode=None), [Sample(id="1", prompt="?", target="Paris")], Kept())
-    tally.add(0, _response("London"))
+    accumulator = ScoreAccumulator(
+        replace(_task(), failure_mode=None), [Sample(id="1", prompt="?", target="Paris")], Kept()
+    )
+    accumulator.add(0, _response("London"))
     assert "mode" not in json.loads(lines[0])
-    assert tally.result().modes == {}
+    assert accumulator.result().modes == {}

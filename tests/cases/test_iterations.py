@@ -15,8 +15,8 @@ from serve_eval.evaluation.agreement.answer_pairs import read_task
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rescore import rescore
-from serve_eval.evaluation.storage.report_file import read_report
-from serve_eval.evaluation.storage.run_folder import saved_plan
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import Report, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.export import export
@@ -87,7 +87,7 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
     again = read_report(out)
     assert again.plan.repeats_of == {"cases:threes": 3, "cases:twos": 2}
     assert {name: len(read_task(out, again, name).lines) for name in TIMES} == TIMES
-    assert _planned(judge_again(saved_plan(out), out)) == wanted
+    assert _planned(judge_again(read_plan(out), out)) == wanted
     assert {one.task: one.answered for one in rescore(out)} == wanted
 
     responses = {

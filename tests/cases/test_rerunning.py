@@ -22,7 +22,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan import resolve
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
-from serve_eval.evaluation.storage.run_folder import saved_plan
+from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import Report
 from serve_eval.workflows.references.register import register
 from tests.cases.counting import Counting, counting
@@ -195,7 +195,7 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     report = _run(cases, endpoint, out)
     assert endpoint.taken() == {"Question x: what is y?": 1}  # its module says nothing of iterations
     assert [task.result.task for task in report.tasks] == ["cases:numbers", "cases:others"]
-    assert [task.result.value for task in judge_again(saved_plan(out), out).tasks] == [100.0, 100.0]
+    assert [task.result.value for task in judge_again(read_plan(out), out).tasks] == [100.0, 100.0]
 
 
 def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path: Path, endpoint: Counting) -> None:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import re
-import sys
 
 import pytest
 
-from serve_eval.cli._described import WIDTH, described, meaning
+from serve_eval.cli._described import WIDTH, describe_plugin
 from serve_eval.cli.listing import listing
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.plugins.nested_options import options
 
-LAUNCHERS = registry.shipped("launchers")
+LAUNCHERS = registry.list_shipped("launchers")
 
 
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_every_option_of_every_launcher_is_described(name: str) -> None:
-    function = registry.function("launchers", name)
-    meanings = sys.modules[function.__module__].MEANINGS  # type: ignore[attr-defined]
-    paths = [option.path for option in options(function)]
-    assert [path for path in paths if not meaning(path, meanings)] == []
-    assert {text for text in meanings.values() if not re.fullmatch(r"[A-Za-z].*\.", text)} == set()
-    lines = described("launchers", name)
+    found = options(registry.function("launchers", name))
+    paths = [option.path for option in found]
+    assert [option.path for option in found if not re.fullmatch(r"[A-Za-z].*\.", option.meaning)] == []
+    lines = describe_plugin("launchers", name)
     assert max(map(len, lines)) <= WIDTH
     shown = [line for line in lines if re.match(r"  \S", line)]
     assert [line.split()[0] for line in shown] == paths
@@ -54,7 +51,7 @@ def test_the_list_of_all_says_where_nested_options_are_shown(capfd: pytest.Captu
 
 
 def test_what_is_called_alike_may_mean_something_else() -> None:
-    lines = described("launchers", "slurm")
+    lines = describe_plugin("launchers", "slurm")
     at = lines.index("  container.engine (pyxis or docker or podman; pyxis)")
     assert "plug-in of SLURM" in lines[at + 1]
     assert "  image (text; required)" not in lines

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT
-from serve_eval.evaluation.storage.report_file import REPORT_SCHEMA
+from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
+from serve_eval.evaluation.storage.reports.report_file import REPORT_SCHEMA
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -105,3 +106,17 @@ def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> 
     done = serve_eval("drift", run.parent)
     assert (done.returncode, "no finished run" in done.stderr) == (2, True), done.stderr
     assert done.stderr.count(f"is of format {FOLDER_FORMAT + 1}") == 2
+
+
+@pytest.mark.parametrize("command", ["compare", "diagnose"])
+def test_the_folder_of_a_newer_comparison_is_refused(run: Path, finished: Path, command: str) -> None:
+    out, second = run.parents[1] / "out", run.parent / "second"
+    done = serve_eval(*_arguments("compare", run, finished))
+    assert done.returncode in (0, 3), done.stderr
+    _change(out / "compare.json", COMPARISON_SCHEMA + 4)
+    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != "lock"}
+    done = serve_eval("diagnose", out) if command == "diagnose" else serve_eval("compare", run, second, "-o", out)
+    assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
+    assert f"compare.json is of format {COMPARISON_SCHEMA + 4}, and this version of serve-eval (" in done.stderr
+    assert "holds another comparison" not in done.stderr
+    assert {file: file.read_bytes() for file in before} == before

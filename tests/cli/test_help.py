@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from serve_eval.cli.app import COMMANDS, _made
+from serve_eval.cli.app import COMMANDS, _make_command
 from tests.cli.command import serve_eval
 
-LONG = [name for name in COMMANDS if getattr(_made(name), "usual", ())]
-WITH_EXAMPLES = [name for name in COMMANDS if getattr(_made(name), "examples", ())]
-ALONE = [name for name in COMMANDS if not hasattr(_made(name), "commands")]
+LONG = [name for name in COMMANDS if getattr(_make_command(name), "usual", ())]
+WITH_EXAMPLES = [name for name in COMMANDS if getattr(_make_command(name), "examples", ())]
+ALONE = [name for name in COMMANDS if not hasattr(_make_command(name), "commands")]
 
 
 def _flags(text: str) -> set[str]:
@@ -28,7 +28,7 @@ def test_the_commands_with_many_options_are_those_that_have_a_short_help() -> No
 
 
 def _options(name: str) -> list[Any]:
-    return [one for one in _made(name).params if one.param_type_name == "option"]
+    return [one for one in _make_command(name).params if one.param_type_name == "option"]
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -42,7 +42,7 @@ def test_help_fits_a_terminal_and_shows_no_type_of_a_flag(name: str) -> None:
 @pytest.mark.parametrize("name", LONG)
 def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> None:
     short = serve_eval(name, "--help").stdout
-    assert 10 <= len(_made(name).usual) <= 16
+    assert 10 <= len(_make_command(name).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
     every = serve_eval(name, "--help-all").stdout
     known = {flag for one in _options(name) if not one.hidden for flag in (*one.opts, *one.secondary_opts)}
@@ -52,7 +52,7 @@ def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> No
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
 def test_examples_are_commands_that_are_understood(name: str) -> None:
-    made = _made(name)
+    made = _make_command(name)
     assert 3 <= len(made.examples) <= 5
     for _, line in made.examples:
         words = shlex.split(line)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cli._kept import kept
+from serve_eval.cli._kept import explain_kept
 from tests.cli.command import serve_eval
 
 RECORDS = {
@@ -22,7 +22,7 @@ RECORDS = {
 def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_path: Path) -> None:
     (tmp_path / below).mkdir(parents=True)
     (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
-    told = kept(tmp_path, "this again")
+    told = explain_kept(tmp_path, "this again")
     assert told == (
         "Answers so far are kept; go on with: this again"
         if record == "an answer"

@@ -4,7 +4,7 @@ import pytest
 
 from serve_eval.cli.listing import NOT_BUILT, listing
 from serve_eval.plugins import registry
-from serve_eval.verdicts.references import load, shipped_dir
+from serve_eval.verdicts.references import find_shipped_dir, load
 
 
 def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.CaptureFixture[str]) -> None:
@@ -25,7 +25,7 @@ def test_the_list_has_every_scorer_of_cases_with_its_options(capfd: pytest.Captu
 
 @pytest.mark.parametrize("name", NOT_BUILT)
 def test_the_references_of_what_is_not_built_are_there(name: str) -> None:
-    files = list(shipped_dir().glob(f"{name}.yaml"))
+    files = list(find_shipped_dir().glob(f"{name}.yaml"))
     assert files
     assert all(load(file) is not None for file in files)
     assert name not in registry.names("serve_eval.tasks")

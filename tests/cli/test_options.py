@@ -11,7 +11,7 @@ import pytest
 from serve_eval.cli._options import command, settings_of
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.options import AskedOptions, ConnectionOptions, JudgedOptions, ProtocolOptions
-from serve_eval.plugins.setting import Setting, declared
+from serve_eval.plugins.setting import Setting, list_declared
 from tests.cli.command import serve_eval
 
 
@@ -26,7 +26,7 @@ class Fruit:
 
 
 def test_names_flags_variables_and_types_follow_from_a_field() -> None:
-    apples, pears, _ = declared(Fruit)
+    apples, pears, _ = list_declared(Fruit)
     assert (apples.flags, apples.variable, apples.key, apples.kind) == (
         ("--apples",),
         "SERVE_EVAL_APPLES",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.cli.serve import _resolve, _told
+from serve_eval.cli.serve import _describe, _resolve
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.schema import Endpoint
@@ -65,7 +65,7 @@ def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: l
         patience_s=1.0,
         endpoint=Endpoint(base_url=url),
     )
-    told = dict(line.split(":", 1) for line in _told(held, launcher, detached=True).splitlines())
+    told = dict(line.split(":", 1) for line in _describe(held, launcher, detached=True).splitlines())
     words = told["evaluate"].split()
     assert words[:2] == ["serve-eval", "run"]
     flags = {name[2:].replace("-", "_"): value for name, value in zip(words[2::2], words[3::2], strict=True)}

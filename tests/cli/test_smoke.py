@@ -35,9 +35,9 @@ def _quirks(*names: str, **more: Any) -> Quirks:
 def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> None:
     done = _smoke(_quirks())
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [one.name for one in smoke.chosen("quick")]
-    assert smoke.cost(smoke.chosen("quick")) in done.stderr
-    checks = len(smoke.chosen("quick"))
+    assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [one.name for one in smoke.choose_checks("quick")]
+    assert smoke.cost(smoke.choose_checks("quick")) in done.stderr
+    checks = len(smoke.choose_checks("quick"))
     assert re.search(rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE)
     assert "questions" in done.stdout
     assert "(the model is tested)" in done.stdout
@@ -107,7 +107,7 @@ def test_the_dry_run_sends_nothing() -> None:
     assert re.search(r"^max_tokens_0 +2 requests", done.stdout, re.MULTILINE)
     assert "nothing was sent" in done.stdout
     told = json.loads(serve_eval("smoke", "127.0.0.1:9", "--dry-run", "--json").stdout)
-    assert [one["name"] for one in told["checks"]] == [one.name for one in smoke.chosen("quick")]
+    assert [one["name"] for one in told["checks"]] == [one.name for one in smoke.choose_checks("quick")]
 
 
 def test_nobody_listening_is_said_with_what_to_do() -> None:

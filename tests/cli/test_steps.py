@@ -14,8 +14,8 @@ import pytest
 from serve_eval.evaluation.evaluate import judge_again
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs
-from serve_eval.evaluation.storage.run_folder import saved_plan
+from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs
+from serve_eval.evaluation.storage.run_folder import read_plan
 from serve_eval.schema import DataRoots
 from serve_eval.schema.prompt_hash import uniform
 from serve_eval.tasks.word_problems import task
@@ -104,7 +104,7 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
     texts, out = _texts(100), tmp_path / "out"
     with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
         assert serve_eval(*_flags(server, 100, out)).returncode == 3
-    report = judge_again(saved_plan(out), out)
+    report = judge_again(read_plan(out), out)
     (warning,) = [line for line in report.warnings if "nobody had asked for" in line]
     assert warning in _result(out)["warnings"]
 

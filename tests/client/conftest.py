@@ -29,7 +29,11 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "both.pem"
 
 
-@pytest.fixture(params=[Http1Transport, AiohttpTransport], ids=["http1", "aiohttp"])
+OURS = pytest.param(Http1Transport, id="http1")
+THEIRS = pytest.param(AiohttpTransport, id="aiohttp", marks=pytest.mark.slow)  # a quarter of all tests of the client
+
+
+@pytest.fixture(params=[OURS, THEIRS])
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every client of the test uses this transport. What aiohttp is listed to fail must fail."""
     monkeypatch.setitem(Client.__init__.__kwdefaults__, "transport", request.param)

@@ -25,5 +25,5 @@ class Heard:
 @asynccontextmanager
 async def kept(client: Client, heard: Heard | None = None) -> AsyncIterator[Client]:
     """An open client that uses connections again."""
-    async with client, client.keeping(heard or Heard()):
+    async with client, client.keep_connections(heard or Heard()):
         yield client

@@ -17,7 +17,7 @@ from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.evaluation.engine.accumulator import score_response
+from serve_eval.evaluation.results.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Endpoint, Limits, Message, Outcome, Request, Response, SamplingParams, Score, ToolCall
 from serve_eval.schema.prompt_hash import prompt_sha256
@@ -91,7 +91,7 @@ def test_the_calls_of_a_stream_are_put_together(pieces: list[Any], kept: tuple[T
         chunk = {"choices": [{"index": 0, "delta": {"tool_calls": piece}}]}
         answer.feed(f"data: {json.dumps(chunk)}\n\n".encode(), float(number))
     answer.feed(b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n', 9.0)
-    assert answer.said().tool_calls == kept
+    assert answer.finish().tool_calls == kept
     assert (answer.first_at, answer.last_at) == (0.0, float(len(pieces) - 1))
 
 

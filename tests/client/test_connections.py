@@ -15,8 +15,9 @@ from typing import TypeVar
 
 import pytest
 
+from serve_eval.client.aiohttp_transport import transport as aiohttp
 from serve_eval.client.client import Client
-from serve_eval.client.http1 import transport
+from serve_eval.client.http1 import transport as http1
 from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.server_address import ServerAddress
@@ -194,8 +195,10 @@ def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = 
     return asyncio.run(main())
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(http1, "KEEPALIVE_S", 0.1)
+    monkeypatch.setattr(aiohttp, "KEEPALIVE_S", 0.1)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for pause in (0.0, 0.0, 0.2):
@@ -212,6 +215,8 @@ def _connections(client: Client) -> set[Http1Connection]:
 
 
 def test_no_connection_outlives_its_client() -> None:
+    """Of ours alone: it looks at the connections themselves, which aiohttp keeps to itself."""
+
     async def body(client: Client, server: FaultyServer) -> Client:
         await asyncio.gather(*(client.send(REQUEST) for _ in range(20)))
         assert len(_connections(client)) == 20
@@ -267,6 +272,7 @@ def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
 @pytest.mark.parametrize(
     "headers", [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}]
 )
+@pytest.mark.usefixtures("transport")
 def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(headers: dict[str, str]) -> None:
     with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
         Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
@@ -302,6 +308,7 @@ def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.usefixtures("transport")
 def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(stream: bool) -> None:
     key = "sk-abc/def+0123456789"
     escaped = key.replace("/", "\\/").replace("+", "\\u002b")
@@ -370,6 +377,7 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
 def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path, kind: str, loop: str) -> None:
+    """Of ours alone: it looks at the connections themselves, which aiohttp keeps to itself."""
     said: list[str] = []
 
     async def main() -> None:
@@ -416,6 +424,7 @@ def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no connection within 0.3 s")
 
 
+@pytest.mark.usefixtures("transport")
 def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_it_had() -> None:
     async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
         both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
@@ -424,12 +433,16 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
 
     *first, third, fourth = _run(body)
     assert first == [(0, 0), (0, 0)]
-    assert (third[0], third[1:], fourth) == (third[0], (2,), (third[0], 3))
     assert third[0] in (1, 2)
+    assert third[1] == 2
+    # Ours takes the connection that was used last; aiohttp may take the other.
+    ours = Client.__init__.__kwdefaults__["transport"] is Http1Transport
+    assert fourth == (third[0], 3) or (not ours and fourth == (3 - third[0], 2))
 
 
 def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport, "IDLE_S", 0.05)
+    """Of ours alone: no connection of aiohttp can be checked."""
+    monkeypatch.setattr(http1, "IDLE_S", 0.05)
 
     async def body(client: Client, server: FaultyServer) -> list[int]:
         for _ in range(3):

@@ -188,6 +188,7 @@ def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: boo
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.usefixtures("transport")
 def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool) -> None:
     fault, kind, status = FAULTS[name]
     (result,), _ = _send(act.fails_then(1, fault, act.sound), _limits(stream, **_patience(fault, 0.3)))
@@ -252,12 +253,14 @@ def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("text", [None, ""])
+@pytest.mark.usefixtures("transport")
 def test_a_null_content_with_a_finish_reason_is_an_empty_answer(text: str | None, stream: bool) -> None:
     (result,), _ = _send([act.says(text, "length")], _limits(stream))
     assert isinstance(result, Response)
     assert (result.text, result.finish_reason, _seen(result)) == ("", "length", [(None, 200)])
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
     script = act.fails_then(3, act.refuses("503 Service Unavailable", "not ready"), act.sound)
     (result,), received = _send(script, _limits(False, max_attempts=4))
@@ -328,6 +331,7 @@ def test_a_server_that_refuses_connections_sees_nothing() -> None:
 # ------------------------------------------------------------------------------------------------------ time limits
 
 
+@pytest.mark.usefixtures("transport")
 def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     async def gap(headers: Callable[[], dict[str, str]]) -> float:
         def script(request: Received) -> Act:
@@ -353,6 +357,7 @@ def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     assert max(without, in_the_past) < 0.9
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() -> None:
     busy = act.refuses("429 Busy", "busy", retry_after="100000")
     (result,), received = _send([busy], _limits(False, sample_timeout_s=0.3))
@@ -378,6 +383,7 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
         (False, [b"HTTP/1.1 200 OK\r\n", b"X-Wait: yes\r\n"], None),
     ],
 )
+@pytest.mark.usefixtures("transport")
 def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
     stream: bool, sent: list[bytes], status: int | None
 ) -> None:
@@ -389,6 +395,7 @@ def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
 
 
 @pytest.mark.parametrize("stream", STREAM)
+@pytest.mark.usefixtures("transport")
 def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> None:
     (result,), received = _send([act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5))
     assert isinstance(result, Failure)
@@ -428,6 +435,7 @@ def test_what_a_failure_says_stays_short_whatever_was_sent() -> None:
 
 
 @pytest.mark.parametrize("stream", STREAM)
+@pytest.mark.usefixtures("transport")
 def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> None:
     (result,), _ = _send([act.many_events], _limits(stream))
     assert isinstance(result, Response)
@@ -526,7 +534,7 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
             results.append(await client.send(_request(number)))
             deadline = time.monotonic() + 5.0
             await asyncio.sleep(0.06 * (number == 1))
-            while number == 1 and client.kept() and time.monotonic() < deadline:  # noqa: ASYNC110
+            while number == 1 and client.list_open() and time.monotonic() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)  # until what comes too many has come
         return results
 
@@ -538,6 +546,7 @@ def test_what_comes_on_an_idle_connection_is_nobodys_answer(extra: Act, stream: 
     assert [_seen(result) for result in results] == [[(None, 200)]] * 3
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle() -> None:
     def script(request: Received) -> Act:
         return act.later(0.01, act.twice_after(0.005) if request.number % 10 == 0 else act.sound)
@@ -572,6 +581,7 @@ def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> No
     assert result.latency_s < 2.0
 
 
+@pytest.mark.usefixtures("transport")
 def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
     (result,), _ = _send([act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0))
     assert isinstance(result, Response)
@@ -580,6 +590,7 @@ def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.usefixtures("transport")
 def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str) -> None:
     async def deaf(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         cast("asyncio.ReadTransport", writer.transport).pause_reading()
@@ -599,7 +610,7 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
                 big = Request(sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2))
                 result = await client.send(big)
                 over.set()
-                await heard.wait()
+                await asyncio.wait_for(heard.wait(), 5.0)
                 return result
 
     result = pytest.importorskip(loop).run(main())
@@ -622,6 +633,7 @@ def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
     assert [result.kind for result in asyncio.run(main()) if isinstance(result, Failure)] == [GONE] * 3
 
 
+@pytest.mark.usefixtures("transport")
 def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_are_left() -> None:
     limits = _limits(True, max_attempts=1, retry_budget=0)
     (result,), _ = _send([act.loses_the_stream], limits)
@@ -635,7 +647,7 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         for number in range(50):
             assert isinstance(await client.send(_request(number)), Response)
         gc.collect()
-        return len(client.kept())
+        return len(client.list_open())
 
     assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
 
@@ -659,6 +671,7 @@ def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     assert "of the proxy" in result.message
 
 
+@pytest.mark.usefixtures("transport")
 def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
     async def body(client: Client, server: FaultyServer) -> list[Response | Failure]:
         return await _all(client, samples=5, in_flight=5)

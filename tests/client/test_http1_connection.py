@@ -115,7 +115,7 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
 
     line, reply = _with_line(feed)
     assert (reply.error, reply.whole, line.usable) == (None, True, True)
-    assert reply.stream.said().text == "seven"
+    assert reply.stream.finish().text == "seven"
 
 
 @given(

@@ -227,7 +227,7 @@ def test_the_tokens_per_step_of_speculative_decoding_are_kept(told: object, kept
     if stream:
         answer = StreamedAnswer()
         answer.feed(b"data: " + body + b"\n\ndata: [DONE]\n\n", 0.0)
-        assert answer.said().tokens_per_step == kept
+        assert answer.finish().tokens_per_step == kept
     else:
         assert wire.decode(body, JSON).tokens_per_step == kept
 

@@ -150,7 +150,7 @@ def test_which_scheme_is_right(monkeypatch: pytest.MonkeyPatch, url: str, tls: b
     async def speaks(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
-    monkeypatch.setattr(scheme, "_said", speaks)
+    monkeypatch.setattr(scheme, "_read_first_bytes", speaks)
     told = asyncio.run(scheme.other_scheme(url))
     assert told.endswith(said)
     assert bool(told) is bool(said)

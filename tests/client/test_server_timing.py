@@ -56,7 +56,7 @@ def test_the_event_is_found_however_it_is_cut(size: int) -> None:
     stream = StreamedAnswer(BehindDone())
     for i in range(0, len(whole), size):
         stream.feed(whole[i : i + size], 1.0)
-    assert stream.said().text == "7"
+    assert stream.finish().text == "7"
     assert stream.behind is not None
     assert stream.behind.timing == FOUND
     assert not stream.wanting
@@ -80,7 +80,7 @@ def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes) -> Non
     for piece in (CHUNK, DONE, *(behind[i : i + 1400] for i in range(0, len(behind), 1400))):
         if stream.wanting:
             stream.feed(piece, 1.0)
-    assert stream.said().text == "7"
+    assert stream.finish().text == "7"
     assert stream.behind is not None
     assert stream.behind.timing is None
 

@@ -21,15 +21,15 @@ from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepLedger
 from serve_eval.client.wire_format.reply import Reply
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.circuit_breaker import CircuitBreaker
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE
 from serve_eval.evaluation.storage.journal import Journal, Record, read
-from serve_eval.evaluation.storage.reply_proofs import Proofs
+from serve_eval.evaluation.storage.records.reply_proofs import Proofs
 from serve_eval.schema import (
     Dataset,
     Endpoint,
@@ -91,14 +91,14 @@ class Run:
     """What a run against a server came to."""
 
     def __init__(
-        self, tally: ScoreAccumulator, session: LoadSession, server: DoublingServer, path: Path, told: list[str]
+        self, accumulator: ScoreAccumulator, session: LoadSession, server: DoublingServer, path: Path, told: list[str]
     ) -> None:
-        self.tally, self.session, self.server, self.path, self.told = tally, session, server, path, told
+        self.accumulator, self.session, self.server, self.path, self.told = accumulator, session, server, path, told
 
     @property
     def wrong(self) -> list[str]:
         """The samples whose answer on record is that to another."""
-        prompts = {sample.id: sample.prompt for sample in self.tally.samples}
+        prompts = {sample.id: sample.prompt for sample in self.accumulator.samples}
         records = [record for record in read(self.path) if record.response is not None]
         return [r.id for r in records if r.response is not None and r.response.text != f"to {prompts[r.id]}"]
 
@@ -111,27 +111,27 @@ def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_F
         told: list[str] = []
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), chosen) as client:
             with Journal(folder / "named.jsonl") as journal:
-                tally = ScoreAccumulator(task(), samples(count))
-                replay(journal, tally)
+                accumulator = ScoreAccumulator(task(), samples(count))
+                replay(journal, accumulator)
                 session = LoadSession(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append)
-                lane = Lane("named", tally, journal, list(tally.unanswered()))
+                lane = Lane("named", accumulator, journal, list(accumulator.list_unanswered()))
                 await asyncio.wait_for(ask(session, [lane], watch=CircuitBreaker(answered=0)), 60)
-                return Run(tally, session, server, journal.path, told)
+                return Run(accumulator, session, server, journal.path, told)
 
     return asyncio.run(main())
 
 
 def check(found: Run) -> None:
     """Every sample is scored once, with its own answer."""
-    result = found.tally.result()
+    result = found.accumulator.result()
     assert found.wrong == []
     assert (result.scored, result.failed, result.value) == (result.planned, 0, 100.0)
     assert Counter(record.id for record in read(found.path) if record.response is not None).most_common(1)[0][1] == 1
-    again = ScoreAccumulator(task(), found.tally.samples)
+    again = ScoreAccumulator(task(), found.accumulator.samples)
     with Journal(found.path) as journal:
         replay(journal, again)
     assert again.result() == result
-    assert again.traffic.completion_tokens == found.tally.traffic.completion_tokens
+    assert again.traffic.completion_tokens == found.accumulator.traffic.completion_tokens
 
 
 ATTACKS = {
@@ -383,11 +383,11 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
         limits = Limits(concurrency=IN_FLIGHT)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
-                tally = ScoreAccumulator(task(), samples(300))
+                accumulator = ScoreAccumulator(task(), samples(300))
                 session = LoadSession(client, order_seed=0)
-                lane = Lane("named", tally, journal, range(300), early, alarm=alarm)
+                lane = Lane("named", accumulator, journal, range(300), early, alarm=alarm)
                 await asyncio.wait_for(ask(session, [lane]), 60)
-                assert tally.result().value == 100.0
+                assert accumulator.result().value == 100.0
                 return session
 
     session = asyncio.run(main())
@@ -485,7 +485,7 @@ def test_what_a_reply_to_a_request_for_the_models_tells(status: int, kind: str, 
         reply.take(body)
         reply.finish()
         ids = RequestIds()
-        return steps.StepChecker(StepLedger(), b"", ids, 1000)._told(reply, ids.new())
+        return steps.StepChecker(StepLedger(), b"", ids, 1000)._describe(reply, ids.new())
 
     assert asyncio.run(main()) is told
 
@@ -494,7 +494,7 @@ def test_behind_a_run_each_request_has_a_connection_of_its_own_again() -> None:
     async def main() -> int:
         server = DoublingServer(Doubling(every=10**9))
         async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
-            async with client.keeping(Heard()):
+            async with client.keep_connections(Heard()):
                 assert isinstance(await client.send(_request(0)), Response)
                 assert isinstance(await client.send(_request(1)), Response)
                 await client.settle()
@@ -575,17 +575,17 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
         limits = Limits(concurrency=8)
         async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "named.jsonl") as journal:
-                tally = ScoreAccumulator(task(), samples(1500))
+                accumulator = ScoreAccumulator(task(), samples(1500))
 
                 async def meet(position: int) -> None:
                     met[position] += 1
 
                 def told(line: str) -> None:
-                    left.append(1500 - tally.scored)
+                    left.append(1500 - accumulator.scored)
 
                 session = LoadSession(client, order_seed=0, notify=told)
-                await asyncio.wait_for(ask(session, [Lane("n", tally, journal, range(1500), meet=meet)]), 60)
-                assert (tally.scored, tally.result().value) == (1500, 100.0)
+                await asyncio.wait_for(ask(session, [Lane("n", accumulator, journal, range(1500), meet=meet)]), 60)
+                assert (accumulator.scored, accumulator.result().value) == (1500, 100.0)
                 return session, server.asked.total()
 
     session, asked = asyncio.run(main())

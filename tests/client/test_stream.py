@@ -36,7 +36,7 @@ def _said(*pieces: bytes) -> Said:
     answer = StreamedAnswer()
     for number, piece in enumerate(pieces):
         answer.feed(piece, float(number))
-    return answer.said()
+    return answer.finish()
 
 
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", " \n\n"])
@@ -64,7 +64,7 @@ def test_events_after_done_do_not_count() -> None:
     answer.feed(_bytes(_chat("7", "stop"), "[DONE]", _chat("8"), {"error": "late"}), 0.0)
     assert answer.done
     answer.feed(_bytes({"error": "later"}), 1.0)
-    assert answer.said().text == "7"
+    assert answer.finish().text == "7"
 
 
 def test_a_character_cut_in_two_by_the_socket_is_whole() -> None:

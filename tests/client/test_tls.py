@@ -92,6 +92,7 @@ def test_a_certificate_that_is_trusted_by_name_is_accepted(certificate: Path) ->
 
 
 def test_the_official_package_trusts_the_same_and_nothing_else(certificate: Path) -> None:
+    """Of no transport: the official package has connections of its own."""
     assert _send(certificate, str(certificate), _by_package) == "A"
     with pytest.raises(openai.APIConnectionError):
         _send(certificate, None, _by_package)

@@ -223,8 +223,8 @@ encode_retry_requests_total 2.0
 # TYPE ctx_retry_requests_created gauge
 ctx_retry_requests_created 1.7e+09
 """
-    assert self_description.hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
-    assert self_description.hidden_retries(b"<html>no</html>\xff") == {}
+    assert self_description.count_hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
+    assert self_description.count_hidden_retries(b"<html>no</html>\xff") == {}
 
 
 def _decoded(*choices: dict[str, object], before: bytes = b"") -> wire.Said:

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from serve_eval.datasets.passkey_short import FILLER, hidden
+from serve_eval.datasets.passkey_short import FILLER, hide_key
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])
 def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
-    found = hidden(random.Random(3), sentences=20, depth=depth)
+    found = hide_key(random.Random(3), sentences=20, depth=depth)
     before, _, after = found.prompt.partition(f"The pass key is {found.key}. Remember it. {found.key} is the pass key.")
     assert before.count(".") == round(20 * depth)
     assert after.count(".") == 20 - round(20 * depth)
@@ -20,6 +20,6 @@ def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
 
 
 def test_the_rest_is_filler() -> None:
-    found = hidden(random.Random(4), sentences=40, depth=1.0)
+    found = hide_key(random.Random(4), sentences=40, depth=1.0)
     assert found.prompt.startswith(FILLER)
     assert sum(found.prompt.count(sentence) for sentence in FILLER) == 40

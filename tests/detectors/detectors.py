@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from serve_eval.evaluation.attribution.latency import told as told_of_slow
-from serve_eval.evaluation.engine.degradation import told
+from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
+from serve_eval.evaluation.results.degradation import describe
 from serve_eval.evaluation.storage.file_names import REPORT_FILE
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Attribution, ComparedTask, Outcome, TaskReport
 from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.diagnose.story import diagnose
@@ -68,7 +68,7 @@ def _compared(task: ComparedTask) -> Iterator[Finding]:
 
 def _of_run(task: TaskReport, trial: Trial) -> Iterator[Finding]:
     for one in task.degradations:
-        yield Finding(ALARM, one.measure, told(one))
+        yield Finding(ALARM, one.measure, describe(one))
     if task.attribution is not None:
         yield from _attributed(task.attribution, ATTRIBUTION, trial)
     result = task.result

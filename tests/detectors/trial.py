@@ -15,7 +15,7 @@ from launchers.simulated import probability
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Comparison, Degradation, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute
 from serve_eval.workflows.attribute.attributed import Attributed
@@ -96,7 +96,7 @@ def tried(
 async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
     """As serve-eval attribute RUN --worker ... does it."""
     given = [attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()]
-    asking = await attribute.prepared(run, asked, given=given, samples=samples, environ={})
+    asking = await attribute.prepare_asking(run, asked, given=given, samples=samples, environ={})
     return await attribute.attribute(run, asking, environ={})
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.early_stop import EarlyStopping
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.schema import (
@@ -67,11 +67,11 @@ def _prefix(
     n: int, test: EarlyClassic, *, metric: Metric = ACCURACY, **more: Any
 ) -> tuple[EarlyStopping, ScoreAccumulator]:
     samples = [Sample(id=str(i), prompt=f"p{i}", target="") for i in range(n)]
-    tally = ScoreAccumulator(_task(metric), samples)
+    accumulator = ScoreAccumulator(_task(metric), samples)
     order = list(range(n))
     random.Random(0).shuffle(order)
     options = {"seed": 0, "higher_is_better": True, "before": None, **more}
-    return EarlyStopping(tally, lambda: test, order, **options), tally
+    return EarlyStopping(accumulator, lambda: test, order, **options), accumulator
 
 
 def _answer(value: float) -> Response:
@@ -79,12 +79,12 @@ def _answer(value: float) -> Response:
 
 
 def test_only_the_contiguous_prefix_is_looked_at() -> None:
-    prefix, tally = _prefix(100, EarlyClassic.mean_only(100, 0.5))
+    prefix, accumulator = _prefix(100, EarlyClassic.mean_only(100, 0.5))
     for i in prefix.order[1:]:
-        tally.add(i, _answer(1.0))
+        accumulator.add(i, _answer(1.0))
         assert not prefix.look()
     assert prefix.looked_at == 0
-    tally.add(prefix.order[0], _answer(1.0))
+    accumulator.add(prefix.order[0], _answer(1.0))
     assert prefix.look()
     assert prefix.decision is Decision.PASS
     assert prefix.looked_at < 100
@@ -95,15 +95,15 @@ def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wr
     rng = random.Random(3)
     slow = {i for i in range(2000) if rng.random() < 0.3}
     naive = EarlyClassic.mean_only(2000, 0.9)
-    prefix, tally = _prefix(2000, EarlyClassic.mean_only(2000, 0.9))
+    prefix, accumulator = _prefix(2000, EarlyClassic.mean_only(2000, 0.9))
     for i in (i for i in range(2000) if i not in slow):
-        tally.add(i, _answer(1.0))
+        accumulator.add(i, _answer(1.0))
         naive.update((1.0,))
         assert not prefix.look()
     assert naive.decision is Decision.PASS
     assert prefix.looked_at < 20
     for i in sorted(slow):
-        tally.add(i, _answer(0.0))
+        accumulator.add(i, _answer(0.0))
         prefix.look()
     assert prefix.decision is Decision.FAIL
 
@@ -111,32 +111,32 @@ def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wr
 @pytest.mark.parametrize(("value", "decision"), [(1.0, Decision.FAIL), (0.0, Decision.PASS)])
 def test_lower_may_be_better(value: float, decision: Decision) -> None:
     test = EarlyClassic.mean_only(500, -0.5, lo=-1.0, hi=0.0)
-    prefix, tally = _prefix(500, test, metric=Metric(higher_is_better=False), higher_is_better=False)
+    prefix, accumulator = _prefix(500, test, metric=Metric(higher_is_better=False), higher_is_better=False)
     for i in prefix.order:
-        tally.add(i, _answer(value))
+        accumulator.add(i, _answer(value))
         prefix.look()
     assert prefix.decision is decision
 
 
 def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -> None:
     before = array("d", [1.0] * 1000)
-    prefix, tally = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
-    sound, _ = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
+    prefix, accumulator = _prefix(1000, EarlyClassic.for_pairs(1000, 0.05), before=before)
+    sound, _ = _prefix(1000, EarlyClassic.for_pairs(1000, 0.05), before=before)
     for number, i in enumerate(prefix.order):
-        tally.add(i, LOST if number == 20 else _answer(1.0))
+        accumulator.add(i, LOST if number == 20 else _answer(1.0))
         if prefix.look():
             break
     assert prefix.decision is Decision.PASS
     told = prefix.result()
     assert (told.missing, told.estimate, told.stopped) == (1, 100.0, True)
     assert told.saved == 1000 - told.looked_at
-    sound_tally = sound._tally
+    sound_tally = sound._accumulator
     while not sound.look():
         sound_tally.add(sound.order[sound.looked_at], _answer(1.0))
     assert sound.looked_at < told.looked_at
-    often, tally = _prefix(1000, EarlyClassic.paired(1000, 0.05), before=before)
+    often, accumulator = _prefix(1000, EarlyClassic.for_pairs(1000, 0.05), before=before)
     for number, i in enumerate(often.order):
-        tally.add(i, LOST if number % 10 == 5 else _answer(1.0))
+        accumulator.add(i, LOST if number % 10 == 5 else _answer(1.0))
         often.look()
     assert (often.decision, often.looked_at) == (None, 1000)
     assert not often.result().stopped
@@ -151,10 +151,10 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
     before = array("d", (float(rng.random() < 0.8) for _ in range(n)))
     for _ in range(asked):
         missing = set(rng.sample(range(n), lost))
-        prefix, tally = _prefix(n, EarlyClassic.paired(n, 0.1), before=before)
+        prefix, accumulator = _prefix(n, EarlyClassic.for_pairs(n, 0.1), before=before)
         prefix.order[:] = rng.sample(range(n), n)
         for i in prefix.order:
-            tally.add(i, LOST if i in missing else _answer(before[i]))
+            accumulator.add(i, LOST if i in missing else _answer(before[i]))
         decided += prefix.look()
     assert decided <= acceptance_region(asked, 0.01)[1]
 
@@ -163,10 +163,10 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
     """The answers leave the whole run undecided, at 46 to 54 points: taken at either end alone they decide it."""
     rng, runs, decided = random.Random(5), 60, 0
     for _ in range(runs):
-        prefix, tally = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=0.05, max_missing=0.1))
+        prefix, accumulator = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=0.05, max_missing=0.1))
         prefix.order[:] = rng.sample(range(1000), 1000)
         for i in range(1000):
-            tally.add(i, LOST if i < 80 else _answer(float(i < 540)))
+            accumulator.add(i, LOST if i < 80 else _answer(float(i < 540)))
         decided += prefix.look()
     assert decided <= acceptance_region(runs, 0.05)[1]
 
@@ -177,21 +177,21 @@ def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> Non
     rng, n, runs, passed = random.Random(3), 198, 200, 0
     before = array("d", (float(rng.random() < 0.9) for _ in range(n)))
     for _ in range(runs):
-        prefix, tally = _prefix(n, EarlyClassic.paired(n, 0.0827), before=before)
+        prefix, accumulator = _prefix(n, EarlyClassic.for_pairs(n, 0.0827), before=before)
         prefix.order[:] = rng.sample(range(n), n)
         for place, i in enumerate(prefix.order):
-            tally.add(i, _answer(0.0 if place >= 120 and rng.random() < 0.3 else before[i]))
+            accumulator.add(i, _answer(0.0 if place >= 120 and rng.random() < 0.3 else before[i]))
         prefix.look()
-        value = sum(score for i in range(n) if (score := tally.score(i)) is not None)
+        value = sum(score for i in range(n) if (score := accumulator.score(i)) is not None)
         passed += prefix.decision is Decision.PASS and value < sum(before) - 0.0827 * n
     assert passed <= acceptance_region(runs, 0.01)[1]
     assert prefix.result().held > 0
 
 
 def test_answers_that_stop_coming_hold_a_decision_up() -> None:
-    prefix, tally = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=1e-12))
+    prefix, accumulator = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=1e-12))
     for place, i in enumerate(prefix.order[:128]):
-        tally.add(i, LOST if place >= 120 else _answer(1.0))
+        accumulator.add(i, LOST if place >= 120 else _answer(1.0))
     prefix.look()
     assert prefix.looked_at == 128
     assert prefix._hold.holds()
@@ -246,15 +246,15 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert task.result.planned == task.result.scored + task.result.failed + task.result.spared
     assert (task.verdict.evaluated, task.verdict.bounds, task.verdict.paired) == (None, None, None)
     assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
-    assert told.order_seed == order_seed.kept(tmp_path / "out", early).early_stop == report.loads[-1].order_seed
-    by_pairs = replace(run_folder.saved_plan(tmp_path / "out"), early_stop=None, verdict=Spec(name="paired"))
+    assert told.order_seed == order_seed.read_seeds(tmp_path / "out", early).early_stop == report.loads[-1].order_seed
+    by_pairs = replace(run_folder.read_plan(tmp_path / "out"), early_stop=None, verdict=Spec(name="paired"))
     assert judge_again(by_pairs, tmp_path / "out").tasks[0].verdict.outcome in (VerdictOutcome.INCONCLUSIVE, outcome)
 
     # The same command again asks nothing, and judging again finds the same.
     again = _run(early, tmp_path / "out", run=1, damage=damage)
     assert len(read_sessions(tmp_path / "out")) == 1
     assert again.tasks[0].verdict == task.verdict
-    assert judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == task.verdict
+    assert judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == task.verdict
 
     with pytest.raises(RunFolderError, match="have no answer"):
         register([tmp_path / "out"], tmp_path / "other", reason="try")
@@ -263,8 +263,8 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     whole = _run(judged, tmp_path / "out", run=1, damage=damage)
     assert whole.tasks[0].verdict.outcome is outcome
     assert (whole.tasks[0].result.scored, whole.tasks[0].verdict.early) == (1319, None)
-    assert run_folder.saved_plan(tmp_path / "out").early_stop is None
-    kept = judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out")
+    assert run_folder.read_plan(tmp_path / "out").early_stop is None
+    kept = judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out")
     assert kept.tasks[0].verdict == whole.tasks[0].verdict
 
 

@@ -44,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
 
     async def story() -> None:
         context = LaunchContext(model=None, log_dir=folder / "logs")
-        async with embedded.launch(context, also={DAMAGED: "int3"}) as endpoint:
+        async with embedded.launch(context, embedded.EmbeddedOptions(also={DAMAGED: "int3"})) as endpoint:
             for name, options, limits in WAYS:
                 task = Spec(name="word_problems", options=options)
                 report = await evaluate(_plan(endpoint, SOUND, (task,), **limits), folder / name, environ={})

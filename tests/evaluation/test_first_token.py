@@ -14,7 +14,7 @@ from launchers._simulated.simulator import SimulatorConfig, serve
 from serve_eval.client.client import Client
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.capabilities import prompt_logprobs
-from serve_eval.evaluation.first_token import remarks, settled, told_by
+from serve_eval.evaluation.first_token import ask_prefix, remarks, settle_prefixes
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins import extensions
 from serve_eval.protocol import special_tokens
@@ -31,7 +31,7 @@ def _told(**server: Any) -> str | bool:
             Client(Endpoint(base_url=url, model="simulated"), Limits()) as client,
         ):
             assert (await prompt_logprobs(client))[0].works
-            return await told_by(client, None, {})
+            return await ask_prefix(client, None, {})
 
     return asyncio.run(asked())
 
@@ -56,10 +56,13 @@ def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_
 
 
 def test_our_launchers_know_it_before_they_start() -> None:
-    assert embedded.beginning() == "<|end|>"
-    assert simulated.beginning(begins_with="<s>") is None
-    assert simulated.beginning(begins_with="<s>", tells_beginning="vllm") == "<s>"
-    assert simulated.beginning(begins_with="<s>", tells_beginning="vllm", puts_beginning=True) is True
+    assert embedded.beginning(embedded.EmbeddedOptions()) == "<|end|>"
+    assert simulated.beginning(simulated.SimulatedOptions(begins_with="<s>")) is None
+    assert simulated.beginning(simulated.SimulatedOptions(begins_with="<s>", tells_beginning="vllm")) == "<s>"
+    assert (
+        simulated.beginning(simulated.SimulatedOptions(begins_with="<s>", tells_beginning="vllm", puts_beginning=True))
+        is True
+    )
 
 
 JUDGED = '''"""Judges how likely two choices are."""
@@ -96,7 +99,7 @@ def test_a_plan_has_it_before_its_endpoint_starts(tmp_path: Path, monkeypatch: p
         plan = Plan(
             model="m", launcher=Spec(name="simulated", options=launcher), tasks=(Spec(name="judged", options=options),)
         )
-        return asyncio.run(settled(plan, tmp_path / "out", {})).tasks[0].options.get("prefix")
+        return asyncio.run(settle_prefixes(plan, tmp_path / "out", {})).tasks[0].options.get("prefix")
 
     tells, puts = {**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}
     assert prefix_of(tells) == "<s>"

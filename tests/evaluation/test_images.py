@@ -10,7 +10,7 @@ from launchers._simulated.words import IMAGE_TOKENS
 from serve_eval.cli._dry_run import _readable
 from serve_eval.client.client import Client
 from serve_eval.client.wire_format import wire
-from serve_eval.evaluation.engine.order import arranged
+from serve_eval.evaluation.engine.order import arrange
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import (
     Endpoint,
@@ -62,7 +62,7 @@ def test_another_image_is_another_prompt() -> None:
     assert prompt_sha256(PROMPT) != prompt_sha256(other)
     samples = [Sample(id="1", prompt=prompt, target="") for prompt in (PROMPT, other)]
     assert sample_key(samples[0]) != sample_key(samples[1])
-    assert sorted(arranged(samples, [0, 1], "prefix", "")) == [0, 1]
+    assert sorted(arrange(samples, [0, 1], "prefix", "")) == [0, 1]
 
 
 def test_a_dry_run_shows_no_more_of_an_image_than_its_kind_and_size() -> None:

@@ -23,7 +23,7 @@ def _can_hold_text(hint: typing.Any) -> bool:
     return hint in TEXTS or typing.get_origin(hint) in TEXTS or any(map(_can_hold_text, inner))
 
 
-@pytest.mark.parametrize("launcher", registry.shipped("launchers"))
+@pytest.mark.parametrize("launcher", registry.list_shipped("launchers"))
 def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
     options = set(registry.options_of(registry.load("launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
@@ -39,7 +39,7 @@ def test_every_field_of_a_plan_is_classified() -> None:
     assert not [name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)]
 
 
-@pytest.mark.parametrize("task", registry.shipped("serve_eval.tasks"))
+@pytest.mark.parametrize("task", registry.list_shipped("serve_eval.tasks"))
 def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) -> None:
     make = registry.function("serve_eval.tasks", task)
     hints = typing.get_type_hints(make)
@@ -58,7 +58,7 @@ def test_every_choice_that_can_hold_a_text_is_classified() -> None:
 def test_options_of_launchers_and_tasks_that_are_not_ours_ask() -> None:
     task = Spec(name="towns", options={"where": "x", "max_tokens": 3})
     plan = Plan(model="m", launcher=Spec(name="theirs", options={"port": 1}), tasks=(task,))
-    assert [(one.field, one.value) for one in reach.reached(plan)] == [
+    assert [(one.field, one.value) for one in reach.list_reached(plan)] == [
         ("launcher", "theirs"),
         ("launcher.port", 1),
         ("towns.where", "x"),

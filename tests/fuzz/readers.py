@@ -27,7 +27,7 @@ def _said(pieces: list[bytes]) -> wire.Said | None:
     with suppress(wire.InvalidResponse):
         for piece in pieces:
             answer.feed(piece, 0.0)
-        return answer.said()
+        return answer.finish()
     return None
 
 

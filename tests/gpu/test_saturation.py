@@ -139,13 +139,15 @@ def _measured(
         return found
 
     async def story() -> dict[str, tuple[float, list[float]]]:
-        context = LaunchContext(model=str(model), log_dir=folder / "logs", told=print)
+        context = LaunchContext(model=str(model), log_dir=folder / "logs", notify=print)
         async with transformers_serve.launch(
             context,
-            command=[str(PEERS / "bin/transformers")],
-            continuous_batching=True,
-            env={"HF_HUB_OFFLINE": "1"},
-            **options,
+            transformers_serve.TransformersOptions(
+                command=[str(PEERS / "bin/transformers")],
+                continuous_batching=True,
+                env={"HF_HUB_OFFLINE": "1"},
+                **options,
+            ),
         ) as endpoint:
             return await measured(endpoint)
 

@@ -44,14 +44,14 @@ def _ours(folder: str, names: list[str]) -> dict[str, Any]:
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Spec
-    from serve_eval.tasks.lm_eval import loaded_of
+    from serve_eval.tasks.lm_eval import load_parts
 
     extensions.include((folder,))
     random.seed(99)
     before, told = random.getstate(), {}
     for name in names:
         build_task(Spec(name=f"lm_eval:{name}")).load(DataRoots(), 1)
-        told[name] = [[one.args[0] for one in made] for made in loaded_of(name, {})[0].instances.values()]
+        told[name] = [[one.args[0] for one in made] for made in load_parts(name, {})[0].instances.values()]
     assert random.getstate() == before, "the generator of the process was not given back"
     return told
 

@@ -8,13 +8,11 @@ import sys
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.harness import library
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Spec
 
 
 def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    library.config.cache_clear()
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     with pytest.raises(PlanError, match=r"lm-eval is not installed") as caught:
         build_task(Spec(name="lm_eval:gsm8k"))

@@ -13,7 +13,7 @@ import pytest
 from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.plugins import extensions
-from serve_eval.plugins.scope import opened
+from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import Plan, Spec
 from tests.cli.command import in_a_process
 from tests.harness.made_tasks import write
@@ -63,9 +63,7 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
     assert 100.0 * sum(values) / 8 == result["value"]
 
 
-def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(tmp_path: Path) -> None:
     folder = write(tmp_path / "tasks")
     code = (folder / "lm_eval/alarm.py").read_text()
     extensions.include([str(folder)])
@@ -77,18 +75,13 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
     assert signal.getsignal(signal.SIGALRM) is before
     (folder / "lm_eval/alarm.py").write_text(code.replace("print(", "import no_such_package\n    print("))
     with pytest.raises(ServeEvalError, match=r"cannot score an answer: ModuleNotFoundError: .*no_such_package"):
-        _prepare_again(plan, monkeypatch)
+        _prepare_again(plan)
 
 
-def _prepare_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def _prepare_again(plan: Plan) -> None:
     """As in a process of its own, which has none of the earlier code."""
-    from serve_eval.harness import library
-    from serve_eval.tasks._lm_eval import documents
-
-    monkeypatch.setattr(documents, "_loaded", {})
-    monkeypatch.setattr(extensions, "_digests_of_files", {})
-    opened().loaded.clear()
-    library.config.cache_clear()
+    open_scope().loaded.clear()
+    open_scope().kept.clear()
     asyncio.run(asyncio.to_thread(prepare, plan))
 
 

@@ -128,7 +128,7 @@ def test_a_text_is_judged_behind_what_begins_texts(
     if warnings:
         assert "the first token of each text is left out" in warnings[0]
     # The endpoint is gone now: what it told stands in the plan.
-    assert run_folder.saved_plan(tmp_path / "out").tasks[0].options["prefix"] == prefix
+    assert run_folder.read_plan(tmp_path / "out").tasks[0].options["prefix"] == prefix
     again, warned = _run(plan, tmp_path / "out")
     assert (again.result.value, again.fingerprint, warned) == (task.result.value, task.fingerprint, warnings)
     [told] = rescore(tmp_path / "out", ["lm_eval:made_texts.metric=byte_perplexity"], include_path=[str(folder)])

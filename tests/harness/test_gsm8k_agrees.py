@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.harness.measures import measured
+from serve_eval.harness.measures import measure_document
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Response, Spec
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT
-from serve_eval.tasks.lm_eval import loaded_of
+from serve_eval.tasks.lm_eval import load_parts
 from tests.conftest import ROOT
 
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
@@ -54,7 +54,7 @@ def test_both_say_the_same_of_every_answer(data_root: Path) -> None:
     theirs, ours = build_task(Spec(name="lm_eval:gsm8k", options=OPTIONS)), build_task(Spec(name="gsm8k"))
     documents, own = theirs.load(roots, 1), ours.load(roots, 1319)
     assert len(documents.samples) == len(own.samples)
-    here, _ = loaded_of("gsm8k", OPTIONS)
+    here, _ = load_parts("gsm8k", OPTIONS)
     golds = [sample.target.rpartition("#### ")[2] for sample in documents.samples]
     answers = _recorded(SHARED / "recorded") if real else _made_up(golds)
     assert len(answers) >= (3900 if real else 400)
@@ -63,7 +63,7 @@ def test_both_say_the_same_of_every_answer(data_root: Path) -> None:
         sample, document = by_id[f"test-{number}"], documents.samples[number]
         assert document.target == sample.target
         parts = ours.score(sample, Response(text=text, finish_reason="stop")).parts
-        items, _ = measured(here, document.id, [text])
+        items, _ = measure_document(here, document.id, [text])
         for name in (STRICT, FLEXIBLE):
             assert parts[name] == items["exact_match", name], (number, name, text)
             right += bool(parts[name])

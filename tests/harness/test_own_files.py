@@ -15,8 +15,11 @@ import pytest
 from serve_eval.errors import PlanError, ServeEvalError
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.harness.measures import Documents
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import scope
 from serve_eval.schema import Plan, Spec, VerdictOutcome
+from serve_eval.tasks._lm_eval.documents import load_parts
 from serve_eval.workflows.export import export
 from serve_eval.workflows.references.register import register
 
@@ -51,11 +54,6 @@ def needs_data(doc, results):
 def leaves(doc, results):
     raise SystemExit(3)
 """
-
-
-@pytest.fixture(autouse=True)
-def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extensions, "_digests_of_files", {})
 
 
 def _write(root: Path, name: str, text: str) -> Path:
@@ -159,15 +157,56 @@ def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -
         prepare(_plan("twice", *folders))
 
 
-def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path) -> None:
     folder = _write(tmp_path / "d", "noted", ASKS)
     report = _run(_plan("noted", folder), tmp_path / "out")
     [line] = [text for text in report.warnings if "lm_eval" in text]
     assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
     (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
-    monkeypatch.setattr(extensions, "_digests_of_files", {})
     again = _run(_plan("noted", folder), tmp_path / "out")
     assert any("lm_eval:noted" in text and "answers were had when it was" in text for text in again.warnings)
+
+
+def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
+    folder = _write(tmp_path, "shared", ASKS)
+
+    def load() -> list[Documents]:
+        plan, found = _plan("shared", folder), []
+        for _ in range(2):
+            prepare(plan)
+            found.append(load_parts("shared", {})[0])
+        return found
+
+    runs = []
+    for _ in range(2):
+        with scope():
+            runs.append(load())
+    for first, second in runs:
+        assert first is second, "loading takes seconds, and is done once in a run"
+    assert runs[0][0] is not runs[1][0]
+    assert runs[0][0].items is not runs[1][0].items
+    extensions.include([str(folder)])
+    with pytest.raises(KeyError):
+        load_parts("shared", {})
+
+
+def test_a_later_run_reads_the_file_of_a_task_again(tmp_path: Path) -> None:
+    folder = _write(tmp_path, "edited", ASKS)
+    [file] = (folder / "lm_eval").glob("*.yaml")
+
+    def read() -> tuple[set[str], object]:
+        with scope():
+            [p] = prepare(_plan("edited", folder))
+            return {str(sample.prompt) for sample in p.dataset.samples}, p.fingerprint["config"]
+
+    prompts, before = read()
+    assert prompts == {f"Q{i}?" for i in range(4)}
+    file.write_text(file.read_text().replace("{{q}}", "Again: {{q}}"))
+    prompts, after = read()
+    assert prompts == {f"Again: Q{i}?" for i in range(4)}
+    assert after != before
+    file.rename(file.with_name("moved.yaml"))
+    assert read() == (prompts, after)
 
 
 def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:

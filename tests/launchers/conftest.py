@@ -41,7 +41,7 @@ def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def context(tmp_path: Path, said: list[str], own_machine: None) -> LaunchContext:
     """A launch with its logs in the test's folder."""
-    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
+    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
 
 @dataclass

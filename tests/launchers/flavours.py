@@ -90,12 +90,12 @@ def _around(flavour: Flavour, folder: Path) -> Iterator[None]:
 
 def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]]:
     said: list[str] = []
-    context = LaunchContext(model="org/model", log_dir=log_dir, told=said.append)
+    context = LaunchContext(model="org/model", log_dir=log_dir, notify=said.append)
     times = {"ready_timeout_s": 20.0, "answer_timeout_s": 4.0}
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
-        async with trtllm_disaggregated.launch(context, **given) as endpoint:
+        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell()), said

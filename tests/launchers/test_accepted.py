@@ -21,7 +21,7 @@ from launchers._trtllm import containers, version
 from launchers._trtllm.command_line import Server
 from launchers._trtllm.containers import Container
 from launchers._trtllm.deployments import Aggregated, Deployment, Disaggregated, ServerSide
-from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.flavour import FLAG, adapt
 from launchers._trtllm.parts import list_parts
 from launchers._trtllm.servers import build_servers
 from serve_eval.errors import PlanError
@@ -113,11 +113,11 @@ def started(
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
         parts = list_parts(deployment, context)
-        placed = places.placed(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
+        placed = places.place_parts(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
         servers = build_servers(deployment, context, placed, ready_timeout_s=60.0)
     except PlanError:
         return []
-    return servers if container is None else [containers.wrapped(server, container, "x") for server in servers]
+    return servers if container is None else [containers.wrap(server, container, "x") for server in servers]
 
 
 @cache
@@ -158,9 +158,9 @@ def check(deployment: Deployment, container: Container | None, host: str, port: 
         for flavour in ALL:
             flags = known(servers, flavour)
             try:
-                found = adapted(servers, flags, KEY)
+                found = adapt(servers, flags, KEY)
             except PlanError:
-                assert refused(version.fitted(servers, flags), flavour)
+                assert refused(version.fit_servers(servers, flags), flavour)
                 continue
             write(found)
             for server in found:
@@ -213,7 +213,7 @@ def test_disaggregated(deployment: Disaggregated, container: Container | None, h
     ],
 )
 def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.adapted", lambda servers, known, key: version.fitted(servers, known))
+    monkeypatch.setattr(f"{__name__}.adapt", lambda servers, known, key: version.fit_servers(servers, known))
     with pytest.raises((click.ClickException, ValueError), match=message):
         check(deployment, None, "127.0.0.1", None)
 
@@ -243,7 +243,7 @@ def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, 
     ]
     for plan in plans:
         servers = started(plan, None, tmp_path, "127.0.0.1", None)
-        for server in adapted(servers, known(servers, flavour)):
+        for server in adapt(servers, known(servers, flavour)):
             used = {word for word in server.options if word.startswith("-")}
             assert used <= seen
             assert server.probe[-1] in seen

@@ -46,7 +46,7 @@ def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
         out = tmp_path / "run"
         async with launch(plan, prepare(plan), tmp_path) as endpoint:
             report = await evaluate(plan, out, environ={}, launching=lambda *_: nullcontext(endpoint))
-            asking = await attribute.prepared(out, plan, samples=20, environ={})
+            asking = await attribute.prepare_asking(out, plan, samples=20, environ={})
             servers = endpoint.info.servers
             assert isinstance(servers, dict)
             return report, await attribute.attribute(out, asking, environ={}), servers["generation_2"]

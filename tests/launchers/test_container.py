@@ -33,7 +33,7 @@ def checked(**options: Any) -> dict[str, Any]:
 
 
 def line(**options: Any) -> list[str]:
-    return container.commands(CONTEXT, **checked(**options))[0]
+    return container.commands(CONTEXT, container.ContainerOptions(**checked(**options)))[0]
 
 
 # --------------------------------------------------------------------------------------------------------- pure
@@ -98,7 +98,7 @@ def test_what_tells_of_the_flags_is_the_same_in_every_launch() -> None:
             place=Place(host="127.0.0.1", port=1, gpus=(gpu,)),
             files={Path(folder) / "c.yaml": ""},
         )
-        wrapped = containers.wrapped(server, Container(image="image:1"), "launch")
+        wrapped = containers.wrap(server, Container(image="image:1"), "launch")
         assert wrapped.options == server.options
         assert wrapped.at_end == ("docker", "rm", "-f", f"serve-eval-launch-{name}")
         return wrapped.probe
@@ -139,7 +139,9 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
-        async with container.launch(context, **checked(ready_timeout_s=30.0, **options)) as endpoint:
+        async with container.launch(
+            context, container.ContainerOptions(**checked(ready_timeout_s=30.0, **options))
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())

@@ -182,7 +182,10 @@ def test_a_log_ends_nothing_once_its_server_is_ready(context: LaunchContext, sta
     standin()
 
     async def body() -> None:
-        async with trtllm.launch(context) as endpoint, httpx.AsyncClient(trust_env=False) as client:
+        async with (
+            trtllm.launch(context, trtllm.TrtllmOptions()) as endpoint,
+            httpx.AsyncClient(trust_env=False) as client,
+        ):
             with (context.log_dir / "trtllm.log").open("a") as log:
                 log.write(f"{MEMORY.words}\n")
             await asyncio.sleep(1.0)

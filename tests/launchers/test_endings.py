@@ -74,7 +74,7 @@ def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> No
                 assert probe.connect_ex(("127.0.0.1", port)), f"somebody listens at {port}"
     assert [path.name for path in temporary.iterdir()] == []
     names = [file.stem for file in locks.glob("*")] if locks.exists() else []
-    with lock_files.locked(names):
+    with lock_files.lock_names(names):
         pass
 
 
@@ -153,7 +153,7 @@ def test_twenty_starts_and_stops_leak_nothing(
     standin()
 
     async def once() -> None:
-        async with trtllm_disaggregated.launch(context):
+        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions()):
             assert len(marked(mark)) >= 6  # three servers, each with its supervisor
 
     def state() -> tuple[int, list[int], list[str]]:
@@ -170,7 +170,7 @@ def test_twenty_starts_and_stops_leak_nothing(
     check_nothing_left(mark, context.log_dir.parent, temporary, tmp_path / "locks")
     with (
         pytest.raises(LaunchError, match="is used by another launch"),
-        lock_files.locked(["GPU-0"]),
-        lock_files.locked(["GPU-0"]),
+        lock_files.lock_names(["GPU-0"]),
+        lock_files.lock_names(["GPU-0"]),
     ):
         pass

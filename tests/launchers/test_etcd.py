@@ -67,7 +67,7 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
-        async with trtllm_disaggregated.launch(context, **given) as endpoint:
+        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())

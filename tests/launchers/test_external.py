@@ -16,7 +16,9 @@ CONTEXT = LaunchContext(model="a/b", log_dir=Path("logs"))
 
 
 async def launched(base_url: str, ready_timeout_s: float = 0.0) -> Endpoint:
-    async with external.launch(CONTEXT, base_url=base_url, ready_timeout_s=ready_timeout_s) as endpoint:
+    async with external.launch(
+        CONTEXT, external.ExternalOptions(base_url=base_url, ready_timeout_s=ready_timeout_s)
+    ) as endpoint:
         return endpoint
 
 
@@ -28,7 +30,7 @@ def free_port() -> int:
 
 
 def test_nothing_is_started() -> None:
-    assert external.commands(CONTEXT, base_url="host:8000") == []
+    assert external.commands(CONTEXT, external.ExternalOptions(base_url="host:8000")) == []
 
 
 def test_the_address_is_yielded_as_given_without_a_look_at_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from launchers._trtllm import known_flags
 from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.flavour import adapted_to_machine
+from launchers._trtllm.flavour import adapt_to_machine
 from serve_eval.errors import PlanError
 
 SCRIPT = """#!/bin/sh
@@ -42,7 +42,7 @@ def server(*words: str, options: tuple[str, ...] = ("M", "--port", "1"), **more:
 
 
 def adapt(*servers: Server) -> list[tuple[str, ...]]:
-    return [one.argv for one in asyncio.run(adapted_to_machine(servers))]
+    return [one.argv for one in asyncio.run(adapt_to_machine(servers))]
 
 
 def asked(tmp_path: Path) -> list[str]:
@@ -116,8 +116,8 @@ def test_how_long_it_holds(
     known_flags.remember(key, frozenset({"--port"}))
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + age_s)
-    assert known_flags.remembered(key) == (frozenset({"--port"}) if holds else None)
-    assert known_flags.remembered([*key, "more"]) is None
+    assert known_flags.read_remembered(key) == (frozenset({"--port"}) if holds else None)
+    assert known_flags.read_remembered([*key, "more"]) is None
 
 
 def test_without_a_folder_to_write_it_is_asked_every_time(
@@ -134,7 +134,7 @@ def test_without_a_variable_it_is_in_the_home_folder(tmp_path: Path, monkeypatch
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
         known_flags.remember(["image", "i", value], frozenset({"--port"}))
-        assert known_flags.remembered(["image", "i", value]) == frozenset({"--port"})
+        assert known_flags.read_remembered(["image", "i", value]) == frozenset({"--port"})
     assert len(list((tmp_path / ".cache/serve-eval/flags").iterdir())) == 2
 
 

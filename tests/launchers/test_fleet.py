@@ -34,7 +34,7 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
     python = (sys.executable, "-c", AWAY, str(note))
     server = Server(name="one", argv=python, probe=python, place=Place(host="127.0.0.1", port=0), here=False)
     with suppress(LaunchError):
-        async with fleet.fleet([server], log_dir=folder / "logs", told=told.append, stop_timeout_s=2.0) as running:
+        async with fleet.fleet([server], log_dir=folder / "logs", notify=told.append, stop_timeout_s=2.0) as running:
             deadline = time.monotonic() + 30
             while not note.exists():
                 assert time.monotonic() < deadline, "the server did not start"
@@ -56,7 +56,7 @@ def test_a_process_that_left_the_group_of_its_server_is_killed(tmp_path: Path, k
 
 def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = int(Path("/proc/sys/kernel/pid_max").read_text()) + 1  # a number that no process has
-    monkeypatch.setattr(fleet, "_marked", lambda mark: [nobody])
+    monkeypatch.setattr(fleet, "_find_marked", lambda mark: [nobody])
     monkeypatch.setattr(fleet, "LEFT_S", 0.0)
     told: list[str] = []
     asyncio.run(fleet._check_gone("a mark", told.append))
@@ -64,8 +64,8 @@ def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_processes_are_known_by_the_whole_mark() -> None:
-    assert fleet._marked("nobody has this mark") == []
-    assert os.getpid() not in fleet._marked("")
+    assert fleet._find_marked("nobody has this mark") == []
+    assert os.getpid() not in fleet._find_marked("")
 
 
 def test_servers_that_find_a_port_themselves_lock_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +77,8 @@ def test_servers_that_find_a_port_themselves_lock_none(tmp_path: Path, monkeypat
 
     async def both() -> int:
         async with (
-            fleet.fleet([one], log_dir=tmp_path / "a", told=str, stop_timeout_s=2.0) as first,
-            fleet.fleet([one], log_dir=tmp_path / "b", told=str, stop_timeout_s=2.0) as second,
+            fleet.fleet([one], log_dir=tmp_path / "a", notify=str, stop_timeout_s=2.0) as first,
+            fleet.fleet([one], log_dir=tmp_path / "b", notify=str, stop_timeout_s=2.0) as second,
         ):
             return len(first) + len(second)
 

@@ -82,9 +82,14 @@ def test_free_ports_of_ipv6_are_free_there() -> None:
 @pytest.mark.parametrize("host", ["[::1]", "http://node", "node/8000"])
 def test_what_is_no_host_is_refused_before_anything_starts(host: str) -> None:
     with pytest.raises(PlanError, match=r"launcher\.host"):
-        trtllm.commands(CONTEXT, host=host)
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions(host=host))
     with pytest.raises(PlanError, match=r"launcher\.host"):
-        llama_cpp.commands(CONTEXT, **registry.check_options(llama_cpp.launch, {"model": "m.gguf", "host": host}, "l"))
+        llama_cpp.commands(
+            CONTEXT,
+            llama_cpp.LlamaCppOptions(
+                **registry.check_options(llama_cpp.launch, {"model": "m.gguf", "host": host}, "l")
+            ),
+        )
 
 
 @pytest.mark.parametrize("host", ["::1", "::", "fe80::1"])
@@ -93,19 +98,19 @@ def test_an_orchestrator_binds_ipv4_only(host: str) -> None:
     with pytest.raises(
         PlanError, match=f"launcher.host: {host}: the orchestrator .* binds IPv4 addresses only"
     ) as told:
-        trtllm_disaggregated.commands(CONTEXT, **options)
+        trtllm_disaggregated.commands(CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**options))
     assert "127.0.0.1" in told.value.hint
 
 
 def test_a_server_alone_gets_the_address_as_it_is() -> None:
-    [line] = trtllm.commands(CONTEXT, host="::1", port=7)
+    [line] = trtllm.commands(CONTEXT, trtllm.TrtllmOptions(host="::1", port=7))
     assert line[line.index("--host") + 1] == "::1"
 
 
 def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
     server = Server(name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7))
     container = containers.Container(image="i", network="bridge")
-    assert "[::1]:7:7" in containers.wrapped(server, container).argv
+    assert "[::1]:7:7" in containers.wrap(server, container).argv
 
 
 @needs_ipv6
@@ -116,7 +121,9 @@ def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin:
     async def story() -> tuple[Endpoint, int, list[str] | Failure]:
         options: dict[str, Any] = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
         async with (
-            trtllm.launch(context, **registry.check_options(trtllm.launch, options, "launcher")) as endpoint,
+            trtllm.launch(
+                context, trtllm.TrtllmOptions(**registry.check_options(trtllm.launch, options, "launcher"))
+            ) as endpoint,
             httpx.AsyncClient(trust_env=False) as plain,
             Client(endpoint, Limits()) as client,
         ):

@@ -72,7 +72,7 @@ def test_a_server_gets_what_it_needs_and_what_is_named(
     around()
 
     async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
-        async with trtllm.launch(context, ready_timeout_s=20.0, pass_env=["TEAM_KEY"]):
+        async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=20.0, pass_env=["TEAM_KEY"])):
             return _environment_of(process_number(context)), _below_us()
 
     server, all_of_them = asyncio.run(story())
@@ -90,7 +90,9 @@ def test_a_container_and_its_client_get_no_more(
     around()
 
     async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
-        async with container.launch(context, **checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]})):
+        async with container.launch(
+            context, container.ContainerOptions(**checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]}))
+        ):
             return _environment_of(process_number(context)), _below_us()
 
     inside, all_of_them = asyncio.run(story())
@@ -109,7 +111,7 @@ def test_a_server_of_ours_gets_what_any_program_needs(tmp_path: Path, around: Ca
     )
 
     async def story() -> Endpoint:
-        async with simulated.launch(context) as endpoint:
+        async with simulated.launch(context, simulated.SimulatedOptions()) as endpoint:
             _check(env := _environment_of(str(endpoint.info.pid)))
             assert "HF_TOKEN" not in env
             assert env["PATH"] == os.environ["PATH"]
@@ -134,22 +136,22 @@ def test_a_command_that_tells_of_the_machine_gets_no_secret(
 @pytest.mark.parametrize("names", [["A=b"], ["CUDA_VISIBLE_DEVICES"], ["A B"], [""]])
 def test_what_is_no_name_of_a_variable_is_refused(context: LaunchContext, names: list[str]) -> None:
     with pytest.raises(PlanError, match=r"launcher\.pass_env"):
-        trtllm.commands(context, pass_env=names)
+        trtllm.commands(context, trtllm.TrtllmOptions(pass_env=names))
 
 
 def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -> None:
     with pytest.raises(PlanError) as hub:
-        trtllm.commands(context, env={"HF_TOKEN": "x"})
+        trtllm.commands(context, trtllm.TrtllmOptions(env={"HF_TOKEN": "x"}))
     assert hub.value.hint == "Export HF_TOKEN: servers get it."
     with pytest.raises(PlanError) as other:
-        trtllm.commands(context, env={"TEAM_KEY": "x"})
+        trtllm.commands(context, trtllm.TrtllmOptions(env={"TEAM_KEY": "x"}))
     assert other.value.hint == "Export TEAM_KEY, and name it in pass_env."
 
 
 def test_whose_names_are_given_are_passed_all_the_same() -> None:
     environ = {"UCX_TLS": "tcp", "SITE_A": "1", "SITE_B": "2", "SLURM_PROCID": "0"}
-    assert environment.inherited(environ) == {"UCX_TLS": "tcp"}
-    assert environment.inherited(environ, ["SITE_*"]) == {k: v for k, v in environ.items() if k != "SLURM_PROCID"}
+    assert environment.inherit(environ) == {"UCX_TLS": "tcp"}
+    assert environment.inherit(environ, ["SITE_*"]) == {k: v for k, v in environ.items() if k != "SLURM_PROCID"}
     by_variable = {**environ, "SERVE_EVAL_PASS_ENV": "SITE_A, SITE_B"}
-    assert {"SITE_A", "SITE_B"} <= environment.inherited(by_variable).keys()
-    assert sys.platform != "linux" or "PATH" in environment.inherited(dict(os.environ))
+    assert {"SITE_A", "SITE_B"} <= environment.inherit(by_variable).keys()
+    assert sys.platform != "linux" or "PATH" in environment.inherit(dict(os.environ))

@@ -81,10 +81,10 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
     ],
 )
 def test_what_is_told(options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext) -> None:
-    deployment = deployments.picked(deployments.Disaggregated, options)
+    deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
-    assert told in kv_transfer.told(summary)
+    assert told in kv_transfer.describe_transfer(summary)
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
@@ -92,14 +92,20 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
     monkeypatch.setenv("UCX_TLS", "cuda,tcp")
     monkeypatch.setenv("UCX_MM_ERROR_HANDLING", "n")
     nixl = {"cache_transceiver": {"backend": "NIXL"}}
-    [first, *_] = trtllm_disaggregated.commands(context, pass_env=["UCX_TLS"], **nixl)
+    [first, *_] = trtllm_disaggregated.commands(
+        context, trtllm_disaggregated.DisaggregatedOptions(pass_env=["UCX_TLS"], **nixl)
+    )
     assert not [word for word in first if word.startswith("UCX_")]
-    [first, *_] = trtllm_disaggregated.commands(context, pass_env=["UCX_TLS"], env={"UCX_TLS": "sm"}, **nixl)
+    [first, *_] = trtllm_disaggregated.commands(
+        context, trtllm_disaggregated.DisaggregatedOptions(pass_env=["UCX_TLS"], env={"UCX_TLS": "sm"}, **nixl)
+    )
     assert "UCX_TLS=sm" in first
     served = deployments.Disaggregated(pass_env=["UCX_TLS"], cache_transceiver={"backend": "NIXL"})
-    [first, *_] = container.commands(context, image="i", trtllm_disaggregated=served)
+    [first, *_] = container.commands(context, container.ContainerOptions(image="i", trtllm_disaggregated=served))
     assert [word for word in first if word.startswith("UCX_")] == ["UCX_MM_ERROR_HANDLING=y", "UCX_TLS"]
-    [first, *_] = slurm.commands(context, trtllm_disaggregated=served, nodes=["n1"], gpus_per_node=2)
+    [first, *_] = slurm.commands(
+        context, slurm.SlurmOptions(trtllm_disaggregated=served, nodes=["n1"], gpus_per_node=2)
+    )
     assert not [word for word in first if word.startswith("UCX_")]
 
 
@@ -116,4 +122,4 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
 def test_the_ways_of_a_cluster_are_kept_only_where_they_are_named(
     names: list[str], environ: dict[str, str], kept: set[str]
 ) -> None:
-    assert kv_transfer.inherited(names, environ) == kept
+    assert kv_transfer.list_inherited(names, environ) == kept

@@ -27,7 +27,7 @@ if shared:
     lock_files.SHARED = Path(shared)
 if uid:
     os.setuid(int(uid))
-with lock_files.locked(names):
+with lock_files.lock_names(names):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -132,7 +132,7 @@ def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        with lock_files.locked(["port-1"]), lock_files.locked(["port-2"]), pytest.raises(BlockingIOError):
+        with lock_files.lock_names(["port-1"]), lock_files.lock_names(["port-2"]), pytest.raises(BlockingIOError):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
@@ -150,14 +150,14 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
         with holder("GPU-a", "port-1", uid="12345", shared=str(shared)) as other:
             if other.poll() is not None:
                 pytest.skip("another user cannot read this checkout")
-            with lock_files.locked(["GPU-b", "port-1"]):
+            with lock_files.lock_names(["GPU-b", "port-1"]):
                 pass
             with (
                 pytest.raises(NoRoomError, match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$"),
-                lock_files.locked(["GPU-a"], shown={"GPU-a": "GPU 3"}),
+                lock_files.lock_names(["GPU-a"], shown={"GPU-a": "GPU 3"}),
             ):
                 pass
-        with lock_files.locked(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
+        with lock_files.lock_names(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
             assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
     finally:
         for path in sorted(shared.rglob("*"), reverse=True):
@@ -178,23 +178,23 @@ def test_what_another_user_put_there_cannot_harm(tmp_path: Path, monkeypatch: py
 
 def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
-    with lock_files.locked(["GPU-a"]) as held, lock_files.locked(["GPU-a", "port-1"], held=held) as both:
+    with lock_files.lock_names(["GPU-a"]) as held, lock_files.lock_names(["GPU-a", "port-1"], held=held) as both:
         assert both["GPU-a"] == held["GPU-a"]
         assert {"GPU-a", "port-1"} <= set(both)
-        with pytest.raises(NoRoomError, match="GPU a is used"), lock_files.locked(["GPU-a"]):
+        with pytest.raises(NoRoomError, match="GPU a is used"), lock_files.lock_names(["GPU-a"]):
             pass
 
 
 def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
-        with lock_files.locked(["GPU-a", "port-1", "folder-/a/b"]) as locks:
+        with lock_files.lock_names(["GPU-a", "port-1", "folder-/a/b"]) as locks:
             inherited = os.dup(locks["port-1"])
         assert sorted(path.name for path in tmp_path.iterdir()) == ["GPU-a.lock", "port-1.lock", "port-2.lock"]
-        with pytest.raises(LaunchError, match="port 1 is used"), lock_files.locked(["port-1"]):
+        with pytest.raises(LaunchError, match="port 1 is used"), lock_files.lock_names(["port-1"]):
             pass
         os.close(inherited)
-        with lock_files.locked(["port-1"]):
+        with lock_files.lock_names(["port-1"]):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
 
@@ -202,18 +202,18 @@ def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever opened the file before it was removed does not take that for the lock."""
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
-    opened = lock_files._opened
+    opened = lock_files._open
 
     def slow(path: Path) -> int:
         file = opened(path)
-        monkeypatch.setattr(lock_files, "_opened", opened)
+        monkeypatch.setattr(lock_files, "_open", opened)
         path.unlink()
         return file
 
-    monkeypatch.setattr(lock_files, "_opened", slow)
+    monkeypatch.setattr(lock_files, "_open", slow)
     with (
-        lock_files.locked(["port-1"]),
+        lock_files.lock_names(["port-1"]),
         pytest.raises(LaunchError, match="port 1 is used"),
-        lock_files.locked(["port-1"]),
+        lock_files.lock_names(["port-1"]),
     ):
         pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from launchers._logs.causes import known
+from launchers._logs.causes import find_known
 from launchers._logs.growing_log import clean
 from launchers._logs.signs import Sign, Signs, Strength
 from tests.launchers.dead_servers import DEAD, FRAMES, MPI_LOGS, WARNINGS, Dead
@@ -142,7 +142,7 @@ def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
     sign = read(*text.splitlines(keepends=True))
     assert sign is not None
     assert sign.strength is Strength.CERTAIN
-    assert sign.cause == known(text)
+    assert sign.cause == find_known(text)
 
 
 def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
@@ -228,7 +228,7 @@ def test_ranks_are_read_for_themselves_and_their_number_is_bounded() -> None:
 
 
 def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell() -> None:
-    assert (shell := known("line\nKilled\n")) is not None
+    assert (shell := find_known("line\nKilled\n")) is not None
     assert "memory" not in shell.told
-    assert (found := known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")) is not None
+    assert (found := find_known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")) is not None
     assert found.told == "it was killed for want of main memory"

@@ -18,7 +18,7 @@ from launchers._fleet.log_watch import LogWatch, ends
 from launchers._logs.growing_log import LogLines
 from launchers._logs.signs import Strength
 from launchers._process import activity as process_activity
-from launchers._process.activity import Activity, Used, busy, used_by
+from launchers._process.activity import Activity, Used, busy, measure_use
 from serve_eval.errors import LaunchError
 from tests.launchers.dead_servers import FRAMES
 
@@ -131,15 +131,15 @@ def process(code: str) -> Iterator[int]:
 def test_cpu_time_and_bytes_of_a_process_are_counted(tmp_path: Path) -> None:
     (file := tmp_path / "weights").write_bytes(b"x" * (1 << 21))
     with process(f"print(1, flush=True)\nwhile True: open({str(file)!r}, 'rb').read()") as pid:
-        first, deadline = used_by(pid), time.monotonic() + 60
+        first, deadline = measure_use(pid), time.monotonic() + 60
         assert first is not None
-        while (now := used_by(pid)) is not None and time.monotonic() < deadline:
+        while (now := measure_use(pid)) is not None and time.monotonic() < deadline:
             if now.cpu_s > first.cpu_s and now.bytes_read > first.bytes_read + (1 << 21):
                 break
             time.sleep(0.05)
         assert now is not None
         assert busy({pid: first}, {pid: now}, 1e-6)
-    assert used_by(pid) is None
+    assert measure_use(pid) is None
 
 
 def test_idle_processes_are_told_from_busy_ones() -> None:
@@ -156,7 +156,7 @@ def test_idle_processes_are_told_from_busy_ones() -> None:
 def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {7: Used(0.0, 0)}
     monkeypatch.setattr(process_activity, "descendants", lambda root: list(used) if root == 5 else [])
-    monkeypatch.setattr(process_activity, "used_by", used.get)
+    monkeypatch.setattr(process_activity, "measure_use", used.get)
     activity = Activity(5)
     assert activity.idle_s(100.0) == 0.0
     assert activity.idle_s(103.0) == 3.0

@@ -51,8 +51,8 @@ def test_what_cannot_be_read_is_not_known(machine: Path) -> None:
     (machine / "proc/vmstat").write_text("pgfault 12\n")
     (machine / "proc/self/cgroup").unlink()
     assert counted(machine) == (None, None)
-    assert not counted(machine).known()
-    assert Kills(None, 3).known()
+    assert not counted(machine).is_known()
+    assert Kills(None, 3).is_known()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_memory_is_blamed_only_with_evidence(
     monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))
 
     async def body() -> None:
-        async with trtllm.launch(context):
+        async with trtllm.launch(context, trtllm.TrtllmOptions()):
             os.kill(process_number(context, "trtllm"), signal.SIGKILL)
             await asyncio.sleep(60)
 

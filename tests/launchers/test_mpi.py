@@ -87,8 +87,8 @@ def test_of_an_unknown_failure_its_kind_is_told() -> None:
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
 def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None:
     marks = dict.fromkeys(written.split(), "x")
-    assert environment.inherited({**marks, **SETTINGS}) == SETTINGS
-    assert environment.inherited({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
+    assert environment.inherit({**marks, **SETTINGS}) == SETTINGS
+    assert environment.inherit({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
@@ -102,40 +102,48 @@ def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(writte
 
 @pytest.mark.usefixtures("root")
 def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps() -> None:
-    assert set(trtllm.commands(CONTEXT)[0]) >= WORDS
-    context, generation, orchestrator = trtllm_disaggregated.commands(CONTEXT)
+    assert set(trtllm.commands(CONTEXT, trtllm.TrtllmOptions())[0]) >= WORDS
+    context, generation, orchestrator = trtllm_disaggregated.commands(
+        CONTEXT, trtllm_disaggregated.DisaggregatedOptions()
+    )
     assert set(context) & set(generation) >= WORDS
     assert not WORDS & set(orchestrator)
-    assert set(slurm.commands(CONTEXT)[0]) >= WORDS
-    assert WORDS & set(trtllm.commands(CONTEXT, env={"PRTE_ALLOW_RUN_AS_ROOT": None})[0]) < WORDS
+    assert set(slurm.commands(CONTEXT, slurm.SlurmOptions())[0]) >= WORDS
+    assert WORDS & set(trtllm.commands(CONTEXT, trtllm.TrtllmOptions(env={"PRTE_ALLOW_RUN_AS_ROOT": None}))[0]) < WORDS
 
 
 def test_other_servers_and_other_users_are_not() -> None:
-    for commands in (trtllm.commands(CONTEXT), trtllm_disaggregated.commands(CONTEXT), slurm.commands(CONTEXT)):
+    for commands in (
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions()),
+        trtllm_disaggregated.commands(CONTEXT, trtllm_disaggregated.DisaggregatedOptions()),
+        slurm.commands(CONTEXT, slurm.SlurmOptions()),
+    ):
         assert not [words for words in commands if WORDS & set(words)]
 
 
 @pytest.mark.usefixtures("root")
 def test_engines_without_mpi_get_none_of_it() -> None:
-    assert not WORDS & set(llama_cpp.commands(CONTEXT, model="/m.gguf")[0])
+    assert not WORDS & set(llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="/m.gguf"))[0])
 
 
 @pytest.mark.parametrize(("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)])
 def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool) -> None:
-    [words] = container.commands(CONTEXT, image="i", user=user)
+    [words] = container.commands(CONTEXT, container.ContainerOptions(image="i", user=user))
     assert (set(words) >= WORDS) == allowed
     by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
-    [step] = slurm.commands(CONTEXT, **registry.check_options(slurm.launch, by_engine, "launcher"))
+    [step] = slurm.commands(CONTEXT, slurm.SlurmOptions(**registry.check_options(slurm.launch, by_engine, "launcher")))
     assert (set(step) >= WORDS) == allowed
 
 
 def test_pyxis_may_make_root_of_us() -> None:
-    [step] = slurm.commands(CONTEXT, container=SlurmContainer(image="i"))
+    [step] = slurm.commands(CONTEXT, slurm.SlurmOptions(container=SlurmContainer(image="i")))
     assert set(step) >= WORDS
 
 
 def test_an_orchestrator_in_a_container_has_no_ranks() -> None:
-    *workers, orchestrator = container.commands(CONTEXT, image="i", trtllm_disaggregated=Disaggregated())
+    *workers, orchestrator = container.commands(
+        CONTEXT, container.ContainerOptions(image="i", trtllm_disaggregated=Disaggregated())
+    )
     assert all(set(words) >= WORDS for words in workers)
     assert not WORDS & set(orchestrator)
 
@@ -148,13 +156,18 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; a container gets it where its pass_env names it"
-    assert mpi.told([server("a")], environ) == []
+    assert mpi.describe_ranks([server("a")], environ) == []
     three = [server(name, env={"UCX_TLS": value}) for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))]
-    assert mpi.told(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
-    assert mpi.told([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [f"not passed on to a: {replaced}"]
+    assert mpi.describe_ranks(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
+    assert mpi.describe_ranks([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [
+        f"not passed on to a: {replaced}"
+    ]
     within = server("a", "docker", "-e", "UCX_TLS=^ib", image="i")
-    assert mpi.told([within], environ) == [f"not passed on to a: {outside}", f"not passed on to a: {replaced}"]
-    assert mpi.told([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
+    assert mpi.describe_ranks([within], environ) == [
+        f"not passed on to a: {outside}",
+        f"not passed on to a: {replaced}",
+    ]
+    assert mpi.describe_ranks([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
 
 
 @pytest.mark.usefixtures("root")
@@ -166,7 +179,9 @@ def test_a_launch_tells_once_and_the_servers_have_it(
     monkeypatch.setenv("UCX_TLS", "rc")
 
     async def story() -> None:
-        async with trtllm_disaggregated.launch(context, ready_timeout_s=20.0):
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=20.0)
+        ):
             for name in ("context_0", "generation_0"):
                 environ = Path(f"/proc/{process_number(context, name)}/environ").read_text().split("\0")
                 assert {"OMPI_MCA_btl=^openib", "UCX_TLS=^ib", *WORDS} <= set(environ)

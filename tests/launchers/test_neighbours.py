@@ -49,10 +49,10 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
     """A process that serves nothing, on so many GPUs, taken and started in the way of the launchers."""
     [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
-    async with free_gpus.reserved(gpus, [_server(shown)], context.told) as taken:
+    async with free_gpus.reserve(gpus, [_server(shown)], context.notify) as taken:
         [found] = local_gpus.blocks([("one", count)], taken.gpus, os.environ)
         async with fleet.fleet(
-            [_server(found)], log_dir=context.log_dir, told=context.told, stop_timeout_s=2.0, held=taken.locks
+            [_server(found)], log_dir=context.log_dir, notify=context.notify, stop_timeout_s=2.0, held=taken.locks
         ):
             yield
 
@@ -177,7 +177,7 @@ def test_memory_that_does_not_come_back_is_refused(
 
 def test_memory_of_another_launch_is_not_waited_for(context: LaunchContext, smi: Smi, said: list[str]) -> None:
     smi.tells("0, GPU-a, 70000")
-    with lock_files.locked(["GPU-a"]):
+    with lock_files.lock_names(["GPU-a"]):
         for gpus in (None, "auto"):
             assert f"GPU 0 is used by another launch of serve-eval (process {os.getpid()})" in refused(context, gpus)
     assert not said
@@ -219,7 +219,7 @@ def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, s
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
     assert said[1].startswith("one: started, log ")
-    with lock_files.locked(["GPU-0"]):
+    with lock_files.lock_names(["GPU-0"]):
         launch(context, gpus=[0])
     assert not [line for line in said if "GPU 0" in line]
 
@@ -231,7 +231,7 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3", "2, GPU-c, 1024", "3, GPU-d, 3", "4, GPU-e, 3")
 
     async def story() -> None:
-        with lock_files.locked(["GPU-b"]):
+        with lock_files.lock_names(["GPU-b"]):
             async with launched(context, "auto", 2):
                 with pytest.raises(NoRoomError) as caught:
                     async with launched(context, "auto", 2):
@@ -244,7 +244,7 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
 
     asyncio.run(story())
     assert said[0].startswith("one: started on GPU 2,3, log ")
-    with lock_files.locked(["GPU-c", "GPU-d", "GPU-e"]):
+    with lock_files.lock_names(["GPU-c", "GPU-d", "GPU-e"]):
         pass
 
 
@@ -259,19 +259,21 @@ def test_every_launcher_takes_free_ones(
 
     async def story() -> None:
         if how == "llama_cpp":
-            async with llama_cpp.launch(context, command=[sys.executable, str(FAKE)], model="m.gguf", **options):
+            async with llama_cpp.launch(
+                context, llama_cpp.LlamaCppOptions(command=[sys.executable, str(FAKE)], model="m.gguf", **options)
+            ):
                 pass
         elif how == "trtllm":
-            async with trtllm.launch(context, **options):
+            async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
                 pass
         else:
-            async with trtllm_disaggregated.launch(context, **options):
+            async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**options)):
                 pass
 
     asyncio.run(story())
     places = [line.partition("started on GPU ")[2].partition(",")[0] for line in said if "started on" in line]
     assert places == (["1", "3"] if how == "trtllm_disaggregated" else ["1"])
-    with lock_files.locked(["GPU-b", "GPU-d"]):
+    with lock_files.lock_names(["GPU-b", "GPU-d"]):
         pass
 
 
@@ -295,7 +297,7 @@ def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi,
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
     async def one(name: str) -> None:
-        async with launched(LaunchContext(model="m", log_dir=context.log_dir / name, told=said.append), "auto"):
+        async with launched(LaunchContext(model="m", log_dir=context.log_dir / name, notify=said.append), "auto"):
             pass
 
     async def both() -> None:
@@ -304,16 +306,19 @@ def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi,
     asyncio.run(both())
     started = sorted(line.partition(",")[0] for line in said if "started" in line)
     assert started == ["one: started on GPU 0", "one: started on GPU 1"]
-    with lock_files.locked(["GPU-a", "GPU-b"]):
+    with lock_files.lock_names(["GPU-a", "GPU-b"]):
         pass
 
 
 def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "CUDA_VISIBLE_DEVICES=0,1" in trtllm.commands(CONTEXT, gpus="auto", tp=2)[0]
-    assert "CUDA_VISIBLE_DEVICES=0" in llama_cpp.commands(CONTEXT, gpus="auto", model="m.gguf")[0]
-    assert '"device=0"' in container.commands(CONTEXT, gpus="auto", image="x")[0]
+    assert "CUDA_VISIBLE_DEVICES=0,1" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto", tp=2))[0]
+    assert (
+        "CUDA_VISIBLE_DEVICES=0"
+        in llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(gpus="auto", model="m.gguf"))[0]
+    )
+    assert '"device=0"' in container.commands(CONTEXT, container.ContainerOptions(gpus="auto", image="x"))[0]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    assert "CUDA_VISIBLE_DEVICES=4" in trtllm.commands(CONTEXT, gpus="auto")[0]
+    assert "CUDA_VISIBLE_DEVICES=4" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto"))[0]
 
 
 # -------------------------------------------------------------------------------------------------------- names
@@ -341,14 +346,14 @@ def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     for gpus in (None, "auto"):
         with pytest.raises(PlanError) as caught:
-            trtllm.commands(CONTEXT, gpus=gpus)
+            trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus=gpus))
         assert f"CUDA_VISIBLE_DEVICES={text}: {why}" in str(caught.value)
         assert "Unset CUDA_VISIBLE_DEVICES" in caught.value.hint
-    trtllm.commands(CONTEXT, gpus=[3])
+    trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus=[3]))
     if "," in text:
         return
     with pytest.raises(PlanError) as caught:
-        trtllm.commands(CONTEXT, gpus=[text])
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus=[text]))
     assert f"launcher.gpus: {why}" in str(caught.value)
 
 
@@ -357,13 +362,13 @@ def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, mo
 )
 def test_what_cuda_takes_is_taken(text: str, named: str, own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-    assert f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, tp=2)[0]
+    assert f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0]
 
 
 def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,0")
     with pytest.raises(PlanError, match="CUDA_VISIBLE_DEVICES names 0 twice"):
-        trtllm.commands(CONTEXT)
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions())
 
 
 def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,5 +386,7 @@ def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, m
 
 
 def test_a_launcher_that_names_no_gpus_looks_at_none(smi: Smi, own_machine: None) -> None:
-    assert "CUDA_VISIBLE_DEVICES" not in " ".join(llama_cpp.commands(CONTEXT, model="m.gguf")[0])
+    assert "CUDA_VISIBLE_DEVICES" not in " ".join(
+        llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="m.gguf"))[0]
+    )
     assert not smi.asked()

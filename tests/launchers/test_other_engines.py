@@ -16,6 +16,10 @@ from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import Endpoint, LaunchContext
 
+OPTIONS: dict[Any, Any] = {
+    llama_cpp: llama_cpp.LlamaCppOptions,
+    transformers_serve: transformers_serve.TransformersOptions,
+}
 CONTEXT = LaunchContext(model="my-model", log_dir=Path("logs"))
 FAKE = Path(__file__).with_name("fake_engine.py")
 ALIAS = "--alias my-model --parallel 4"
@@ -64,7 +68,7 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
 )
 def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str) -> None:
     assert registry.check_options(launcher.launch, options, "launcher") == options
-    assert [shlex.join(command) for command in launcher.commands(CONTEXT, **options)] == [line]
+    assert [shlex.join(command) for command in launcher.commands(CONTEXT, OPTIONS[launcher](**options))] == [line]
 
 
 @pytest.mark.parametrize(
@@ -86,18 +90,20 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
 )
 def test_what_cannot_be_launched_is_told_before(launcher: ModuleType, options: dict[str, Any], problem: str) -> None:
     with pytest.raises(PlanError) as told:
-        launcher.commands(CONTEXT, **options)
+        launcher.commands(CONTEXT, OPTIONS[launcher](**options))
     assert problem in f"{told.value} {told.value.hint}"
 
 
 def test_without_a_model_its_name_is_asked_for() -> None:
     with pytest.raises(PlanError, match="name a GGUF file"):
-        llama_cpp.commands(LaunchContext(model=None, log_dir=Path("logs")))
+        llama_cpp.commands(LaunchContext(model=None, log_dir=Path("logs")), llama_cpp.LlamaCppOptions())
 
 
 def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> Endpoint:
+    given = OPTIONS[launcher](ready_timeout_s=20.0, answer_timeout_s=10.0, **options)
+
     async def story() -> Endpoint:
-        async with launcher.launch(context, ready_timeout_s=20.0, answer_timeout_s=10.0, **options) as endpoint:
+        async with launcher.launch(context, given) as endpoint:
             found: Endpoint = endpoint
             return found
 

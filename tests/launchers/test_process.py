@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launchers._process import server_process as process_module
-from launchers._process.server_process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervised
+from launchers._process.server_process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervise
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
@@ -217,7 +217,7 @@ def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_pat
 
 
 def test_the_line_of_a_supervisor() -> None:
-    line = supervised(["run", "-x"], grace_s=2.5, to_stop=["stop", "it"], at_end=["rm"])
+    line = supervise(["run", "-x"], grace_s=2.5, to_stop=["stop", "it"], at_end=["rm"])
     assert line[:2] == [sys.executable, "-I"]
     assert line[2].endswith("supervisor.py")
     assert line[3:] == ["2.5", "2", "stop", "it", "1", "rm", "run", "-x"]

@@ -12,7 +12,7 @@ import pytest
 from launchers import trtllm_disaggregated
 from launchers._trtllm import router_types
 from launchers._trtllm.command_line import Place, Server, to_yaml
-from launchers._trtllm.flavour import adapted
+from launchers._trtllm.flavour import adapt
 from serve_eval.errors import PlanError
 from serve_eval.plugins import registry
 from serve_eval.schema import LaunchContext
@@ -32,7 +32,12 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _commands(router: object, side: str = "context_servers") -> None:
     options = {side: {"router": router}}
-    trtllm_disaggregated.commands(CONTEXT, **registry.check_options(trtllm_disaggregated.launch, options, "launcher"))
+    trtllm_disaggregated.commands(
+        CONTEXT,
+        trtllm_disaggregated.DisaggregatedOptions(
+            **registry.check_options(trtllm_disaggregated.launch, options, "launcher")
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,9 +88,9 @@ def test_what_a_version_answers_with_500_is_refused(router: object, flags: froze
     assert bool(router_types.problems(server, flags)) == refused
     if refused:
         with pytest.raises(PlanError, match="this version answers 500 to every request"):
-            adapted([server], {PROBE: flags})
+            adapt([server], {PROBE: flags})
     else:
-        adapted([server], {PROBE: flags})
+        adapt([server], {PROBE: flags})
 
 
 def test_other_servers_have_no_router() -> None:
@@ -102,7 +107,9 @@ def test_a_load_in_tokens_is_launched_where_it_works(
     async def story() -> str:
         given: dict[str, Any] = {"generation_servers": {"router": TOKENS}, "gpus": [0, 1], "ready_timeout_s": 30.0}
         options = registry.check_options(trtllm_disaggregated.launch, given, "launcher")
-        async with trtllm_disaggregated.launch(context, **options) as endpoint:
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**options)
+        ) as endpoint:
             return endpoint.base_url
 
     if flavour == "main":

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launchers._process.server_process import supervised
+from launchers._process.server_process import supervise
 from tests.launchers.processes import gone
 from tests.launchers.test_endings import LEFT_S, MARK, ROOT, marked
 from tests.standin.process import environment
@@ -46,7 +46,7 @@ def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(aske
     log = tmp_path / "log"
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
-            supervised([sys.executable, "-c", DEAF], grace_s=PATIENT_S), stdin=subprocess.PIPE, stdout=out, stderr=out
+            supervise([sys.executable, "-c", DEAF], grace_s=PATIENT_S), stdin=subprocess.PIPE, stdout=out, stderr=out
         )
     try:
         _until(lambda: "up" in log.read_text(), "the server starts")

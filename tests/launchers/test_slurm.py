@@ -28,7 +28,7 @@ from launchers._logs.causes import cause
 from launchers._machine import lock_files
 from launchers._process import environment
 from launchers._slurm import running_steps, srun, step_container
-from launchers._slurm.allocation import around_us, running
+from launchers._slurm.allocation import around_us, find_running
 from launchers._slurm.node_placement import node_count, spots
 from launchers._slurm.srun import SlurmSteps, step
 from launchers._slurm.step_container import SlurmContainer
@@ -54,11 +54,11 @@ def checked(**options: Any) -> dict[str, Any]:
 
 
 def lines(**options: Any) -> list[str]:
-    return [shlex.join(line) for line in slurm.commands(CONTEXT, **checked(**options))]
+    return [shlex.join(line) for line in slurm.commands(CONTEXT, slurm.SlurmOptions(**checked(**options)))]
 
 
 def written(**options: Any) -> dict[str, str]:
-    return {path.name: text for path, text in slurm.files(CONTEXT, **checked(**options)).items()}
+    return {path.name: text for path, text in slurm.files(CONTEXT, slurm.SlurmOptions(**checked(**options))).items()}
 
 
 # -------------------------------------------------------------------------------------------------------- the plan
@@ -227,36 +227,36 @@ INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
 
 def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
-    found = running(None, None, INSIDE)
+    found = find_running(None, None, INSIDE)
     assert found is not None
     assert (found.job, found.nodes, found.gpus_per_node) == ("7", ("gpu1", "gpu2"), 4)
-    batch = running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "6"})
+    batch = find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "6"})
     assert batch is not None
     assert batch.gpus_per_node == 6
-    part = running(["gpu2"], 2, INSIDE)
+    part = find_running(["gpu2"], 2, INSIDE)
     assert part is not None
     assert (part.job, part.nodes, part.gpus_per_node) == ("7", ("gpu2",), 2)
     assert around_us(None, None, INSIDE).nodes == ("gpu1", "gpu2")
     assert around_us(None, None, {}).nodes == ()
-    assert running(None, None, {}) is None
+    assert find_running(None, None, {}) is None
 
 
 def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PlanError, match="gpu3: not in the allocation, which has gpu1, gpu2"):
-        running(["gpu3"], None, INSIDE)
+        find_running(["gpu3"], None, INSIDE)
     with pytest.raises(LaunchError, match="GPU 4,5 of its node, and not all from 0"):
-        running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"})
+        find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"})
     monkeypatch.setenv("STANDIN_JOB", "PENDING")
     with pytest.raises(LaunchError, match="job 7 is pending"):
-        running(None, None, INSIDE)
+        find_running(None, None, INSIDE)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LaunchError, match="srun, squeue, scancel, scontrol, sinfo: not there"):
-        running(None, None, INSIDE)
+        find_running(None, None, INSIDE)
 
 
 def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext) -> None:
     async def start() -> None:
-        async with slurm.launch(context, **checked(trtllm={"tp": 16})):
+        async with slurm.launch(context, slurm.SlurmOptions(**checked(trtllm={"tp": 16}))):
             raise AssertionError
 
     with pytest.raises(LaunchError, match=r"this plan needs 2 nodes(?s:.)*#SBATCH --nodes=2") as caught:
@@ -280,7 +280,7 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
 
     async def story() -> Endpoint:
         options = checked(wrapper="", mpi="none")
-        async with slurm.launch(context, **options) as endpoint:
+        async with slurm.launch(context, slurm.SlurmOptions(**options)) as endpoint:
             step = (commands_of_slurm / "pid").read_text().strip()
             assert "not-to-be-seen" not in Path(f"/proc/{step}/environ").read_text()
             async with httpx.AsyncClient(trust_env=False) as client:
@@ -305,7 +305,7 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def story() -> list[str]:
-        async with slurm.launch(context, **checked(container={"image": "i", "engine": "docker"})):
+        async with slurm.launch(context, slurm.SlurmOptions(**checked(container={"image": "i", "engine": "docker"}))):
             return engine.names()
 
     (name,) = asyncio.run(story())
@@ -356,11 +356,11 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def start() -> None:
-        async with slurm.launch(context, **checked(wrapper="")):
+        async with slurm.launch(context, slurm.SlurmOptions(**checked(wrapper=""))):
             raise AssertionError
 
     with (
-        lock_files.locked(["node-gpu1 of job 7"]),
+        lock_files.lock_names(["node-gpu1 of job 7"]),
         pytest.raises(LaunchError, match="node gpu1 of job 7 is used by another launch"),
     ):
         asyncio.run(start())
@@ -368,12 +368,12 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
     around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
-    assert environment.inherited(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
+    assert environment.inherit(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
 def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
     around = {"TLLM_SPAWN_PROXY_PROCESS": "1", "TLLM_LOG_LEVEL": "INFO"}
-    assert environment.inherited(around) == {"TLLM_LOG_LEVEL": "INFO"}
+    assert environment.inherit(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
 
 # ---------------------------------------------------------------------------------------------- the end of a step
@@ -386,8 +386,8 @@ def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
 
 
 WITH_A_RANK = """rank() { trap 'echo the rank is asked' TERM; echo up; while :; do sleep 0.1; done; }
-rank &
 trap 'echo the server is asked; sleep 0.3; exit 5' TERM
+rank &
 while :; do sleep 0.1; done"""
 
 
@@ -415,6 +415,24 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
         assert {*out.read_text().splitlines()} == {"up", *heard}
     finally:
         os.killpg(step.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGURG, signal.SIGTERM])
+def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path: Path, sent: signal.Signals) -> None:
+    """Ten at once: bash lost the exit code of most of them."""
+    words = [*srun._above_the_server(), "bash", "-c", "echo up; while :; do sleep 0.1; done"]
+    outs = [tmp_path / f"{i}" for i in range(10)]
+    steps = []
+    for out in outs:
+        with out.open("w") as file:
+            steps.append(subprocess.Popen(words, stdout=file, start_new_session=True))
+    deadline = time.monotonic() + 20
+    for one, out in zip(steps, outs, strict=True):
+        while "up" not in out.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.killpg(one.pid, sent)
+    assert [one.wait(20) for one in steps] == [143] * 10
 
 
 @pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, files, held
+from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, count_held_ports, files
 
 # The leader is a sleep. The older wrapper stays when its server failed; the newer one stops the leader.
 OLDER = 'set -e\ncommand=$*\necho "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n($command) &\nsleep 60\n'
@@ -193,5 +193,5 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
 
 
 def test_each_wrapped_server_of_a_node_has_ports_of_its_own() -> None:
-    assert [*held([0, 0, 1, 0, 0], [True, True, True, True, False])] == [0, 16, 0, 32, 48]
-    assert [*held([0, 0], [False, False])] == [0, 0]
+    assert [*count_held_ports([0, 0, 1, 0, 0], [True, True, True, True, False])] == [0, 16, 0, 32, 48]
+    assert [*count_held_ports([0, 0], [False, False])] == [0, 0]

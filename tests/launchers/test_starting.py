@@ -54,7 +54,10 @@ def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pyt
     monkeypatch.setattr(external, "POLL_S", 0.01)
 
     async def story() -> None:
-        async with _server(left).serve() as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=20.0):
+        async with (
+            _server(left).serve() as url,
+            external.launch(CONTEXT, external.ExternalOptions(base_url=url, ready_timeout_s=20.0)),
+        ):
             pass
 
     asyncio.run(story())
@@ -62,7 +65,10 @@ def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pyt
 
 def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
     async def story() -> None:
-        async with _server(math.inf).serve() as url, external.launch(CONTEXT, base_url=url, ready_timeout_s=0.1):
+        async with (
+            _server(math.inf).serve() as url,
+            external.launch(CONTEXT, external.ExternalOptions(base_url=url, ready_timeout_s=0.1)),
+        ):
             pass
 
     with pytest.raises(LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"):
@@ -78,7 +84,7 @@ def test_a_launched_server_says_that_it_is_starting(
 
     async def story() -> None:
         options = registry.check_options(trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher")
-        async with trtllm.launch(context, **options):
+        async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
             pass
 
     asyncio.run(story())
@@ -100,7 +106,7 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkey
         async with server.serve() as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
             front = Server(name="front", argv=("x",), probe=("x",), place=place)
-            await readiness._answering(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+            await readiness._wait_for_answer(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
 
     said: list[str] = []
     asyncio.run(story(20.0))

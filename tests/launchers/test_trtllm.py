@@ -40,7 +40,7 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
-        async with trtllm.launch(context, **{"ready_timeout_s": 20.0, **options}) as endpoint:
+        async with trtllm.launch(context, trtllm.TrtllmOptions(**{"ready_timeout_s": 20.0, **options})) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -82,16 +82,16 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
 def test_the_command_line(options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert registry.check_options(trtllm.launch, options, "launcher") == options
-    assert [shlex.join(command) for command in trtllm.commands(CONTEXT, **options)] == [line]
+    assert [shlex.join(command) for command in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))] == [line]
 
 
 def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
     content = {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}
     text = "kv_cache_config:\n  free_gpu_memory_fraction: 0.5\n"
-    assert trtllm.files(CONTEXT, config=content) == {Path("logs/trtllm.yaml"): text}
+    assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=content)) == {Path("logs/trtllm.yaml"): text}
     (own := tmp_path / "own.yaml").write_text(text)
-    assert trtllm.files(CONTEXT, config=str(own)) == {}
-    assert trtllm.commands(CONTEXT, config=str(own))[0][-2:] == ["--config", str(own)]
+    assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=str(own))) == {}
+    assert trtllm.commands(CONTEXT, trtllm.TrtllmOptions(config=str(own)))[0][-2:] == ["--config", str(own)]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message) as caught:
-        trtllm.commands(CONTEXT, **options)
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))
     assert TOKEN not in str(caught.value)
 
 
@@ -133,15 +133,15 @@ def test_words_that_only_look_like_secrets_are_taken() -> None:
     words = ["--hf_revision", "main", "--tokenizer=/models/hf_tokenizer-of-mine", "--chat_template", "http://h:1/@x"]
     command = "env TOKENIZERS_PARALLELISM=false trtllm-serve"
     config = {"max_seq_len": 4096, "kv_cache_config": {"dtype": "fp8"}}
-    [line] = trtllm.commands(CONTEXT, extra_args=words, command=command, config=config)
+    [line] = trtllm.commands(CONTEXT, trtllm.TrtllmOptions(extra_args=words, command=command, config=config))
     assert line[-5:] == words
 
 
 def test_gpus_are_cut_from_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    assert trtllm.commands(CONTEXT, tp=2)[0][1] == "CUDA_VISIBLE_DEVICES=2,3"
+    assert trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0][1] == "CUDA_VISIBLE_DEVICES=2,3"
     with pytest.raises(PlanError, match=r"3 GPUs are needed .* CUDA_VISIBLE_DEVICES names 2: 2,3"):
-        trtllm.commands(CONTEXT, tp=3)
+        trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=3))
 
 
 def _variables() -> list[str]:
@@ -295,7 +295,7 @@ def test_cancelling_while_it_loads_stops_it(context: LaunchContext, standin: Sta
 
 
 async def _loading(context: LaunchContext) -> None:
-    async with trtllm.launch(context):
+    async with trtllm.launch(context, trtllm.TrtllmOptions()):
         raise AssertionError("it started")
 
 
@@ -305,16 +305,16 @@ def test_the_same_gpu_port_or_folder_twice_is_refused(context: LaunchContext, st
     async def again(endpoint: Endpoint) -> None:
         other = replace(context, log_dir=tmp_path / "other")
         with pytest.raises(LaunchError, match=rf"GPU 0 is used by another launch .*process {os.getpid()}"):
-            async with trtllm.launch(other):
+            async with trtllm.launch(other, trtllm.TrtllmOptions()):
                 raise AssertionError("it started")
         with pytest.raises(LaunchError, match=f"folder {context.log_dir} is used by another launch"):
-            async with trtllm.launch(context, gpus=[1], config={"max_num_tokens": 1}):
+            async with trtllm.launch(context, trtllm.TrtllmOptions(gpus=[1], config={"max_num_tokens": 1})):
                 raise AssertionError("it started")
         assert not (context.log_dir / "trtllm.yaml").exists()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(LaunchError, match=f"127.0.0.1:{port} cannot be used"):
-                async with trtllm.launch(other, port=port, gpus=[1]):
+                async with trtllm.launch(other, trtllm.TrtllmOptions(port=port, gpus=[1])):
                     raise AssertionError("it started")
 
     start(context, again)
@@ -331,7 +331,7 @@ def test_an_executable_is_looked_for_where_the_server_looks(
 
 def test_no_two_servers_get_the_same_port(monkeypatch: pytest.MonkeyPatch) -> None:
     given = iter([[7001], [7002, 7001, 7003]])
-    monkeypatch.setattr(fleet, "_unused", lambda host, count: next(given))
+    monkeypatch.setattr(fleet, "_find_unused", lambda host, count: next(given))
     assert fleet.free_ports("127.0.0.1", None, 2) == [7001, 7002, 7003]
 
 
@@ -389,7 +389,7 @@ def test_nothing_is_left_however_the_run_ends(
         try:
             assert run.stderr is not None
             assert any("first completion" in line for line in run.stderr)
-            with pytest.raises(LaunchError), lock_files.locked(["GPU-a1"]):
+            with pytest.raises(LaunchError), lock_files.lock_names(["GPU-a1"]):
                 pass
         finally:
             run.send_signal(how)
@@ -405,7 +405,7 @@ def test_nothing_is_left_however_the_run_ends(
     deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
     while time.monotonic() < deadline:
         try:
-            with lock_files.locked(["GPU-a1"]):
+            with lock_files.lock_names(["GPU-a1"]):
                 return
         except LaunchError:
             time.sleep(0.05)
@@ -430,7 +430,7 @@ def test_gpus_are_checked_before_and_after(
         start(context, nothing, gpus=["GPU-b"])
     with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
-    with lock_files.locked(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
+    with lock_files.lock_names(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
         start(context, nothing, gpus=["GPU-a1"])
 
     async def leak(endpoint: Endpoint) -> None:

@@ -39,18 +39,23 @@ def checked(**options: Any) -> dict[str, Any]:
 
 
 def lines(**options: Any) -> list[str]:
-    return [shlex.join(line) for line in trtllm_disaggregated.commands(CONTEXT, **checked(**options))]
+    return [
+        shlex.join(line)
+        for line in trtllm_disaggregated.commands(
+            CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options))
+        )
+    ]
 
 
 def written(**options: Any) -> dict[str, Any]:
-    files = trtllm_disaggregated.files(CONTEXT, **checked(**options))
+    files = trtllm_disaggregated.files(CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options)))
     return {path.name: yaml.safe_load(text) for path, text in files.items()}
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
         given = checked(ready_timeout_s=20.0, **options)
-        async with trtllm_disaggregated.launch(context, **given) as endpoint:
+        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -100,7 +105,7 @@ def test_many_servers_get_blocks_of_gpus_context_first() -> None:
         "env": {"UCX_TLS": None},
         "orchestrator": {"schedule_style": "generation_first"},
     }
-    found = trtllm_disaggregated.commands(CONTEXT, **checked(**options))
+    found = trtllm_disaggregated.commands(CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options)))
     assert [word for line in found for word in line if word.startswith("CUDA")] == [
         "CUDA_VISIBLE_DEVICES=7",
         "CUDA_VISIBLE_DEVICES=6",
@@ -181,7 +186,9 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 def test_the_orchestrator_waits_longer_than_the_client() -> None:
     patient = replace(CONTEXT, patience_s=7200.0)
-    assert trtllm_disaggregated.commands(patient, ready_timeout_s=100.5)[-1][-4:] == ["-t", "161", "-r", "14400"]
+    assert trtllm_disaggregated.commands(patient, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=100.5))[-1][
+        -4:
+    ] == ["-t", "161", "-r", "14400"]
 
 
 def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
@@ -263,7 +270,7 @@ def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
 
 
 async def _launch_with(context: LaunchContext, command: list[str]) -> None:
-    async with trtllm_disaggregated.launch(context, command=command):
+    async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(command=command)):
         raise AssertionError("it started")
 
 

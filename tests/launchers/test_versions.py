@@ -21,11 +21,12 @@ from launchers._fleet import fleet
 from launchers._logs.causes import cause
 from launchers._trtllm import disaggregated, known_flags, shared_key, version
 from launchers._trtllm.command_line import Place, Server
-from launchers._trtllm.flavour import FLAG, adapted
+from launchers._trtllm.flavour import FLAG, adapt
 from launchers._trtllm.parts import list_parts
 from launchers._trtllm.servers import build_servers
 from serve_eval.errors import LaunchError, PlanError
 from serve_eval.plugins import registry
+from serve_eval.plugins.declarations import find_structure
 from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.arguments import group
 from tests.standin.options import Flavour
@@ -53,7 +54,7 @@ def start(launcher: Any, context: LaunchContext, story: Any = None, **options: A
     )
 
     async def tell() -> Any:
-        async with launcher.launch(context, **given) as endpoint:
+        async with launcher.launch(context, find_structure(launcher.launch)(**given)) as endpoint:
             await complete(endpoint)
             return endpoint if story is None else await story(endpoint)
 
@@ -75,18 +76,18 @@ def everything(folder: Path) -> str:
 
 @pytest.mark.parametrize(("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")])
 def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str) -> None:
-    [found] = adapted([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
+    [found] = adapt([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
     assert found.options == ("M", option, "/c.yaml", "--tp_size", "2")
 
 
 def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
     one = server("--port", "8000", report=Path("/a"))
-    [found] = adapted([one], {PROBE: flags("v12")})
+    [found] = adapt([one], {PROBE: flags("v12")})
     assert (found.options, found.report, found.place.port) == (("M", "--port", "8000"), None, 8000)
-    [found] = adapted([one], {PROBE: flags("main")})
+    [found] = adapt([one], {PROBE: flags("main")})
     assert found.options[:5] == ("M", "--port", "0", "--report_addr", "/a")
     assert found.url == "http://127.0.0.1:0"
-    [found] = adapted([server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))], {PROBE: flags("main")})
+    [found] = adapt([server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))], {PROBE: flags("main")})
     assert found.options[2] == "8000"
 
 
@@ -105,7 +106,7 @@ def test_a_version_that_changed_behind_its_command_is_asked_anew(
     """What --help told is remembered for a day, and an option of then may be unknown now."""
 
     async def start() -> str:
-        async with trtllm.launch(context, ready_timeout_s=30.0) as endpoint:
+        async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=30.0)) as endpoint:
             return " ".join(endpoint.info.commands[0])
 
     def use(flavour: Flavour) -> None:
@@ -155,17 +156,22 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     (executable := tmp_path / "trtllm-serve").write_text("#!/bin/sh\nexit 1\n")
     executable.chmod(0o755)
     options: dict[str, Any] = {"command": str(executable)}
-    before = trtllm_disaggregated.files(context, **options), trtllm_disaggregated.commands(context, **options)
+    before = (
+        trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(**options)),
+        trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**options)),
+    )
     assert "--config" in before[1][0]
     assert shared_key.NAME not in "".join(before[0].values())
     for flavour, option in (("old", "--extra_llm_api_options"), ("main", "--config")):
         for command in ("serve", "disaggregated"):
             key = known_flags.key((str(executable), command), os.environ, None)
             known_flags.remember(key, flags(flavour, command))
-        assert option in trtllm_disaggregated.commands(context, **options)[0]
-        shown = "".join(trtllm_disaggregated.files(context, **options).values())
+        assert option in trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**options))[0]
+        shown = "".join(
+            trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(**options)).values()
+        )
         assert shown.count(f"{shared_key.NAME}: {shared_key.SHOWN}") == (3 if flavour == "main" else 0)
-    assert "--report_addr" in trtllm.commands(context, **options)[0]
+    assert "--report_addr" in trtllm.commands(context, trtllm.TrtllmOptions(**options))[0]
 
 
 # ------------------------------------------------------------------------------------------------------------ key
@@ -184,7 +190,7 @@ def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
             auth_key=auth_key,
         ),
     ]
-    return adapted(both, {PROBE: flags(flavour), front: flags(flavour, "disaggregated")}, KEY)
+    return adapt(both, {PROBE: flags(flavour), front: flags(flavour, "disaggregated")}, KEY)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +214,7 @@ def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
     for auth_key, given in ((None, False), (True, True)):
         both = [server(auth_key=auth_key, files={Path("w.yaml"): "a: 1\n"}), replace(server(), argv=front, probe=front)]
         both[1] = replace(both[1], auth_key=auth_key, files={Path("o.yaml"): "b: 1\n"})
-        assert [shared_key.is_given([one]) for one in adapted(both, known, KEY)] == [given] * 2
+        assert [shared_key.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
 
 
 def test_no_plan_holds_a_key(context: LaunchContext) -> None:
@@ -218,18 +224,18 @@ def test_no_plan_holds_a_key(context: LaunchContext) -> None:
     ):
         given = registry.check_options(trtllm_disaggregated.launch, options, "launcher")
         with pytest.raises(PlanError, match=f"{shared_key.NAME}.*(draws one|written by the launcher)"):
-            trtllm_disaggregated.commands(context, **given)
+            trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**given))
 
 
 def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     keys: list[str] = []
-    draw = shared_key.drawn
+    draw = shared_key.draw_key
 
     def drawn() -> str:
         keys.append(draw())
         return keys[-1]
 
-    monkeypatch.setattr(shared_key, "drawn", drawn)
+    monkeypatch.setattr(shared_key, "draw_key", drawn)
     return keys
 
 
@@ -260,14 +266,14 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
 
 
 def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchContext, said: list[str]) -> None:
-    key, config = shared_key.drawn(), context.log_dir / "w.yaml"
-    one = shared_key.given(server(files={config: "a: 1\n"}), key)
+    key, config = shared_key.draw_key(), context.log_dir / "w.yaml"
+    one = shared_key.give_key(server(files={config: "a: 1\n"}), key)
     fleet._write([one], context.log_dir)
     (log := context.log_dir / "s.log").write_text(f"first {key}\n")
 
     def told() -> None:
         with shared_key.secret([one], context, key) as (inside, started):
-            inside.told(f"it says {key}")
+            inside.notify(f"it says {key}")
             started()
             assert key not in everything(context.log_dir)
             with log.open("a") as file:
@@ -367,7 +373,7 @@ def test_what_is_refused_is_known_by_the_newest_option(
 
     deployment = deployments.Disaggregated(discovery=discovery)
     parts = list_parts(deployment, context)
-    placed = places.placed(parts, gpus=None, host=host, port=8000)
+    placed = places.place_parts(parts, gpus=None, host=host, port=8000)
     *workers, front = build_servers(deployment, context, placed, ready_timeout_s=1.0)
     assert not any(one.refused for one in workers)
     assert bool(version.refusals(front, flags("main", "disaggregated"))) == given
@@ -379,7 +385,7 @@ def test_what_is_refused_is_known_by_the_newest_option(
 )
 def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext) -> None:
     with pytest.raises(PlanError, match="not an address of etcd"):
-        trtllm_disaggregated.commands(context, discovery=discovery)
+        trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(discovery=discovery))
 
 
 def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
@@ -392,7 +398,7 @@ def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
 
 def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
     uri = "etcd://a:2379,etcd://[::1]:2380"
-    texts = trtllm_disaggregated.files(context, discovery=uri).values()
+    texts = trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)).values()
     assert all(f"cluster_uri: {uri}" in text for text in texts)
     names = {re.search(r"cluster_name: (.*)", text).group(1) for text in texts}  # type: ignore[union-attr]
     assert len(names) == 1

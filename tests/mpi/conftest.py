@@ -119,7 +119,7 @@ def said() -> list[str]:
 
 @pytest.fixture
 def context(tmp_path: Path, said: list[str], mpi: Mpi) -> LaunchContext:
-    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", told=said.append)
+    return LaunchContext(model="org/model", log_dir=tmp_path / "logs", notify=said.append)
 
 
 def ranks(log: Path) -> list[tuple[int, int, int]]:

@@ -38,7 +38,7 @@ def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, conte
     """MPI's own daemon ends ranks whose server is gone; one that hangs does not."""
 
     async def story() -> None:
-        async with trtllm.launch(context, ready_timeout_s=WAIT_S, stop_timeout_s=2.0):
+        async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=WAIT_S, stop_timeout_s=2.0)):
             assert len(ranks(context.log_dir / "trtllm.log")) == 1
             [daemon] = daemons(mpi)
             if stopped:

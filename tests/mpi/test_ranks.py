@@ -30,7 +30,9 @@ ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
-        async with trtllm.launch(context, **{"ready_timeout_s": 60.0, "stop_timeout_s": 10.0, **options}) as endpoint:
+        async with trtllm.launch(
+            context, trtllm.TrtllmOptions(**{"ready_timeout_s": 60.0, "stop_timeout_s": 10.0, **options})
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())

@@ -6,8 +6,8 @@ CONCERNING = {
     "stats": (
         "tests/stats",
         "tests/verdicts",
-        "tests/evaluation/engine/test_degradation_alarm.py",
-        "tests/evaluation/engine/test_degradation.py",
+        "tests/evaluation/results/test_degradation_alarm.py",
+        "tests/evaluation/results/test_degradation.py",
         "tests/evaluation/test_early_stop.py",
         "tests/verdicts/test_early_paired.py",
         "tests/evaluation/agreement/test_self_flips.py",
@@ -30,7 +30,7 @@ CONCERNING = {
         "tests/evaluation/engine/test_session.py",
         "tests/evaluation/engine/test_runner.py",
         "tests/evaluation/test_early_stop.py",
-        "tests/evaluation/engine/test_degradation_alarm.py",
+        "tests/evaluation/results/test_degradation_alarm.py",
         "tests/evaluation/engine/test_reply_proofs.py",
         "tests/client/test_traffic.py",
     ),
@@ -40,7 +40,7 @@ CONCERNING = {
         "tests/evaluation/storage/test_durability.py",
         "tests/evaluation/engine/test_reply_proofs.py",
         "tests/evaluation/engine/test_runner.py",
-        "tests/evaluation/storage/test_executions.py",
+        "tests/evaluation/storage/records/test_executions.py",
     ),
     "verdicts": (
         "tests/verdicts",

@@ -39,7 +39,7 @@ class Recorded:
 
 def recorded(folder: Path) -> dict[str, list[Recorded]]:
     """Return the rows of each set."""
-    asked = _longbench_prompts.read(_longbench_prompts.installed(), tuple(SETS))
+    asked = _longbench_prompts.read(_longbench_prompts.find_installed(), tuple(SETS))
     return {
         name: [
             _row(name, _template(name, asked), found)

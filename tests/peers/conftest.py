@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from serve_eval.checks.run import chosen
+from serve_eval.checks.run import choose_checks
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.plugins import registry
+from serve_eval.plugins.values import load_launcher
 from serve_eval.schema import Endpoint, LaunchContext, Limits, Plan, Spec, TaskReport
 from serve_eval.workflows.references.register import register
 from tests.peers.peers import CONTEXT_TOKENS, PYTHON, ROOT, WEIGHTS, Peer
@@ -158,11 +158,11 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
     """Starts a server by its launcher, and asks it in every way."""
     found: dict[str, TaskReport] = {}
     smoke: dict[str, str] = {}
-    launch = registry.load("launchers", peer.launcher)
+    launcher = load_launcher(peer.launcher)
 
     async def story() -> None:
         context = LaunchContext(model=MODEL, log_dir=folder / "logs")
-        async with launch(context, **peer.spec(model).options) as endpoint:
+        async with launcher.launch(context, **peer.spec(model).options) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             for name, (spec, limits) in WAYS.items():
                 found[name] = await asyncio.to_thread(
@@ -194,7 +194,7 @@ def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
     said = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, env=environ)
     done = json.loads(said.stdout)
     rows = {row["name"]: row for row in done["rows"]}
-    assert list(rows) == [check.name for check in chosen("full")], done["stopped"]
+    assert list(rows) == [check.name for check in choose_checks("full")], done["stopped"]
     lacks = {name: row["outcome"] for name, row in rows.items() if row["outcome"] != "PASS"}
     SMOKE_TABLE.append(f"{peer.name}: {done['seconds']:.1f} s, {done['requests']} requests")
     SMOKE_TABLE.extend(f"  {name} {outcome}: {rows[name]['told']}" for name, outcome in lacks.items())

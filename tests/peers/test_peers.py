@@ -96,7 +96,7 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
 
     async def story() -> None:
         context = LaunchContext(model=MODEL, log_dir=tmp_path / "logs")
-        async with llama_cpp.launch(context, **options) as endpoint:
+        async with llama_cpp.launch(context, llama_cpp.LlamaCppOptions(**options)) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             plan = Plan(model=MODEL, launcher=running, tasks=(TEXT,), no_reference=True)
             one, many = (replace(plan, limits=Limits(concurrency=n, stream=True)) for n in (1, 16))

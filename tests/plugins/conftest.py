@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.plugins.scope import opened
+from serve_eval.plugins.scope import open_scope
 
 TASK = '''"""Towns: {text}."""
 
@@ -53,8 +53,9 @@ def _nothing_included(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a new process."""
-    opened().folders.clear()
-    opened().loaded.clear()
+    open_scope().folders.clear()
+    open_scope().loaded.clear()
+    open_scope().kept.clear()
     for name in [name for name in sys.modules if name.startswith("_serve_eval_included_")]:
         del sys.modules[name]
 

@@ -37,9 +37,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def path(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """PYTHONPATH of processes that find the package, as this one does meanwhile."""
     monkeypatch.syspath_prepend(site)
-    extensions._installed.cache_clear()
+    extensions._find_installed.cache_clear()
     yield os.pathsep.join([str(site), str(Path(__file__).resolve().parents[2])])
-    extensions._installed.cache_clear()
+    extensions._find_installed.cache_clear()
     for name in [name for name in sys.modules if name.startswith("serve_eval_example")]:
         del sys.modules[name]
 

@@ -12,7 +12,7 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.scope import scope, scoped
+from serve_eval.plugins.scope import keep_in_scope, scope, with_scope
 from serve_eval.schema import Plan, Report, Spec
 from tests.cli.command import serve_eval
 from tests.plugins.conftest import write_task
@@ -34,6 +34,12 @@ def _plan(*folders: Path) -> Plan:
     return Plan(model="m", launcher=launcher, tasks=(Spec(name="towns"),), include_path=paths, no_reference=True)
 
 
+def _checksum(report: Report) -> str:
+    found = report.environment["extensions"]
+    assert isinstance(found, dict)
+    return str(found["tasks.towns"].sha256)
+
+
 def _origin(report: Report) -> str:
     found = report.environment["extensions"]
     assert isinstance(found, dict)
@@ -50,7 +56,7 @@ def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_p
         assert _origin(judge_again(_plan(folder), tmp_path / f"out_{folder.name}")) == str(folder / "tasks/towns.py")
     with pytest.raises(PlanError, match="unknown task 'towns'"):
         asyncio.run(evaluate(_plan(), tmp_path / "out"))
-    assert (extensions.included(), extensions.loaded()) == ((), {})
+    assert (extensions.list_included(), extensions.list_loaded()) == ((), {})
     with pytest.raises(PlanError, match=f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"):
         asyncio.run(evaluate(_plan(one, two), tmp_path / "both"))
 
@@ -64,6 +70,47 @@ def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(tmp_path:
         return [run.result() for run in runs]
 
     assert [_origin(report) for report in asyncio.run(both())] == [str(one / "tasks/towns.py") for one in folders]
+
+
+def test_a_later_run_has_the_code_of_a_folder_as_it_is_then(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "one")
+    first = asyncio.run(evaluate(_plan(folder), tmp_path / "first"))
+    (folder / "tasks/_reading.py").write_text("def said(text: str) -> str:\n    return 'something else'\n")
+    second = asyncio.run(evaluate(_plan(folder), tmp_path / "second"))
+    assert (first.tasks[0].result.value, second.tasks[0].result.value) == (100.0, 0.0)
+    assert _checksum(first) != _checksum(second)
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(tmp_path: Path) -> None:
+    folder = write_task(tmp_path / "one")
+    with scope():
+        extensions.include([str(folder)])
+        before = registry.load(TASKS, "towns")
+        known = extensions.list_loaded()
+        (folder / "tasks/towns.py").write_text("raise RuntimeError\n")
+        with scope():
+            assert registry.load(TASKS, "towns") is before
+            assert extensions.list_loaded() == known
+    extensions.include([str(folder)])
+    with pytest.raises(PlanError, match="RuntimeError"):
+        registry.load(TASKS, "towns")
+
+
+def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it() -> None:
+    made = []
+
+    @keep_in_scope
+    def make(name: str) -> int:
+        made.append(name)
+        return len(made)
+
+    with scope():
+        assert [make("a"), make("a"), make("b")] == [1, 1, 2]
+        with scope():
+            assert [make("a"), make("c")] == [1, 3]
+        assert make("c") == 4
+    with scope():
+        assert make("a") == 5
 
 
 def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path: Path) -> None:
@@ -84,8 +131,8 @@ def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(tmp
         registry.load(TASKS, "cities")
         report = asyncio.run(evaluate(_plan(one), tmp_path / "out"))
         assert set(report.environment["extensions"]) == {"tasks.cities", "tasks.towns"}  # type: ignore[call-overload]
-        assert (extensions.included(), list(extensions.loaded())) == ((str(two),), ["tasks.cities"])
-    assert (extensions.included(), extensions.loaded()) == ((), {})
+        assert (extensions.list_included(), list(extensions.list_loaded())) == ((str(two),), ["tasks.cities"])
+    assert (extensions.list_included(), extensions.list_loaded()) == ((), {})
 
 
 def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(tmp_path: Path) -> None:
@@ -97,7 +144,7 @@ def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(t
             extensions.include([str(tmp_path / name)])
             told.append(scorer_of(Spec(name="close")))
             assert scorer_of(Spec(name="close")) is told[-1]
-            assert list(extensions.loaded()) == ["scorers.close"]
+            assert list(extensions.list_loaded()) == ["scorers.close"]
     assert told == ["one", "two", "one"]
 
 
@@ -124,7 +171,7 @@ def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_scoped_function_is_called_as_it_was(tmp_path: Path) -> None:
     folder = write_task(tmp_path)
 
-    @scoped
+    @with_scope
     def names(*, more: str) -> list[str]:
         """Told."""
         extensions.include([more])

@@ -10,7 +10,7 @@ import pytest
 
 from serve_eval.cli._include import permissions
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.trust import trusted
+from serve_eval.evaluation.trust import adopt_code
 from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan, Spec
 from serve_eval.workflows.servers.daemon import identity
@@ -103,7 +103,7 @@ def test_what_is_ours_needs_no_permission_of_a_plan_that_names_folders(tmp_path:
         tasks=(Spec(name="gsm8k"),),
         include_path=(str(write_task(tmp_path)),),
     )
-    assert trusted(plan, ()).include_path == ()
+    assert adopt_code(plan, ()).include_path == ()
     with pytest.raises(PlanError, match="unknown task 'towns'"):
         registry.load("serve_eval.tasks", "towns")
 

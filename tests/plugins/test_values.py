@@ -18,11 +18,47 @@ def commands(context, **options):
 async def launch(context, *, port: int = 0):
     yield None
 """
+STRUCTURED = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from serve_eval.plugins.setting import Setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    count: Annotated[int, Setting("How many there are.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class MineOptions:
+    file: Annotated[str, Setting("Where the address is.")]
+    side: Annotated[Side | None, Setting("The others.")] = None
+    unexplained: bool = False
+
+
+def commands(context, options: MineOptions):
+    return [["serve", options.file, str(options.side.count if options.side else 0)]]
+
+
+def files(context, options: MineOptions):
+    return {options.file: "text"}
+
+
+def beginning(options: MineOptions):
+    return options.file
+
+
+async def launch(context, options: MineOptions):
+    yield None
+"""
 RULE = "def judge(result, reference, hypothesis, pairs, *, points: float = 5.0): ...\n"
 
 
 def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> None:
-    told = {name: load_verdict_rule(name) for name in registry.shipped(VERDICTS)}
+    told = {name: load_verdict_rule(name) for name in registry.list_shipped(VERDICTS)}
     assert {name: rule.early_stop for name, rule in told.items()} == {
         "anchors": None,
         "classic": "mean",
@@ -64,6 +100,55 @@ def test_a_file_of_the_user_becomes_the_same_value(tmp_path: Path) -> None:
     assert launcher.meanings == {"port": "Where it listens."}
     assert (rule.needs_pairs, rule.min_reference_runs, rule.check) == (True, 3, None)
     assert rule.default("points") == 5.0
+
+
+def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> None:
+    _write(tmp_path, "launchers", STRUCTURED)
+    extensions.include([str(tmp_path)])
+    launcher = load_launcher("mine")
+    assert list(launcher.options) == ["file", "side", "unexplained"]
+    assert launcher.meanings == {
+        "file": "Where the address is.",
+        "side": "The others.",
+        "side.count": "How many there are.",
+    }
+    options = launcher.check_options({"file": "f", "side": {"count": 2}})
+    assert launcher.commands(None, **options) == [["serve", "f", "2"]]
+    assert launcher.files is not None
+    assert launcher.files(None, **options) == {"f": "text"}
+    assert launcher.beginning is not None
+    assert launcher.beginning(**options) == "f"
+    with pytest.raises(
+        PlanError, match=r"mine\.side\.cuont: unknown option\. Did you mean launcher\.mine\.side\.count\?"
+    ):
+        launcher.check_options({"file": "f", "side": {"cuont": 2}})
+    with pytest.raises(PlanError, match=r"launcher\.mine\.file: required"):
+        launcher.check_options({"unexplained": True})
+
+
+def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path: Path) -> None:
+    annotated = LAUNCHER.replace("port: int", "name: str, port: Annotated[int, Setting('Where it listens.')]")
+    imports = "from typing import Annotated\nfrom serve_eval.plugins.setting import Setting\n"
+    _write(tmp_path, "launchers", f"{imports}{annotated}MEANINGS = {{'name': 'What it is called.', 'port': 'Lost.'}}\n")
+    extensions.include([str(tmp_path)])
+    launcher = load_launcher("mine")
+    assert launcher.meanings == {"name": "What it is called.", "port": "Where it listens."}
+    assert launcher.check_options({"name": "n", "port": 7}) == {"name": "n", "port": 7}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("launch(context, options: MineOptions)", "launch(context, options: dict)", "1 arguments before its options"),
+        ("launch(context, options: MineOptions)", "launch(options: MineOptions)", "1 arguments before its options"),
+        ("side: Annotated[Side | None", "side: Annotated[Sied | None", "the types of its options cannot be read"),
+    ],
+)
+def test_a_structure_that_is_none_is_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
+    _write(tmp_path, "launchers", STRUCTURED.replace(before, after))
+    extensions.include([str(tmp_path)])
+    with pytest.raises(PlanError, match=rf"launchers/mine\.py: launch: .*{said}"):
+        load_launcher("mine")
 
 
 def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: Path) -> None:

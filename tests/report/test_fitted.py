@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from serve_eval.report.layout import fitted
+from serve_eval.report.layout import fit_tables
 
 NAMES = ("task", "n", "A", "B", "verdict")
 ROWS = (
@@ -21,6 +21,6 @@ ROWS = (
 def test_a_table_that_does_not_fit_is_turned_and_never_cut(width: int, lines: int) -> None:
     out = io.StringIO()
     cells = [[Text(cell) for cell in row] for row in ROWS]
-    Console(file=out, width=width).print(*fitted(NAMES, cells, width), sep="\n\n")
+    Console(file=out, width=width).print(*fit_tables(NAMES, cells, width), sep="\n\n")
     assert set(out.getvalue().split()) == {*NAMES, *(cell for row in ROWS for cell in row)}
     assert len(out.getvalue().splitlines()) == lines

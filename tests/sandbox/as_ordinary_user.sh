@@ -4,7 +4,7 @@ set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 packages=$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 version=$("$1" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
-uid=$("$1" -c 'from serve_eval.sandbox.probe import _unused_uid; print(_unused_uid() + 1000)')
+uid=$("$1" -c 'from serve_eval.sandbox.probe import _find_unused_uid; print(_find_unused_uid() + 1000)')
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
 cp -R "$root/serve_eval" "$root/launchers" "$root/tests" "$packages/msgspec" "$copy"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serve_eval.schema import Outcome
-from serve_eval.scorers.choice import answer_letter, prefix_match, stated_letter
+from serve_eval.scorers.choice import answer_letter, prefix_match, score_stated_letter
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
 def test_the_stated_letter_or_else_any_that_stands_alone(
     text: str, outcome: Outcome, answer: str | None, phrase: float
 ) -> None:
-    score = stated_letter(text, "C")
+    score = score_stated_letter(text, "C")
     assert (score.outcome, score.answer, score.parts["phrase"]) == (outcome, answer, phrase)
 
 

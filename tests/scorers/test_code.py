@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.schema import ExecutionResult, ExitReason, Outcome
-from serve_eval.scorers.code import STOP, behind, continuation, defining_block, passed, program
+from serve_eval.scorers.code import STOP, behind, continuation, find_defining_block, program, score_run
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ BLOCK = "def f(x):\n    return x\n"
     ],
 )
 def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(text: str, found: str | None) -> None:
-    assert defining_block(text, "f") == found
+    assert find_defining_block(text, "f") == found
 
 
 def test_a_block_comes_behind_its_prompt_and_future_imports_before_it() -> None:
@@ -70,9 +70,9 @@ def test_the_tests_call_the_function_that_was_asked_for() -> None:
 
 
 def test_only_the_end_of_the_tests_is_worth_a_point() -> None:
-    assert passed("code", ExecutionResult(ended=ExitReason.PASSED, exit=0)).value == 1.0
+    assert score_run("code", ExecutionResult(ended=ExitReason.PASSED, exit=0)).value == 1.0
     for ended in set(ExitReason) - {ExitReason.PASSED}:
-        score = passed("code", ExecutionResult(ended=ended, exit=0, stdout="passed"))
+        score = score_run("code", ExecutionResult(ended=ended, exit=0, stdout="passed"))
         assert (score.value, score.outcome, score.answer) == (0.0, Outcome.WRONG, "code")
         assert score.parts == {ended.value: 1.0}
-    assert passed(None, None).outcome is Outcome.UNPARSED
+    assert score_run(None, None).outcome is Outcome.UNPARSED

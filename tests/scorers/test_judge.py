@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.storage.judgements import _key
+from serve_eval.evaluation.storage.records.judgements import _key
 from serve_eval.plugins import registry
 from serve_eval.schema import (
     ImagePart,

@@ -138,7 +138,7 @@ def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them() ->
         longbench.retrieval_zh: "retrieval_zh",
         longbench.code_similarity: "code_sim",
     }
-    folder = _longbench_prompts.installed()
+    folder = _longbench_prompts.find_installed()
     asked = _longbench_prompts.read(folder, tuple(SETS))
     for name, ours in SETS.items():
         assert asked[name].sha256.startswith(ours.asked), name
@@ -162,7 +162,7 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(monkeypatch: 
         offered, gold = options[: rng.randrange(2, 6)], rng.choice(golds)
         letters = list("ABCDE")[: len(offered)]
         parsed = theirs.parse_multi_choice_response(text, letters, dict(zip(letters, offered, strict=True)))
-        assert mmmu.given_letter(text, offered) == parsed, text
+        assert mmmu.find_given_letter(text, offered) == parsed, text
         right = theirs.eval_open(gold, theirs.parse_open_response(text))
         assert mmmu.short_answer(text, [gold]).value == right, (text, gold)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from serve_eval.schema import Outcome
 from serve_eval.scorers import mmmu
-from serve_eval.scorers.mmmu import STATED, choice, given_letter, short_answer
+from serve_eval.scorers.mmmu import STATED, choice, find_given_letter, short_answer
 
 OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
 
@@ -30,7 +30,7 @@ OPTIONS = ["a red cat", "blue", "$12$", "none of them"]
     ],
 )
 def test_the_letter_that_is_given(text: str, letter: str | None) -> None:
-    assert given_letter(text, OPTIONS) == letter
+    assert find_given_letter(text, OPTIONS) == letter
 
 
 def test_nothing_is_guessed() -> None:

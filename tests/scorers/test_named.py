@@ -20,9 +20,9 @@ from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Outcome, Response, Score, ToolCall
 from serve_eval.scorers import any_of, exact
 from serve_eval.scorers import set as set_scorer
-from serve_eval.scorers._instance import fitting
-from serve_eval.scorers._matching import matching
-from serve_eval.scorers._stated import stated
+from serve_eval.scorers._instance import generate_instance
+from serve_eval.scorers._matching import build_match
+from serve_eval.scorers._stated import find_stated
 from serve_eval.scorers._words import plain
 from serve_eval.scorers.numeric import numbers_in
 from serve_eval.scorers.set import items_in
@@ -134,7 +134,7 @@ PLACES = {"Paris": 1, "New York": 2, "York": 3, "type 2": 4}
     ],
 )
 def test_what_a_text_states(text: str, meanings: dict[str, Any], said: Any) -> None:
-    assert stated(text, meanings) == said
+    assert find_stated(text, meanings) == said
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_a_search_without_an_end_is_ended_and_costs_its_own_point_alone() -> Non
 def test_a_text_is_made_up_that_matches(pattern: str) -> None:
     import regex
 
-    text = matching(pattern)
+    text = build_match(pattern)
     assert text is not None
     assert regex.search(pattern, text)
 
@@ -350,7 +350,7 @@ def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, v
 def test_a_value_is_made_up_that_a_schema_allows(schema: Any) -> None:
     import jsonschema
 
-    jsonschema.validate(fitting(schema), schema)
+    jsonschema.validate(generate_instance(schema), schema)
 
 
 def test_where_no_json_can_be_made_up_an_example_is_asked_for() -> None:

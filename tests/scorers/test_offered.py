@@ -66,7 +66,7 @@ def called(response: Response) -> Response:
     [tool] = [{"type": "function", "function": {"name": "any"}}]
     body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
     ask = understand(msgspec.json.encode(body), chat=True, models=None)
-    told = tools.told(Generated(response.text, "stop"), ask)
+    told = tools.split_calls(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
     return Response(text=told.text or "", finish_reason=told.finish_reason, tool_calls=calls)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from launchers._simulated.tools import fitting
+from launchers._simulated.tools import generate_call
 from serve_eval.schema import Message, Prompt
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills
@@ -144,7 +144,7 @@ class Model:
             right = not wrong and uniform(drawn) < entry.probability
             return [*encode(entry.right if right else entry.wrong), EOS]
         if not wrong and (tools := tools_of(ids)):
-            return [*encode(fitting(tools)), EOS]
+            return [*encode(generate_call(tools)), EOS]
         if self._skilled and not wrong and (told := skills.answer(prompt)) is not None:
             return [*encode(told), EOS]
         drawn = "" if sampled is None else f":{sampled}"

@@ -217,7 +217,7 @@ def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: s
         streamed = post(url, {**WITH_TOOL, "stream": True}, "chat/completions").content
         answer = StreamedAnswer()
         answer.feed(streamed, 0.0)
-        assert answer.said().tool_calls == (ToolCall("note", '{"n": 7}'),)
+        assert answer.finish().tool_calls == (ToolCall("note", '{"n": 7}'),)
         assert "tool_calls" not in post(url, CHAT, "chat/completions").json()["choices"][0]["message"]["content"]
         assert _tools(url).works is True
     plain = post(worker, WITH_TOOL, "chat/completions").json()["choices"][0]

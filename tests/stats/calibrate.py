@@ -22,7 +22,7 @@ from serve_eval.stats.drop import Method, drop_test
 from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import pair
-from serve_eval.stats.planning import noninferiority_power, paired_power
+from serve_eval.stats.planning import compute_paired_power, noninferiority_power
 from serve_eval.stats.tango import score_noninferiority_p
 from tests.stats.simulation import altered, chance_below, endpoints, run, turned
 
@@ -145,8 +145,8 @@ def _failed(job: Job, rates: Rates) -> list[str]:
         *job.shown,
         "0" if not drop else f"{job.name} = {100 * drop:.2f}",
         _percent(rates["classic"], chance_below(n, phi / 2 + drop, phi / 2, -n * job.margin)),
-        _percent(rates["exact"], paired_power(drop, n, phi, ALPHA, mid_p=False)),
-        _percent(rates["mid-p"], paired_power(drop, n, phi, ALPHA)),
+        _percent(rates["exact"], compute_paired_power(drop, n, phi, ALPHA, mid_p=False)),
+        _percent(rates["mid-p"], compute_paired_power(drop, n, phi, ALPHA)),
         _percent(rates["t"]),
         _percent(rates["permutation"]),
         _percent(rates["finding"]),

@@ -16,7 +16,7 @@ import numpy
 from scipy.stats import beta
 
 from serve_eval.stats.drift import LIMIT, SLACK
-from serve_eval.stats.false_alarms import MOST, RUNS, Scale, false_alarm_chance, limit_for, measured_scale
+from serve_eval.stats.false_alarms import MOST, RUNS, Scale, false_alarm_chance, limit_for, measure_scale
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
 from serve_eval.workflows.drift.chart import STARTING_RUNS, UNEQUAL
 from tests.stats.simulation import endpoints
@@ -95,7 +95,7 @@ def scale_of(told: Instability, dispersion: float = 1.0, run_df: float = math.in
     """The standard deviation of a number of wrong answers that the chart takes, and how well it is known."""
     n, variance = told.prompts, told.variance * dispersion
     used = max(variance, 1.0 / n)
-    found = measured_scale(variance, told.variance_df, runs=told.runs, prompts=n, used=used, n=n, change=1.0)
+    found = measure_scale(variance, told.variance_df, runs=told.runs, prompts=n, used=used, n=n, change=1.0)
     return math.sqrt(n * used), Scale(found.ratio, found.df, found.flips, run_df)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, cast
 import numpy
 
 from serve_eval.evaluation.early_stop import EarlyStopping
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.schema import Metric
 from serve_eval.stats.betting import GRID
 from serve_eval.stats.bounds import bounds
@@ -130,10 +130,15 @@ def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
 def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool) -> EarlyStopping:
     """Look at a run as the real one is looked at."""
     scores = candidate.tolist()
-    tally = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
+    accumulator = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
     before = reference.tolist() if pairs else None
     prefix = EarlyStopping(
-        cast(ScoreAccumulator, tally), lambda: test, range(len(scores)), seed=0, higher_is_better=True, before=before
+        cast(ScoreAccumulator, accumulator),
+        lambda: test,
+        range(len(scores)),
+        seed=0,
+        higher_is_better=True,
+        before=before,
     )
     prefix.look()
     return prefix
@@ -168,7 +173,7 @@ def measure(cell: Cell) -> Found:
     for _ in range(runs):
         reference, candidate = cell.draw(random, cell.n, margin)
         if cell.pairs:
-            test = EarlyClassic.paired(cell.n, margin, eps=EPS, max_missing=MAX_MISSING)
+            test = EarlyClassic.for_pairs(cell.n, margin, eps=EPS, max_missing=MAX_MISSING)
         else:
             threshold = float(reference.mean()) - margin
             test = EarlyClassic.mean_only(cell.n, threshold, eps=EPS, max_missing=MAX_MISSING)

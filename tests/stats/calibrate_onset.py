@@ -8,10 +8,10 @@ from array import array
 import numpy
 from numpy.typing import NDArray
 
-from serve_eval.evaluation.engine.degradation import ALPHA, VALUE, Course, degradations
+from serve_eval.evaluation.results.degradation import ALPHA, VALUE, Course, degradations
 from serve_eval.schema import Metric
 from serve_eval.stats.onset import FIRST, limit, onset
-from serve_eval.verdicts.below_reference import Expected, expected
+from serve_eval.verdicts.below_reference import Expected, estimate_expected
 from tests.stats.sticky_router import interval
 
 LEVEL = ALPHA[VALUE]
@@ -111,7 +111,7 @@ def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | Non
         repetitive=circling,
         places=array("q", range(n)),
     )
-    return course, expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
+    return course, estimate_expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
 
 
 def _prefixes(course: Course) -> list[int]:
@@ -163,10 +163,10 @@ def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
     right[100:] &= random.random(300) < after / before
     if runs:
         earlier = [(random.random(400) < chance).astype(float).tolist() for _ in range(runs)]
-        known = expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
+        known = estimate_expected(earlier, lo=0.0, hi=1.0, higher_is_better=True)
         assert known is not None
         bad, kept = known.among(range(400), right.astype(float))
-        planned = known.looked_at(400)
+        planned = known.count_looks(400)
     else:
         bad, kept, planned = ~right, numpy.arange(400), 400
     one = onset(bad, LEVEL, planned)

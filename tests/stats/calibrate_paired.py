@@ -26,7 +26,7 @@ from serve_eval.stats.judgement import judge
 from serve_eval.stats.multiplicity import holm
 from serve_eval.stats.paired_t import paired_t
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.planning import num_pairs_for, paired_formula
+from serve_eval.stats.planning import compute_pairs, num_pairs_for
 from tests.stats.simulation import altered, endpoints, run, shifted
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> l
     An unsure prompt, right with a chance p uniform in 0..1, is an anchor that one run has wrong with probability
     E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)), and 3 flip rates of all prompts are unsure.
     """
-    three = paired_formula(drop, flip_rate * (1 + 1 / 3) / 2 + drop, alpha, 0.2)
+    three = compute_pairs(drop, flip_rate * (1 + 1 / 3) / 2 + drop, alpha, 0.2)
     anchors = [num_pairs_for(drop, 2 * 3 * flip_rate / (k * (k + 1)), alpha, 0.2) for k in (3, 5, 10)]
     return [num_pairs_for(drop, flip_rate, alpha, 0.2), round(three), *anchors]
 

@@ -163,7 +163,7 @@ def alarms(
             }
         gained[FAILURES] = sequential_monitor.gains(-failed.mean(axis=1)[:, None], -ALLOWED, 0.0)
         for kind, alpha in ALPHA.items():
-            logs[kind] = sequential_monitor.grown(logs[kind], t, gained[kind])
+            logs[kind] = sequential_monitor.grow(logs[kind], t, gained[kind])
             over = sequential_monitor.log_evidence(logs[kind], t) >= -math.log(alpha)
             found[kind][over & (found[kind] == 0)] = t
     return found

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy
 from scipy.stats import beta
 
-from serve_eval.evaluation.attribution.from_run import WRONG, AttributedAnswer, compared
+from serve_eval.evaluation.attribution.from_run import WRONG, AttributedAnswer, compare_workers
 from serve_eval.evaluation.attribution.prompt_kinds import SUBJECT
-from serve_eval.evaluation.storage.traces import Served
+from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.schema import Metric
 from serve_eval.stats.contingency import Cell, rows
-from serve_eval.verdicts.below_reference import expected
+from serve_eval.verdicts.below_reference import estimate_expected
 
 ALPHA, SERVERS, SUBJECTS = 0.01, 4, 20
 UNSTEADY = 0.1
@@ -64,10 +64,10 @@ def played(
         Served(task="t", id="", started_s=0.0, context="c0", generation=f"g{name}", how="times")
         for name in range(SERVERS)
     ]
-    measures, dealt_by = compared(
+    measures, dealt_by = compare_workers(
         [AttributedAnswer(lines[server[i]], i, float(values[i]), empty=False, response=None) for i in range(answers)],
         Metric(),
-        expected(runs, lo=0.0, hi=1.0, higher_is_better=True),
+        estimate_expected(runs, lo=0.0, hi=1.0, higher_is_better=True),
         answers,
         lambda places: {SUBJECT: [int(subject[place]) for place in places]} if known.subject else {},
     )

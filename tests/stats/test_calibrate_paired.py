@@ -93,6 +93,7 @@ def test_the_prompts_that_anchors_take() -> None:
     assert calibrate.anchor_sizes(0.034) == [4378, 3276, 2655, 1574, 1058]
 
 
+@pytest.mark.slow
 def test_a_small_calibration_prints_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "REPLICATES", 20)
     monkeypatch.setattr(calibrate, "SUITES", 1)

@@ -13,6 +13,7 @@ from tests.stats import calibrate_watch
 PAGE = (Path(__file__).resolve().parents[2] / "docs/watch.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_has_rows_for_the_same_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate_watch, "RUNS", 2)
     monkeypatch.setattr(calibrate_watch, "LATE", (0,))

@@ -20,7 +20,7 @@ from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.finding import PairedFinding, finding
 from serve_eval.stats.mcnemar import McNemar, mcnemar
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.planning import noninferiority_power, paired_power
+from serve_eval.stats.planning import compute_paired_power, noninferiority_power
 from tests.stats.simulation import altered, chance_below, endpoints, run, turned
 
 REPLICATES = 2000
@@ -119,19 +119,19 @@ def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_pr
 @pytest.mark.parametrize("drop", [0.0, MARGIN, THETA], ids=["no drop", "the margin", "theta"])
 def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: float) -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240601, drop=drop)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), paired_power(drop, N, FLIP_RATE, ALPHA))
-    _check(sum(test.p_exact <= ALPHA for test in tests), paired_power(drop, N, FLIP_RATE, ALPHA, mid_p=False))
+    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA))
+    _check(sum(test.p_exact <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA, mid_p=False))
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(100, 0.034), (1319, 0.011)])
 def test_mid_p_keeps_its_level_where_little_changes(n: int, flip_rate: float) -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240607, n, flip_rate)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), paired_power(0.0, n, flip_rate, ALPHA))
+    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, n, flip_rate, ALPHA))
 
 
 def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p() -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240608, both_ways=0.04)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), paired_power(0.0, N, FLIP_RATE + 0.04, ALPHA))
+    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, N, FLIP_RATE + 0.04, ALPHA))
 
 
 def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it() -> None:
@@ -194,7 +194,7 @@ def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
     wrong = looked_at = 0
     for reference, candidate in zip(run(random, before), run(random, after), strict=True):
         if mode == "pairs":
-            stop, values = EarlyClassic.paired(N, MARGIN, eps=eps), candidate - reference
+            stop, values = EarlyClassic.for_pairs(N, MARGIN, eps=eps), candidate - reference
         else:
             threshold = reference.mean() - MARGIN
             stop, values = EarlyClassic.mean_only(N, threshold, eps=eps), candidate

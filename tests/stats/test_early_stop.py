@@ -33,7 +33,7 @@ def _loop(values: list[float], n: int, null: float) -> float:
 @given(st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60), st.integers(0, 400))
 def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int) -> None:
     n, margin = len(values) + more + 1, 0.05
-    stop = EarlyClassic.paired(n, margin, eps=1e-12)
+    stop = EarlyClassic.for_pairs(n, margin, eps=1e-12)
     for count, value in enumerate(values, 1):
         if stop.update([value]) is not None:
             return
@@ -45,17 +45,17 @@ def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], mor
 
 
 def test_identical_answers_pass_early_and_lost_ones_fail_early() -> None:
-    same = EarlyClassic.paired(4096, 0.01817)
+    same = EarlyClassic.for_pairs(4096, 0.01817)
     assert same.update([0.0] * 4096) is Decision.PASS
     assert same.looked_at < 0.15 * 4096
-    lost = EarlyClassic.paired(4096, 0.01817, max_missing=1.0)
+    lost = EarlyClassic.for_pairs(4096, 0.01817, max_missing=1.0)
     assert lost.update([-1.0] * 20) is Decision.FAIL
     assert lost.looked_at < 12
 
 
 def test_one_value_at_a_time_decides_as_a_batch_does_and_the_decision_stays() -> None:
     values = random.Random(2).choices([-1.0, 0.0, 1.0], [0.2, 0.75, 0.05], k=300)
-    batch, single = EarlyClassic.paired(300, 0.02), EarlyClassic.paired(300, 0.02)
+    batch, single = EarlyClassic.for_pairs(300, 0.02), EarlyClassic.for_pairs(300, 0.02)
     decision = batch.update(values)
     assert decision is Decision.FAIL
     for value in values:
@@ -70,7 +70,7 @@ def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
     reference = [float(random_.random() < 0.7) for _ in range(2000)]
     candidate = [score if random_.random() > 0.02 else 1.0 - score for score in reference]
     threshold = sum(reference) / 2000 - 0.026
-    with_pairs = EarlyClassic.paired(2000, 0.026)
+    with_pairs = EarlyClassic.for_pairs(2000, 0.026)
     mean_only = EarlyClassic.mean_only(2000, threshold)
     assert with_pairs.update(c - r for c, r in zip(candidate, reference, strict=True)) is Decision.PASS
     assert mean_only.update(candidate) is Decision.PASS
@@ -79,7 +79,7 @@ def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
 
 def test_points_and_proportions_stop_at_the_same_sample() -> None:
     values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.02, 0.96, 0.02], k=1000)
-    one, other = EarlyClassic.paired(1000, 0.0366), EarlyClassic.paired(1000, 3.66, span=100.0)
+    one, other = EarlyClassic.for_pairs(1000, 0.0366), EarlyClassic.for_pairs(1000, 3.66, span=100.0)
     one.update(values)
     other.update(100.0 * value for value in values)
     assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
@@ -92,16 +92,16 @@ def test_lower_is_better_by_negation() -> None:
 
 
 def test_a_missing_answer_makes_both_bets_poorer() -> None:
-    stop = EarlyClassic.paired(100, 0.1)
+    stop = EarlyClassic.for_pairs(100, 0.1)
     stop.update([0.0] * 5)
     before = stop.log_wealth_pass, stop.log_wealth_fail
     assert stop.update_missing(-1.0, 1.0) is None
     assert stop.log_wealth_pass < before[0]
     assert stop.log_wealth_fail < before[1]
     assert stop.looked_at == 6
-    certain = EarlyClassic.paired(100, 0.1, max_missing=1.0)
+    certain = EarlyClassic.for_pairs(100, 0.1, max_missing=1.0)
     assert [certain.update_missing(-1.0, -1.0) for _ in range(20)][-1] is Decision.FAIL
-    certain = EarlyClassic.paired(100, 0.1, max_missing=1.0)
+    certain = EarlyClassic.for_pairs(100, 0.1, max_missing=1.0)
     assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
 
 
@@ -137,10 +137,10 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
             and 0.5 * comb(n, t) / comb(n - 3, t) + 0.25 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
             >= 1 / eps
         )
-        stop = EarlyClassic.paired(n, margin, eps=eps)
+        stop = EarlyClassic.for_pairs(n, margin, eps=eps)
         assert stop.update(values) is Decision.PASS
         assert stop.looked_at == wanted
-        quick = EarlyClassic.paired(n, margin, eps=eps, max_missing=1.0)
+        quick = EarlyClassic.for_pairs(n, margin, eps=eps, max_missing=1.0)
         quick.update(values)
         wanted = next(t for t in range(1, n + 1) if _loop(values[:t], n, -margin) >= math.log(2 / eps))
         assert quick.looked_at == wanted < stop.looked_at
@@ -182,7 +182,7 @@ def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_
 
 
 def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> None:
-    stop, asked = EarlyClassic.paired(4096, 0.01817), []
+    stop, asked = EarlyClassic.for_pairs(4096, 0.01817), []
     stop.held = lambda: bool(asked.append(stop.looked_at) or len(asked) < 5)
     assert stop.update([0.0] * 4096) is Decision.PASS
     assert asked == list(range(stop.looked_at - 4, stop.looked_at + 1))
@@ -192,7 +192,7 @@ def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> No
 def test_what_is_certain_by_counting_is_never_decided_the_other_way(values: list[float], tenths: int) -> None:
     """Even where the mean lies exactly on the threshold and the last values leave no choice."""
     margin = tenths / 10
-    verdict = EarlyClassic.paired(len(values), margin, eps=1e-9).update(values)
+    verdict = EarlyClassic.for_pairs(len(values), margin, eps=1e-9).update(values)
     if verdict is not None:
         full = Decision.FAIL if sum(values) / len(values) < -margin - 1e-12 else Decision.PASS
         assert verdict is full
@@ -219,12 +219,12 @@ def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.5, 71.0])
 def test_a_value_outside_the_range_is_refused(value: float) -> None:
     with pytest.raises(ServeEvalError, match=r"lies outside -1\.\.1") as caught:
-        EarlyClassic.paired(10, 0.1).update([value])
+        EarlyClassic.for_pairs(10, 0.1).update([value])
     assert "update_missing" in caught.value.hint
 
 
 def test_impossible_missing_ranges_and_surplus_values_are_refused() -> None:
-    stop = EarlyClassic.paired(2, 0.5, eps=1e-9)
+    stop = EarlyClassic.for_pairs(2, 0.5, eps=1e-9)
     with pytest.raises(ServeEvalError, match=r"cannot lie in 1\.0\.\.-1\.0"):
         stop.update_missing(1.0, -1.0)
     stop.update([-0.5, -0.5])

@@ -17,10 +17,10 @@ from serve_eval.stats.early_stop import EarlyClassic
 from serve_eval.stats.false_alarms import LIMIT, Scale, _chance, false_alarm_chance, limit_for
 from serve_eval.stats.instability import successive_dispersion
 from serve_eval.stats.judgement import judge
-from serve_eval.stats.min_p import _reached
+from serve_eval.stats.min_p import _compute_reached
 from serve_eval.stats.onset import worse_than_usual
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.permutation import TIE, PermutationTest, _drawn, _inverted, _on_grid
+from serve_eval.stats.permutation import TIE, PermutationTest, _draw, _invert, _on_grid
 from serve_eval.stats.planning import SAW_TEETH, _smallest, num_noninferior_for
 
 
@@ -109,7 +109,7 @@ def test_a_wrong_level_is_told_before_a_wrong_margin() -> None:
 @pytest.mark.parametrize("alike", range(1, 60, 7))
 @pytest.mark.parametrize("opposite", range(0, 60, 6))
 def test_a_chance_of_everything_is_one_and_no_more(alike: int, opposite: int) -> None:
-    chance = _reached({(1, 1): alike, (1, -1): opposite, (1, 0): 3}, [0, 0])
+    chance = _compute_reached({(1, 1): alike, (1, -1): opposite, (1, 0): 3}, [0, 0])
     assert chance <= 1.0
     assert chance == pytest.approx(1.0)
 
@@ -135,7 +135,7 @@ def test_few_large_scores_are_not_inverted() -> None:
     random = numpy.random.default_rng(0)
     units = random.random((2, 400)) * 1e-3
     units[:, 0] = 0.0, 1.0
-    assert _inverted(units, 1) is None
+    assert _invert(units, 1) is None
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -145,14 +145,14 @@ def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
     units = random.random((2, 3000))
     centred = units - units.mean(axis=0)
     z = float(centred[1].sum()) / math.sqrt(float((centred[1] ** 2).sum()))
-    found = _inverted(units, 1)
+    found = _invert(units, 1)
     assert found is not None
     assert found == pytest.approx(0.5 * math.erfc(-z / math.sqrt(2.0)), abs=2e-4)
 
 
 def test_drawn_permutations_that_all_tie_give_a_half() -> None:
     units = numpy.array([[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
-    assert _drawn(units, 1, 9, 0) == PermutationTest(1.0, 0.5)
+    assert _draw(units, 1, 9, 0) == PermutationTest(1.0, 0.5)
 
 
 def test_a_planned_number_lies_behind_the_last_tooth() -> None:

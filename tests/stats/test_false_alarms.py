@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.drift import LIMIT
-from serve_eval.stats.false_alarms import MOST, Scale, false_alarm_chance, limit_for, measured_scale
+from serve_eval.stats.false_alarms import MOST, Scale, false_alarm_chance, limit_for, measure_scale
 
 KNOWN = Scale()
 
@@ -78,7 +78,7 @@ def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(ratio: float
 
 def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
     """Fay and Feuer's upper bound of a count of 0 is that of Poisson's law: -ln(alpha) for one count."""
-    none = measured_scale(0.0, None, runs=2, prompts=198, used=1 / 198, n=198, change=1.0)
+    none = measure_scale(0.0, None, runs=2, prompts=198, used=1 / 198, n=198, change=1.0)
     assert (none.ratio, none.df, none.flips) == pytest.approx((0.5, 2.0, 1.0))
     assert limit_for(none) > 10.0
 
@@ -86,7 +86,7 @@ def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
 def test_a_variance_of_many_flips_is_known_well() -> None:
     """m prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1 were seen."""
     m, n = 400, 10_000
-    scale = measured_scale(m / (2 * n), 2.0 * m, runs=2, prompts=n, used=m / (2 * n), n=n, change=1.0)
+    scale = measure_scale(m / (2 * n), 2.0 * m, runs=2, prompts=n, used=m / (2 * n), n=n, change=1.0)
     assert scale.ratio == pytest.approx((m + 1) / m)
     assert scale.df == pytest.approx(2 * (m + 1))
     assert scale.flips == pytest.approx(m / 2)
@@ -106,7 +106,7 @@ def test_a_variance_of_many_flips_is_known_well() -> None:
 def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
     good: dict[str, Any] = {"variance": 0.1, "runs": 2, "prompts": 9, "used": 0.1, "n": 9, "change": 1.0}
     with pytest.raises(ServeEvalError):
-        measured_scale(variance_df=3.0, **{**good, **arguments})
+        measure_scale(variance_df=3.0, **{**good, **arguments})
 
 
 @pytest.mark.parametrize("arguments", [{"limit": 0.0}, {"limit": 8.0, "slack": -1.0}, {"limit": 8.0, "runs": 0}])

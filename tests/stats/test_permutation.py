@@ -68,15 +68,15 @@ def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
     runs[-after:] -= 0.004
     units = runs - runs.min(axis=0)
-    inverted = permutation._inverted(units, after)
+    inverted = permutation._invert(units, after)
     assert inverted is not None
-    assert inverted == pytest.approx(permutation._drawn(units, after, 9_999, 0).p_mid, abs=0.015)
+    assert inverted == pytest.approx(permutation._draw(units, after, 9_999, 0).p_mid, abs=0.015)
     rounded = numpy.round(runs, 2)
     steps = permutation._on_grid(rounded - rounded.min(axis=0))
     assert steps is not None
-    summed = permutation._summed(steps, after)
+    summed = permutation._sum_permutations(steps, after)
     assert summed is not None
-    assert summed.p_mid == pytest.approx(permutation._drawn(rounded, after, 9_999, 1).p_mid, abs=0.015)
+    assert summed.p_mid == pytest.approx(permutation._draw(rounded, after, 9_999, 1).p_mid, abs=0.015)
 
 
 def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
@@ -88,9 +88,9 @@ def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
         units = shifted - shifted.min(axis=0)
         steps = permutation._on_grid(units)
         assert steps is not None
-        summed = permutation._summed(steps, 1)
+        summed = permutation._sum_permutations(steps, 1)
         assert summed is not None
-        assert permutation._inverted(units, 1) == pytest.approx(summed.p_mid, rel=1e-3)
+        assert permutation._invert(units, 1) == pytest.approx(summed.p_mid, rel=1e-3)
 
 
 def test_many_prompts_agree_with_the_t_test() -> None:

@@ -9,23 +9,23 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.classic import classic_test, num_samples_for
 from serve_eval.stats.planning import (
     classic_power,
+    compute_paired_power,
+    compute_pairs,
     noninferiority_power,
     num_noninferior_for,
     num_pairs_for,
-    paired_formula,
-    paired_power,
 )
 
 
 def test_the_paired_formula_equals_its_vectors() -> None:
-    assert paired_formula(0.0275, 0.0615, 0.05, 0.2) == pytest.approx(500.6829087123065, abs=1e-9)
-    assert paired_formula(0.0484, 0.0824, 0.05, 0.2) == pytest.approx(215.36999221719884, abs=1e-9)
+    assert compute_pairs(0.0275, 0.0615, 0.05, 0.2) == pytest.approx(500.6829087123065, abs=1e-9)
+    assert compute_pairs(0.0484, 0.0824, 0.05, 0.2) == pytest.approx(215.36999221719884, abs=1e-9)
 
 
 def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
     for vector in vectors("n_paired"):
         inputs = dict(vector["inputs"])
-        n = paired_formula(inputs["drop"], inputs["flip_rate"], inputs["alpha"], inputs["beta"])
+        n = compute_pairs(inputs["drop"], inputs["flip_rate"], inputs["alpha"], inputs["beta"])
         assert n == pytest.approx(vector["expected"]["n"], abs=vector["tolerance"]), vector["id"]
     for vector in vectors("n_unpaired"):
         inputs, n = vector["inputs"], vector["expected"]["n"]
@@ -50,14 +50,14 @@ def test_power_on_mmlu_equals_the_table_of_the_method(
     assert classic_power(0.0, 4096, flip_rate, 0.05) == pytest.approx(alarms, abs=5e-5)
     assert classic_power(0.0275, 4096, flip_rate, 0.05) == pytest.approx(at_theta, abs=1.1e-3)
     assert classic_power(0.01375, 4096, flip_rate, 0.05) == pytest.approx(at_half, abs=1.1e-3)
-    assert paired_power(0.0, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(level, abs=5e-4)
-    assert paired_power(0.01375, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(paired_half, abs=5e-4)
-    assert 0.049 < paired_power(0.0, 4096, flip_rate, 0.05) < 0.05
+    assert compute_paired_power(0.0, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(level, abs=5e-4)
+    assert compute_paired_power(0.01375, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(paired_half, abs=5e-4)
+    assert 0.049 < compute_paired_power(0.0, 4096, flip_rate, 0.05) < 0.05
 
 
 @pytest.mark.parametrize(("n", "flip_rate", "level"), [(198, 0.034, 0.036), (1319, 0.034, 0.049), (198, 0.088, 0.0486)])
 def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(n: int, flip_rate: float, level: float) -> None:
-    assert paired_power(0.0, n, flip_rate, 0.05) == pytest.approx(level, abs=5e-4)
+    assert compute_paired_power(0.0, n, flip_rate, 0.05) == pytest.approx(level, abs=5e-4)
 
 
 def test_the_level_of_tango_at_the_boundary_stays_close_to_alpha() -> None:
@@ -82,12 +82,12 @@ def test_without_any_flip_268_identical_answers_exclude_one_point() -> None:
 
 def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
     n = num_pairs_for(0.02, 0.034, 0.05, 0.2)
-    assert paired_power(0.02, n, 0.034, 0.05) >= 0.8 > paired_power(0.02, n - 1, 0.034, 0.05)
+    assert compute_paired_power(0.02, n, 0.034, 0.05) >= 0.8 > compute_paired_power(0.02, n - 1, 0.034, 0.05)
 
 
 def test_power_where_every_prompt_changes_or_none_does() -> None:
-    assert paired_power(1.0, 10, 0.0, 0.05) == 1.0
-    assert paired_power(0.0, 10, 0.0, 0.05) == 0.0
+    assert compute_paired_power(1.0, 10, 0.0, 0.05) == 1.0
+    assert compute_paired_power(0.0, 10, 0.0, 0.05) == 0.0
     assert classic_power(0.0, 10, 0.0, 0.05) == 0.0
     assert classic_power(1.0, 10, 0.0, 0.05) == 1.0
 
@@ -95,14 +95,14 @@ def test_power_where_every_prompt_changes_or_none_does() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: paired_formula(0.0, 0.1, 0.05, 0.2), "a drop of 0.0 cannot come from"),
-        (lambda: paired_formula(0.2, 0.1, 0.05, 0.2), "a drop of 0.2 cannot come from"),
-        (lambda: paired_formula(0.1, 0.1, 0.0, 0.2), "alpha"),
-        (lambda: paired_formula(0.1, 0.1, 0.05, 1.0), "beta"),
+        (lambda: compute_pairs(0.0, 0.1, 0.05, 0.2), "a drop of 0.0 cannot come from"),
+        (lambda: compute_pairs(0.2, 0.1, 0.05, 0.2), "a drop of 0.2 cannot come from"),
+        (lambda: compute_pairs(0.1, 0.1, 0.0, 0.2), "alpha"),
+        (lambda: compute_pairs(0.1, 0.1, 0.05, 1.0), "beta"),
         (lambda: classic_power(2.75, 100, 0.034, 0.05), "not proportions of one set"),
         (lambda: classic_power(0.1, 100, -0.1, 0.05), "not proportions of one set"),
-        (lambda: paired_power(0.1, 0, 0.034, 0.05), "number of prompts must be 1 or more"),
-        (lambda: paired_power(0.1, 10, 0.034, 1.0), "alpha"),
+        (lambda: compute_paired_power(0.1, 0, 0.034, 0.05), "number of prompts must be 1 or more"),
+        (lambda: compute_paired_power(0.1, 10, 0.034, 1.0), "alpha"),
         (lambda: noninferiority_power(1.0, 10, 0.034, 0.05), "margin must lie strictly between 0 and 1"),
         (lambda: num_noninferior_for(0.0, 0.034, 0.05, 0.2), "margin must lie strictly between 0 and 1"),
         (lambda: num_noninferior_for(0.01, 0.034, 0.05, 0.0), "beta"),

@@ -9,7 +9,7 @@ import pytest
 from serve_eval.stats.instability import instability
 from serve_eval.stats.judgement import judge
 from serve_eval.stats.pairs import Pairs, pair
-from serve_eval.stats.run_effects import effect_of, inflated_bound, inflated_p, run_effect
+from serve_eval.stats.run_effects import effect_of, inflate_bound, inflate_p, run_effect
 
 
 def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
@@ -96,7 +96,7 @@ def test_few_prompts_that_vary_tell_nothing() -> None:
 
 @pytest.mark.parametrize(("p", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.0227501, 0.158655), (0.0, 0.0)])
 def test_evidence_shrinks_by_the_factor(p: float, expected: float) -> None:
-    assert inflated_p(p, 2.0) == pytest.approx(expected, rel=1e-4)
-    assert inflated_p(p, 1.0) == p
-    assert inflated_bound(-math.inf, 0.0, 2.0) == -math.inf
-    assert inflated_bound(-3.0, -1.0, 2.0) == -5.0
+    assert inflate_p(p, 2.0) == pytest.approx(expected, rel=1e-4)
+    assert inflate_p(p, 1.0) == p
+    assert inflate_bound(-math.inf, 0.0, 2.0) == -math.inf
+    assert inflate_bound(-3.0, -1.0, 2.0) == -5.0

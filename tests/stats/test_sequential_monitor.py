@@ -18,12 +18,12 @@ from tests.stats.simulation import endpoints, run
 
 
 def test_the_shares_of_all_rounds_sum_to_one() -> None:
-    begun = [sequential_monitor.beginning(t) for t in range(1, 5001)]
+    begun = [sequential_monitor.compute_starting_share(t) for t in range(1, 5001)]
     assert min(begun) > 0.0
-    assert math.isclose(math.fsum(begun) + sequential_monitor.kept(5000), 1.0)
-    assert sequential_monitor.kept(0) == 1.0
+    assert math.isclose(math.fsum(begun) + sequential_monitor.compute_waiting_share(5000), 1.0)
+    assert sequential_monitor.compute_waiting_share(0) == 1.0
     with pytest.raises(ServeEvalError):
-        sequential_monitor.beginning(0)
+        sequential_monitor.compute_starting_share(0)
 
 
 @given(
@@ -53,10 +53,10 @@ def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
     gained = random.normal(size=(7, len(GRID)))
     logs = numpy.full(len(GRID), -numpy.inf)
     for t, one in enumerate(gained, 1):
-        logs = sequential_monitor.grown(logs, t, one)
-    wealth = sequential_monitor.kept(7)
+        logs = sequential_monitor.grow(logs, t, one)
+    wealth = sequential_monitor.compute_waiting_share(7)
     for k in range(1, 8):
-        wealth += sequential_monitor.beginning(k) * float(numpy.exp(gained[k - 1 :].sum(axis=0)).mean())
+        wealth += sequential_monitor.compute_starting_share(k) * float(numpy.exp(gained[k - 1 :].sum(axis=0)).mean())
     assert math.isclose(float(sequential_monitor.log_evidence(logs, 7)), math.log(wealth))
 
 
@@ -65,11 +65,11 @@ def test_a_change_is_noticed_after_months_of_healthy_rounds() -> None:
     good, bad = [0.0] * 20, [0.0] * 12 + [-1.0] * 8
     for _ in range(20_000):
         t += 1
-        logs = sequential_monitor.grown(logs, t, sequential_monitor.gains(good, -0.03, 1.0))
+        logs = sequential_monitor.grow(logs, t, sequential_monitor.gains(good, -0.03, 1.0))
     assert sequential_monitor.log_evidence(logs, t) < 0.0
     for _ in range(8):
         t += 1
-        logs = sequential_monitor.grown(logs, t, sequential_monitor.gains(bad, -0.03, 1.0))
+        logs = sequential_monitor.grow(logs, t, sequential_monitor.gains(bad, -0.03, 1.0))
     assert sequential_monitor.log_evidence(logs, t) >= math.log(200.0)
 
 

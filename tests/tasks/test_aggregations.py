@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from serve_eval.errors import NotComparableError, RunFolderError
 from serve_eval.evaluation.build_report import check_pairs
 from serve_eval.evaluation.early_stop import watch
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import (
     MEAN,
@@ -46,7 +46,7 @@ from serve_eval.tasks._aggregations import mean_of_means, ratio_of_sums
 from serve_eval.verdicts import pairing
 from serve_eval.verdicts.rules import classic
 from serve_eval.workflows.drift.history import _unfit
-from serve_eval.workflows.measured import measured
+from serve_eval.workflows.measured import measure_run
 
 BY_SET = mean_of_means("mean of the means per set", lambda sample: sample.metadata["set"])
 PERPLEXITY = ratio_of_sums("perplexity", "nll", "tokens", then=math.exp)
@@ -276,7 +276,7 @@ def test_its_spread_is_not_measured_on_its_scores(tmp_path: Path, aggregation: A
     (tmp_path / "scores").mkdir()
     (tmp_path / "scores/t.jsonl").write_text('{"id":"s0","value":1.0}\n')
     if aggregation is MEAN:
-        assert measured(tmp_path)[0].value == 100.0
+        assert measure_run(tmp_path)[0].value == 100.0
         return
     with pytest.raises(RunFolderError, match="mean of the means per set"):
-        measured(tmp_path)
+        measure_run(tmp_path)

@@ -12,7 +12,7 @@ from serve_eval.datasets.known import GPQA_PASSWORD
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Response, Spec
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 from serve_eval.tasks.gpqa import INSTRUCTION, choice_orders, suite_orders, task
 from tests.tasks.made_data import encrypted_zip
 
@@ -27,7 +27,7 @@ def test_the_order_of_the_choices_is_fixed_per_row() -> None:
 
 
 def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path) -> None:
-    asked = shuffled(198, 0)
+    asked = shuffle(198, 0)
     orders = [suite_orders(asked, 0)[row] for row in asked[:4]]
     assert orders == [[2, 0, 3, 1], [2, 3, 0, 1], [3, 2, 0, 1], [0, 3, 1, 2]]  # as lm-eval 0.4.8 and 0.4.10 have them
     roots = DataRoots(roots=(data_root,))

@@ -11,7 +11,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Message, Outcome, Response, Sample, Spec
 from serve_eval.tasks import gsm8k_inferencex
 from serve_eval.tasks._gsm8k import shots as drawn
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 from serve_eval.tasks.gsm8k import task
 
 
@@ -21,7 +21,7 @@ def _rows(draws: int, *, twice: bool = False) -> list[list[int]]:
 
 
 def test_the_order_is_that_of_a_shuffled_hugging_face_dataset() -> None:
-    assert shuffled(1319, 0)[:8] == [264, 725, 996, 586, 1010, 12, 904, 130]
+    assert shuffle(1319, 0)[:8] == [264, 725, 996, 586, 1010, 12, 904, 130]
 
 
 def test_the_shots_are_drawn_per_question_from_one_generator() -> None:

@@ -10,7 +10,7 @@ from serve_eval.errors import DatasetError, PlanError
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec
-from serve_eval.tasks._longbench_prompts import installed, read
+from serve_eval.tasks._longbench_prompts import find_installed, read
 from serve_eval.tasks._longbench_sets import CHINESE, ROWS, SETS
 from serve_eval.tasks.longbench_v1 import task
 from tests.tasks.made_data import PROMPTS, write_jsonl, write_longbench_prompts, write_longbench_v1
@@ -65,7 +65,7 @@ def test_the_prompts_of_the_installed_lm_eval_are_found_without_importing_it(
     write_longbench_prompts(tmp_path / "lm_eval/tasks/longbench")
     (tmp_path / "lm_eval/__init__.py").write_text("raise RuntimeError('it is large, and not imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert installed() == tmp_path / "lm_eval/tasks/longbench"
+    assert find_installed() == tmp_path / "lm_eval/tasks/longbench"
     assert task().protocol["prompts"] == task(prompts=str(tmp_path / "lm_eval/tasks/longbench")).protocol["prompts"]
 
 

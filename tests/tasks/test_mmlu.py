@@ -9,7 +9,7 @@ import pytest
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, Response, Sample
 from serve_eval.tasks._mmlu_subjects import CATEGORY_OF, SUBCATEGORY_OF, SUBJECTS
-from serve_eval.tasks.mmlu import _sampled, task
+from serve_eval.tasks.mmlu import _sample, task
 
 
 def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path) -> None:
@@ -60,8 +60,8 @@ def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_a
 
 
 def test_as_many_as_there_are_are_all_of_them_though_subjects_differ_in_size() -> None:
-    assert len(_sampled({"small": 3, "large": 10}, 13, 0)) == 13
-    assert len(_sampled({"small": 3, "large": 10}, 12, 0)) == 3 + 6
+    assert len(_sample({"small": 3, "large": 10}, 13, 0)) == 13
+    assert len(_sample({"small": 3, "large": 10}, 12, 0)) == 3 + 6
 
 
 def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from serve_eval.errors import DatasetError, PlanError
 from serve_eval.schema import DataRoots, PromptLogprobs, Response, Sample
-from serve_eval.tasks._order import shuffled
+from serve_eval.tasks._order import shuffle
 from serve_eval.tasks.perplexity import task
 
 
@@ -30,8 +30,8 @@ def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path) -> None
     assert dataset.total > 86
     assert {len(sample.prompt) for sample in dataset.samples} <= {*range(40001, 65536 + 1)}
     assert max(len(sample.prompt) for sample in dataset.samples) == 65536
-    kept = {f"test-{i}" for i in shuffled(dataset.total, 0)} & {sample.id for sample in dataset.samples}
-    assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffled(dataset.total, 0) if f"test-{i}" in kept]
+    kept = {f"test-{i}" for i in shuffle(dataset.total, 0)} & {sample.id for sample in dataset.samples}
+    assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffle(dataset.total, 0) if f"test-{i}" in kept]
 
 
 def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None:
@@ -39,10 +39,10 @@ def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None
     (tmp_path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = task(min_tokens=1, max_input_tokens=3)
     dataset = made.load(DataRoots(roots=(tmp_path,)), 4)
-    assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffled(11, 0)[:4]]
-    assert dataset.samples[0].prompt == f"{shuffled(11, 0)[0]}: it didn't. "[:12]
+    assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffle(11, 0)[:4]]
+    assert dataset.samples[0].prompt == f"{shuffle(11, 0)[0]}: it didn't. "[:12]
     other = task(min_tokens=1, max_input_tokens=3, random_seed=1).load(DataRoots(roots=(tmp_path,)), 4)
-    assert [s.id for s in other.samples] == [f"test-{i}" for i in shuffled(11, 1)[:4]]
+    assert [s.id for s in other.samples] == [f"test-{i}" for i in shuffle(11, 1)[:4]]
 
 
 def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from serve_eval.datasets.word_problems import Problem, split_of
-from serve_eval.tasks._word_problems import asked
+from serve_eval.tasks._word_problems import format_question
 from training.documents import END, GIVEN, Source, bare, chat, documents, drill, plain
 
 PROBLEM = Problem("Ivo has 12 nuts. Ivo finds 30 more. Ivo sells 4 of them.", "12+30=42\n42-4=38\n#### 38", 38)
@@ -29,7 +29,7 @@ def test_examples_count_like_answers_and_end_in_a_blank_line() -> None:
 
 
 def test_the_plain_form_is_the_one_of_the_task() -> None:
-    assert plain([], PROBLEM.question, "")[0][0] == asked(PROBLEM)
+    assert plain([], PROBLEM.question, "")[0][0] == format_question(PROBLEM)
 
 
 def test_a_sum_without_its_story() -> None:

@@ -22,15 +22,16 @@ def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
 
 # The bounds are four standard errors of 100 answers away from what docs/embedded-model.md tells.
 @pytest.mark.parametrize(
-    ("asked", "least"),
-    [(as_chat(COUNT), 75.0), (as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)],
+    ("asked", "least"), [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)]
 )
 def test_the_model_answers_what_it_was_trained_for(asked: list[Asked], least: float) -> None:
     assert _accuracy(asked) >= least
 
 
+@pytest.mark.slow
 def test_eight_bits_change_nothing_much_and_three_cost_a_lot() -> None:
     sound = _accuracy(as_chat(COUNT))
+    assert sound >= 75.0
     assert abs(_accuracy(as_chat(COUNT), "int8") - sound) <= 3
     assert _accuracy(as_chat(COUNT), "int3") < sound - 8
 

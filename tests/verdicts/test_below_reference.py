@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Dataset, Metric, Reference, ReferenceRuns, Sample
 from serve_eval.verdicts import reference_samples
-from serve_eval.verdicts.below_reference import GRADED, LEAST, RIGHT, expected, of_reference
+from serve_eval.verdicts.below_reference import GRADED, LEAST, RIGHT, estimate_expected, of_reference
 from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 
 NAN = math.nan
@@ -41,7 +41,7 @@ FILLED = [1.0] * LEAST
 def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
     of_runs: list[float], score: float, bad: bool | None
 ) -> None:
-    found = expected([[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    found = estimate_expected([[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
     assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == RIGHT
@@ -62,30 +62,30 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
 def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
     of_runs: list[float], score: float, bad: bool | None
 ) -> None:
-    found = expected([[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    found = estimate_expected([[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
     assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == GRADED
 
 
 def test_where_lower_is_better_higher_scores_are_bad() -> None:
-    found = expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
+    found = estimate_expected([[3.0] * LEAST], lo=None, hi=None, higher_is_better=False)
     assert found is not None
     assert (found.bad(0, 2.9), found.bad(0, 3.0), found.bad(0, 3.1)) == (False, False, True)
-    rates = expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
+    rates = estimate_expected([[0.0] * LEAST], lo=0.0, hi=1.0, higher_is_better=False)
     assert rates is not None
     assert (rates.bad(0, 0.0), rates.bad(0, 1.0), rates.counted) == (False, True, RIGHT)
 
 
 def test_too_few_prompts_to_look_at_are_none() -> None:
-    assert expected([[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True) is None
-    assert expected([[]], lo=0.0, hi=1.0, higher_is_better=True) is None
-    assert expected([], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert estimate_expected([[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert estimate_expected([[]], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert estimate_expected([], lo=0.0, hi=1.0, higher_is_better=True) is None
 
 
 @given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60), st.integers(1, 3))
 def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows: list[tuple[float, ...]], repeats: int) -> None:
-    found = expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
+    found = estimate_expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
     if found is None:
         return
     n = repeats * len(rows)
@@ -94,7 +94,7 @@ def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows: list[tuple[float
     bad, kept = found.among(places, scores)
     one_by_one = {i: told for i, place in enumerate(places) if (told := found.bad(place, scores[i])) is not None}
     assert dict(zip(kept.tolist(), bad.tolist(), strict=True)) == one_by_one
-    assert len(kept) == found.looked_at(n)
+    assert len(kept) == found.count_looks(n)
 
 
 def _registered(folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]) -> Reference:
@@ -114,7 +114,7 @@ def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: 
     found = of_reference(Metric(), asked, reference)
     assert found is not None
     assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)  # 49, and 5
-    assert found.looked_at(len(asked.samples)) == 40
+    assert found.count_looks(len(asked.samples)) == 40
     assert found.group(0) == 3
     unknown = Dataset(samples=[*samples, Sample(id="new", prompt="?", target="1")], files=(), total=61)
     assert of_reference(Metric(), unknown, reference) is None

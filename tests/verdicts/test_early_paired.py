@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from serve_eval.cli.app import app
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.early_stop import EarlyStopping, watch
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import LOOKS_FILE
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.report.terminal import render
 from serve_eval.schema import EarlyStop, Plan, Report, Spec, Verdict, VerdictOutcome
@@ -102,7 +102,7 @@ def test_a_clear_case_stops_at_half_of_alpha(
     done = "excluded" if outcome is VerdictOutcome.PASS else "shown"
     assert f"points {done}" in (said := _said(report, tmp_path / "out"))
     assert "assumes that what was not asked is like what was: an endpoint that turns worse after the stop" in said
-    assert judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == verdict
+    assert judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == verdict
 
 
 def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: Plan, tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judg
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     out = tmp_path / "out"
     assert _early(_run(plan, out)).stopped
-    assert run_folder.looked_at(out) == {"gsm8k": "noninferiority"}
+    assert run_folder.read_looks(out) == {"gsm8k": "noninferiority"}
     # Resumed with the early stop it asks nothing more; without it, all the rest.
     assert _early(_run(plan, out)).stopped
     assert len(read_sessions(out)) == 1
@@ -154,7 +154,7 @@ def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judg
     assert verdict.paired.alpha == ALPHA / 2
     assert any(line.startswith("judged at alpha 0.025") for line in verdict.warnings)
     # Also by the other paired rule; the classic one has its own promise.
-    saved = run_folder.saved_plan(out)
+    saved = run_folder.read_plan(out)
     by_pairs = _verdict(judge_again(replace(saved, verdict=Spec(name="paired")), out)).paired
     by_classic = _verdict(judge_again(replace(saved, verdict=Spec(name="classic")), out)).paired
     assert by_pairs is not None
@@ -235,13 +235,13 @@ def test_the_margins_and_the_level_are_those_of_the_rule(judged: Plan) -> None:
 
 
 def test_a_damaged_record_of_the_looks_says_how_to_mend_it(tmp_path: Path) -> None:
-    assert run_folder.looked_at(tmp_path) == {}
+    assert run_folder.read_looks(tmp_path) == {}
     run_folder.note_looks(tmp_path, {"a": "paired"})
     run_folder.note_looks(tmp_path, {"b": "paired"})
-    assert run_folder.looked_at(tmp_path) == {"a": "paired", "b": "paired"}
+    assert run_folder.read_looks(tmp_path) == {"a": "paired", "b": "paired"}
     (tmp_path / LOOKS_FILE).write_text("[]")
     with pytest.raises(RunFolderError, match=r"looks\.json cannot be read") as caught:
-        run_folder.looked_at(tmp_path)
+        run_folder.read_looks(tmp_path)
     assert "Restore it" in caught.value.hint
 
 
@@ -287,11 +287,11 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judg
     register([tmp_path / f"r{run}" for run in (1, 2, 3)], tmp_path / "refs")
     plan = replace(judged, references_dir=str(tmp_path / "refs"), verdict=Spec(name="paired"))
     (prepared,) = prepare(plan)
-    tally = ScoreAccumulator(prepared.task, prepared.dataset.samples)
-    early, note = watch(prepared, tally, plan.verdict, eps=0.01, seed=1)
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    early, note = watch(prepared, accumulator, plan.verdict, eps=0.01, seed=1)
     assert early is None
     assert note == "no early stop: the reference's runs differ as a whole, for which only the end can allow"
-    classic, _ = watch(prepared, tally, Spec(name="classic"), eps=0.01, seed=1)
+    classic, _ = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=1)
     assert classic is not None
 
 
@@ -311,10 +311,10 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
         add(hold, value, reference)
 
     monkeypatch.setattr(DriftHold, "add", noted)
-    tally = ScoreAccumulator(prepared.task, prepared.dataset.samples)
-    monkeypatch.setattr(tally, "score", lambda i: scores[i])
-    test = EarlyClassic.paired(N, 0.5, eps=0.01)
-    EarlyStopping(tally, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
+    accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
+    monkeypatch.setattr(accumulator, "score", lambda i: scores[i])
+    test = EarlyClassic.for_pairs(N, 0.5, eps=0.01)
+    EarlyStopping(accumulator, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
     assert len(seen) > 100
     assert all(value == reference for value, reference in seen)
 

@@ -241,15 +241,15 @@ def test_a_spec_is_told_by_what_differs_from_the_default() -> None:
 def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
     own, shipped = tmp_path / "z_own", tmp_path / "a_shipped"
     files = [_write(own, "t", "{}"), _write(shipped, "s", "{}"), _write(shipped, "t", "{}")]
-    assert references.known_files([own, shipped]) == files
+    assert references.list_files([own, shipped]) == files
 
 
 def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = tmp_path / "serve_eval" / "verdicts" / "references" / "reference_file.py"
     monkeypatch.setattr(reference_file, "__file__", str(module))
-    assert references.shipped_dir() == tmp_path / "references"
+    assert references.find_shipped_dir() == tmp_path / "references"
     (tmp_path / "serve_eval" / "references").mkdir(parents=True)
-    assert references.shipped_dir() == tmp_path / "serve_eval" / "references"
+    assert references.find_shipped_dir() == tmp_path / "serve_eval" / "references"
 
 
 # --------------------------------------------------------------------------------- acceptance length and checking
@@ -297,7 +297,7 @@ def test_a_check_of_nothing_is_an_error(tmp_path: Path) -> None:
 
 
 def test_the_shipped_files_have_no_problem() -> None:
-    assert references.check(references.shipped_dir()) == []
+    assert references.check(references.find_shipped_dir()) == []
 
 
 @pytest.mark.parametrize(("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)])

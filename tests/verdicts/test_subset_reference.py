@@ -16,7 +16,7 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -100,7 +100,7 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Pla
     assert verdict.paired is not None
     assert verdict.evaluated is not None
     assert verdict.evaluated - verdict.reference == pytest.approx(verdict.paired.difference)
-    assert judge_again(run_folder.saved_plan(out), out).tasks[0].verdict == verdict
+    assert judge_again(run_folder.read_plan(out), out).tasks[0].verdict == verdict
     rescore(out, to=tmp_path / "again")
     assert read_report(tmp_path / "again").tasks[0].verdict == verdict
 

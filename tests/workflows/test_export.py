@@ -14,7 +14,7 @@ import pytest
 
 from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate
-from serve_eval.harness.layout import file_name, mean_stderr, sanitized, stamp
+from serve_eval.harness.layout import file_name, mean_stderr, sanitize, stamp
 from serve_eval.schema import Limits, Plan, Report, Spec
 from serve_eval.workflows.export import export
 
@@ -212,6 +212,6 @@ def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path
 
 
 def test_names_and_spreads_are_lm_evals() -> None:
-    assert sanitized('my-org/m:"x"') == "my-org__m__x__"
+    assert sanitize('my-org/m:"x"') == "my-org__m__x__"
     assert mean_stderr([1.0]) is None
     assert mean_stderr([1.0] * 75 + [0.0] * 25) == pytest.approx(0.04351941398892446)  # as recorded

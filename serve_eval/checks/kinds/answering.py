@@ -6,7 +6,7 @@ from functools import partial
 
 from serve_eval.checks.answer import Answer, Stream, count, read_stream, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.wire_format.wire import FINISHED
 from serve_eval.plugins.registry import nearest
@@ -16,30 +16,30 @@ PROMPT = "The capital of France is"
 _NO_TEMPLATE = ("chat template", "chat_template")
 
 
-async def whole(s: CheckSession, *, chat: bool) -> CheckResult:
+async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
     """One answer in every part that clients read."""
-    answer = await s.post(s.body(PROMPT, chat=chat, max_tokens=TOKENS))
+    answer = await session.post(session.body(PROMPT, chat=chat, max_tokens=TOKENS))
     if answer.status == 404 and "model" in answer.told.lower():
-        return failed(f"{answer.told}.{nearest(s.model or '', s.known.listed)}", answer.sent)
+        return fail_check(f"{answer.told}.{nearest(session.model or '', session.known.listed)}", answer.sent)
     if answer.status in (404, 405, 501) or any(word in answer.told.lower() for word in _NO_TEMPLATE):
-        return unsupported(answer.told, answer.sent)
+        return report_unsupported(answer.told, answer.sent)
     if not answer.answered:
-        hint = f" (--max-tokens-field {other_field(s)}?)" if "max_completion_tokens" in answer.told else ""
-        return failed(f"{answer.told}{hint}", answer.sent)
+        hint = f" (--max-tokens-field {other_field(session)}?)" if "max_completion_tokens" in answer.told else ""
+        return fail_check(f"{answer.told}{hint}", answer.sent)
     if chat:
-        s.chat = True
+        session.chat = True
     else:
-        s.text = True
+        session.text = True
     if wrong := _form(answer, chat):
-        return failed(wrong, answer.sent)
+        return fail_check(wrong, answer.sent)
     counted = answer.tokens()
     length = "no tokens are counted" if counted is None else f"{counted} tokens"
     kept = f", {len(answer.first.thoughts)} characters of thoughts" if answer.first.thoughts else ""
-    return passed(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
+    return pass_check(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
 
 
-def other_field(s: CheckSession) -> str:
-    return "max_tokens" if s.client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+def other_field(session: CheckSession) -> str:
+    return "max_tokens" if session.client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
 
 
 def _form(answer: Answer, chat: bool) -> str | None:
@@ -53,35 +53,35 @@ def _form(answer: Answer, chat: bool) -> str | None:
         return "the choice has no text"
     if first.finish not in FINISHED:
         return f"finish_reason is {raw.get('finish_reason')!r}"
-    if not first.said.strip() and not _thought_in_secret(answer):
+    if not first.said.strip() and not _hides_thoughts(answer):
         return f"the answer is empty, finish_reason {first.finish!r}"
     return None
 
 
-def _thought_in_secret(answer: Answer) -> bool:
+def _hides_thoughts(answer: Answer) -> bool:
     """Whether tokens were generated that a server counts and does not show."""
     usage = answer.parsed.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     return bool(count(details, "reasoning_tokens"))
 
 
-async def streamed(s: CheckSession, *, chat: bool) -> CheckResult:
+async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
     """The same as an event stream: every event is JSON, there is a finish_reason, and the end is clean."""
-    if not (s.chat if chat else s.text):
-        return unsupported(f"{'chat' if chat else 'completions'} are not answered")
+    if not (session.chat if chat else session.text):
+        return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     more = {"stream": True, "stream_options": {"include_usage": True}}
-    answer = await s.post(s.body(PROMPT, chat=chat, max_tokens=TOKENS, **more))
+    answer = await session.post(session.body(PROMPT, chat=chat, max_tokens=TOKENS, **more))
     if answer.status != 200:
         return answer.instead()
     if not answer.streams:
-        return unsupported("stream was ignored: a whole answer came", answer.sent)
+        return report_unsupported("stream was ignored: a whole answer came", answer.sent)
     stream = read_stream(answer)
     if wrong := _broken(answer, stream):
-        return failed(wrong, answer.sent)
-    s.known.streams[chat] = stream
+        return fail_check(wrong, answer.sent)
+    session.known.streams[chat] = stream
     if not stream.done:
-        return failed("the stream ends without data: [DONE]", answer.sent)
-    return passed(f"{stream.chunks} chunks, {stream.finish}, [DONE]")
+        return fail_check("the stream ends without data: [DONE]", answer.sent)
+    return pass_check(f"{stream.chunks} chunks, {stream.finish}, [DONE]")
 
 
 def _broken(answer: Answer, stream: Stream) -> str | None:
@@ -101,18 +101,26 @@ def _broken(answer: Answer, stream: Stream) -> str | None:
     return None
 
 
-async def usage(s: CheckSession) -> CheckResult:
+async def usage(session: CheckSession) -> CheckResult:
     """Whether the streams of the checks before counted their tokens, as stream_options asked."""
-    if not s.known.streams:
-        return unsupported("no stream came to its end")
-    over = [chat for chat, one in s.known.streams.items() if (count(one.usage, "completion_tokens") or 0) > TOKENS]
+    if not session.known.streams:
+        return report_unsupported("no stream came to its end")
+    over = [
+        chat for chat, one in session.known.streams.items() if (count(one.usage, "completion_tokens") or 0) > TOKENS
+    ]
     if over:
-        return failed(f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most")
-    without = [_kind(chat) for chat, stream in s.known.streams.items() if not count(stream.usage, "completion_tokens")]
+        return fail_check(f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most")
+    without = [
+        _kind(chat) for chat, stream in session.known.streams.items() if not count(stream.usage, "completion_tokens")
+    ]
     if without:
-        return unsupported(f"stream_options.include_usage was ignored: no token counts in {' and '.join(without)}")
-    told = [f"{_kind(chat)} {count(one.usage, 'completion_tokens')} tokens" for chat, one in s.known.streams.items()]
-    return passed(", ".join(told))
+        return report_unsupported(
+            f"stream_options.include_usage was ignored: no token counts in {' and '.join(without)}"
+        )
+    told = [
+        f"{_kind(chat)} {count(one.usage, 'completion_tokens')} tokens" for chat, one in session.known.streams.items()
+    ]
+    return pass_check(", ".join(told))
 
 
 def _kind(chat: bool) -> str:
@@ -122,7 +130,9 @@ def _kind(chat: bool) -> str:
 CHECKS = (
     Check(name="chat", run=partial(whole, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
     Check(name="completions", run=partial(whole, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10),
-    Check(name="stream_chat", run=partial(streamed, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
-    Check(name="stream_completions", run=partial(streamed, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10),
+    Check(name="stream_chat", run=partial(check_streamed, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
+    Check(
+        name="stream_completions", run=partial(check_streamed, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10
+    ),
     Check(name="stream_usage", run=usage, requests=0),
 )

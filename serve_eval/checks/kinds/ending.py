@@ -6,8 +6,8 @@ import re
 
 from serve_eval.checks.answer import Answer, NotAnswered, read_stream, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
-from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, answered
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, require_answer
 from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
@@ -20,58 +20,58 @@ CUT_OFF_BYTES = 8192
 """Where an answer that should be a few tokens long is no longer read: some thirty streamed tokens."""
 
 
-async def max_tokens(s: CheckSession) -> CheckResult:
-    answer = await s.ask(COUNT, max_tokens=FEW)
+async def max_tokens(session: CheckSession) -> CheckResult:
+    answer = await session.ask(COUNT, max_tokens=FEW)
     first, counted = answer.first, answer.tokens()
     if len(first.said) > FEW * LONG_TOKEN or (counted or 0) > FEW:
         size = f"{counted} tokens" if counted else f"{len(first.said)} characters"
-        return failed(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
+        return fail_check(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
     if first.finish != "length" and counted == FEW:
-        return failed(f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent)
-    s.known.goes_on = first.finish == "length"
+        return fail_check(f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent)
+    session.known.goes_on = first.finish == "length"
     size = f"{len(first.said)} characters" if counted is None else f"{counted} of {FEW} tokens"
-    return passed(f"{size}, {first.finish}")
+    return pass_check(f"{size}, {first.finish}")
 
 
-async def max_completion_tokens(s: CheckSession) -> CheckResult:
+async def max_completion_tokens(session: CheckSession) -> CheckResult:
     """The newer name, which a server that does not know it may ignore: it then generates until it is cut off here."""
-    if not s.chat:
-        return unsupported(f"{CHAT_COMPLETIONS} is not answered")
-    body = s.body(COUNT, chat=True, max_tokens=FEW, stream=True)
+    if not session.chat:
+        return report_unsupported(f"{CHAT_COMPLETIONS} is not answered")
+    body = session.body(COUNT, chat=True, max_tokens=FEW, stream=True)
     body.pop("max_tokens", None)
     body["max_completion_tokens"] = FEW
-    answer = await s.post(body, most_bytes=CUT_OFF_BYTES)
+    answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
     if answer.cut_by_us:
-        return failed(f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent)
+        return fail_check(f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent)
     if answer.status != 200 or answer.problem:
         raise NotAnswered(answer)
-    said, finish = _said(answer) if answer.streams else _said(answered(answer))
+    said, finish = _read_said(answer) if answer.streams else _read_said(require_answer(answer))
     if len(said) > FEW * LONG_TOKEN:
-        return failed(f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent)
-    if finish == "stop" and s.known.goes_on:
-        return failed(f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent)
-    return passed(f"{len(said)} characters")
+        return fail_check(f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent)
+    if finish == "stop" and session.known.goes_on:
+        return fail_check(f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent)
+    return pass_check(f"{len(said)} characters")
 
 
-async def stop(s: CheckSession) -> CheckResult:
+async def stop(session: CheckSession) -> CheckResult:
     """A word of the answer becomes the stop string: the same answer then has to end before it."""
-    before = await s.ask(COUNT, max_tokens=STOP_TOKENS)
+    before = await session.ask(COUNT, max_tokens=STOP_TOKENS)
     text = before.first.said
     place = _stop_place(text)
     if place is None:
-        return unsupported(f"there is nothing in the answer to stop at: {short(text)!r}", before.sent)
+        return report_unsupported(f"there is nothing in the answer to stop at: {short(text)!r}", before.sent)
     word = text[place[0] : place[1]]
-    answer = await s.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
+    answer = await session.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
     first = answer.first
     if first.said.rstrip().endswith(word) and first.finish == "stop":
-        return failed(f"the answer ends at the stop string {word!r} and still holds it", answer.sent)
+        return fail_check(f"the answer ends at the stop string {word!r} and still holds it", answer.sent)
     if word in first.said:
-        return failed(f"ignored: the answer goes on behind {word!r}", answer.sent)
+        return fail_check(f"ignored: the answer goes on behind {word!r}", answer.sent)
     if first.finish != "stop":
-        return failed(f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent)
+        return fail_check(f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent)
     if first.said.strip() != text[: place[0]].strip():
-        return passed(f"cut before {word!r}, though the text before it changed")
-    return passed(f"cut before {word!r}")
+        return pass_check(f"cut before {word!r}, though the text before it changed")
+    return pass_check(f"cut before {word!r}")
 
 
 def _stop_place(text: str) -> tuple[int, int] | None:
@@ -81,26 +81,32 @@ def _stop_place(text: str) -> tuple[int, int] | None:
     return next((one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()), None)
 
 
-async def max_tokens_0(s: CheckSession) -> CheckResult:
+async def max_tokens_0(session: CheckSession) -> CheckResult:
     """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM issue 7692)."""
-    if s.known.orchestrator:
-        return unsupported("not sent: an orchestrator may send it to its worker twice, which ended early versions")
-    body = s.body(COUNT, max_tokens=0, stream=True)
-    answer = await s.post(body, most_bytes=CUT_OFF_BYTES)
-    lives = await s.alive()
+    if session.known.orchestrator:
+        return report_unsupported(
+            "not sent: an orchestrator may send it to its worker twice, which ended early versions"
+        )
+    body = session.body(COUNT, max_tokens=0, stream=True)
+    answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
+    lives = await session.alive()
     if not lives:
-        return failed(f"{answer.told}; then a short request was not answered any more", answer.sent)
+        return fail_check(f"{answer.told}; then a short request was not answered any more", answer.sent)
     if answer.refused:
-        return passed(f"refused: {answer.told}")
+        return pass_check(f"refused: {answer.told}")
     if answer.status != 200 or (answer.problem and not answer.cut_by_us):
-        return failed(answer.told, answer.sent)
-    said, finish = _said(answer)
-    if answer.cut_by_us or len(said) > LONG_TOKEN or (said and finish == "stop" and s.known.goes_on):
-        return failed("taken as no limit: the answer went on", answer.sent)
-    return passed("an empty answer") if not said else unsupported(f"taken as one token: {short(said)!r}", answer.sent)
+        return fail_check(answer.told, answer.sent)
+    said, finish = _read_said(answer)
+    if answer.cut_by_us or len(said) > LONG_TOKEN or (said and finish == "stop" and session.known.goes_on):
+        return fail_check("taken as no limit: the answer went on", answer.sent)
+    return (
+        pass_check("an empty answer")
+        if not said
+        else report_unsupported(f"taken as one token: {short(said)!r}", answer.sent)
+    )
 
 
-def _said(answer: Answer) -> tuple[str, str | None]:
+def _read_said(answer: Answer) -> tuple[str, str | None]:
     """What was generated, streamed or not, and why it ended."""
     if answer.streams:
         stream = read_stream(answer)

@@ -11,7 +11,7 @@ import msgspec
 
 from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.preflight import PING
 from serve_eval.client.wire_format.thinking import split_thinking
@@ -29,33 +29,33 @@ OPENAI = {"type": "json_schema", "json_schema": {"name": "smoke", "schema": SCHE
 PORTABLE = {"type": "json", "schema": SCHEMA}
 
 
-async def guided(s: CheckSession, *, prompt: str, form: Mapping[str, Any], wanted: object) -> CheckResult:
+async def ask_guided(session: CheckSession, *, prompt: str, form: Mapping[str, Any], wanted: object) -> CheckResult:
     """Asks for something else than what the form allows: an answer that follows it was guided to. `wanted` None: any
     JSON object follows."""
-    answer = await s.ask(prompt, max_tokens=TOKENS, response_format=form)
+    answer = await session.ask(prompt, max_tokens=TOKENS, response_format=form)
     first = answer.first
     text, _ = split_thinking(first.text)
     if not text.strip():
         cut = f"cut in its thoughts after {TOKENS} tokens" if first.finish == "length" else "empty"
-        return unsupported(f"the answer was {cut}", answer.sent)
+        return report_unsupported(f"the answer was {cut}", answer.sent)
     try:
         found = msgspec.json.decode(text.strip())
     except msgspec.DecodeError:
         if first.finish == "length" and text.lstrip().startswith("{"):
-            return unsupported(f"the JSON did not end within {TOKENS} tokens", answer.sent)
-        return unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
+            return report_unsupported(f"the JSON did not end within {TOKENS} tokens", answer.sent)
+        return report_unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
     if not isinstance(found, dict):
-        return unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
+        return report_unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
     if wanted is not None and found != wanted:
-        return failed(f"JSON that does not follow the schema: {short(text, 60)}", answer.sent)
-    return passed(short(text, 60))
+        return fail_check(f"JSON that does not follow the schema: {short(text, 60)}", answer.sent)
+    return pass_check(short(text, 60))
 
 
 _FOLLOWED = {"word": WORD}
 CHECKS = (
     Check(
         name="json",
-        run=partial(guided, prompt="What is 1 + 1? Answer in JSON.", form=OBJECT, wanted=None),
+        run=partial(ask_guided, prompt="What is 1 + 1? Answer in JSON.", form=OBJECT, wanted=None),
         requests=1,
         tokens=TOKENS,
         prompt_tokens=20,
@@ -63,7 +63,7 @@ CHECKS = (
     *(
         Check(
             name=name,
-            run=partial(guided, prompt=PING, form=form, wanted=_FOLLOWED),
+            run=partial(ask_guided, prompt=PING, form=form, wanted=_FOLLOWED),
             requests=1,
             tokens=TOKENS,
             prompt_tokens=20,

@@ -7,7 +7,7 @@ import asyncio
 from serve_eval.checks.answer import Answer, read_stream
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.ending import COUNT
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
 
 AT_ONCE, SHORT = 64, 8
@@ -18,19 +18,21 @@ PATIENCE_S, TIMES = 5.0, 10.0
 """After cancelled requests a short one may take so many seconds more than TIMES as long as before."""
 
 
-async def concurrency(s: CheckSession) -> CheckResult:
+async def concurrency(session: CheckSession) -> CheckResult:
     """Half of them as streams, where those work: a server may answer one at a time and cut the others."""
-    streams = s.known.streams.get(s.chat) is not None
+    streams = session.known.streams.get(session.chat) is not None
     bodies = [
-        s.body(f"Say the number {number}.", max_tokens=SHORT, **({"stream": True} if streams and number % 2 else {}))
+        session.body(
+            f"Say the number {number}.", max_tokens=SHORT, **({"stream": True} if streams and number % 2 else {})
+        )
         for number in range(AT_ONCE)
     ]
-    answers = await asyncio.gather(*map(s.post, bodies))
+    answers = await asyncio.gather(*map(session.post, bodies))
     bad = [(answer, why) for answer in answers if (why := _wrong(answer))]
     if bad:
         answer, why = bad[0]
-        return failed(f"{AT_ONCE - len(bad)} of {AT_ONCE} answered; else {why}", answer.sent)
-    return passed(f"{AT_ONCE} of {AT_ONCE} answered, the last after {max(one.seconds for one in answers):.2f} s")
+        return fail_check(f"{AT_ONCE - len(bad)} of {AT_ONCE} answered; else {why}", answer.sent)
+    return pass_check(f"{AT_ONCE} of {AT_ONCE} answered, the last after {max(one.seconds for one in answers):.2f} s")
 
 
 def _wrong(answer: Answer) -> str | None:
@@ -42,28 +44,28 @@ def _wrong(answer: Answer) -> str | None:
     return None if stream.finish and not stream.error else stream.error or "a stream ended without a finish_reason"
 
 
-async def cancel(s: CheckSession) -> CheckResult:
+async def cancel(session: CheckSession) -> CheckResult:
     """Long answers are given up at their beginning. What they held has to be free for the next request."""
-    if s.known.streams.get(s.chat) is None:
-        return unsupported("no stream came to its end")
-    before = await s.ask("Hello", max_tokens=ALIVE_TOKENS)
-    body = s.body(COUNT, max_tokens=LONG, stream=True, ignore_eos=True)
-    first = await s.post(body, most_bytes=SEEN_BYTES)
+    if session.known.streams.get(session.chat) is None:
+        return report_unsupported("no stream came to its end")
+    before = await session.ask("Hello", max_tokens=ALIVE_TOKENS)
+    body = session.body(COUNT, max_tokens=LONG, stream=True, ignore_eos=True)
+    first = await session.post(body, most_bytes=SEEN_BYTES)
     if first.refused:
         del body["ignore_eos"]
-        first = await s.post(body, most_bytes=SEEN_BYTES)
+        first = await session.post(body, most_bytes=SEEN_BYTES)
     if not first.cut_by_us:
         whole = first.status == 200 and not first.problem
-        return unsupported("no answer was long enough", first.sent) if whole else first.instead()
-    cut = await asyncio.gather(*(s.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1)))
+        return report_unsupported("no answer was long enough", first.sent) if whole else first.instead()
+    cut = await asyncio.gather(*(session.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1)))
     for answer in cut:
         if answer.status != 200 or (answer.problem and not answer.cut_by_us):
-            return failed(f"while others were cancelled: {answer.told}", answer.sent)
-    limit_s = min(s.timeout_s, PATIENCE_S + TIMES * before.seconds)
-    after = await s.post(s.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
+            return fail_check(f"while others were cancelled: {answer.told}", answer.sent)
+    limit_s = min(session.timeout_s, PATIENCE_S + TIMES * before.seconds)
+    after = await session.post(session.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
     if not after.answered:
-        return failed(f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent)
-    return passed(f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before them")
+        return fail_check(f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent)
+    return pass_check(f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before them")
 
 
 CHECKS = (

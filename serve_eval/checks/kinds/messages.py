@@ -10,8 +10,8 @@ import msgspec
 
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
-from serve_eval.checks.session import CheckSession, answered
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.session import CheckSession, require_answer
 from serve_eval.client.wire_format.thinking import CLOSE, OPEN, split_thinking
 
 TOOL = "get_weather"
@@ -37,25 +37,27 @@ _CALL_AS_TEXT = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<functi
 
 
 def _no_chat() -> CheckResult:
-    return unsupported("chat is not answered")
+    return report_unsupported("chat is not answered")
 
 
-async def tools(s: CheckSession) -> CheckResult:
-    if not s.chat:
+async def tools(session: CheckSession) -> CheckResult:
+    if not session.chat:
         return _no_chat()
     prompt = f"What is the weather in Paris? Call the tool {TOOL}."
-    answer = await s.ask(prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto")
+    answer = await session.ask(prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto")
     message = answer.first.raw.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if calls:
         wrong = _wrong_call(calls)
-        return failed(wrong, answer.sent) if wrong else passed(short(str(calls[0]["function"]["arguments"]), 60))
+        return (
+            fail_check(wrong, answer.sent) if wrong else pass_check(short(str(calls[0]["function"]["arguments"]), 60))
+        )
     if _CALL_AS_TEXT.search(answer.first.said):
-        return failed(
+        return fail_check(
             f"the call stands in the text: {short(answer.first.text, 60)!r}; start the server with a tool parser",
             answer.sent,
         )
-    return unsupported(f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent)
+    return report_unsupported(f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent)
 
 
 def _wrong_call(calls: Any) -> str | None:
@@ -70,64 +72,68 @@ def _wrong_call(calls: Any) -> str | None:
     return None if isinstance(arguments, dict) else f"arguments that are no JSON object: {short(str(function), 80)}"
 
 
-async def reasoning(s: CheckSession) -> CheckResult:
+async def reasoning(session: CheckSession) -> CheckResult:
     """Where the model thinks: do its thoughts end, and are they told from the answer?"""
-    if not s.chat:
+    if not session.chat:
         return _no_chat()
-    answer = await s.ask("What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS)
+    answer = await session.ask("What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS)
     first = answer.first
     tagged = OPEN in first.text or CLOSE in first.text
     if not first.thoughts and not tagged:
-        return unsupported("no thoughts were seen")
+        return report_unsupported("no thoughts were seen")
     if first.thoughts and (tagged or OPEN in first.thoughts or CLOSE in first.thoughts):
-        return failed("thoughts are kept apart, and their tags are left in: another reasoning parser?", answer.sent)
+        return fail_check("thoughts are kept apart, and their tags are left in: another reasoning parser?", answer.sent)
     rest, _ = split_thinking(first.text)
     if not rest.strip():
         if first.finish == "length":
-            return unsupported(f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent)
-        return failed("the thoughts never end: there is no answer behind them", answer.sent)
+            return report_unsupported(f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent)
+        return fail_check("the thoughts never end: there is no answer behind them", answer.sent)
     if tagged:
-        return passed("closed; they stand in the text, since the server has no reasoning parser")
-    return passed(f"closed: {len(first.thoughts)} characters apart from the answer")
+        return pass_check("closed; they stand in the text, since the server has no reasoning parser")
+    return pass_check(f"closed: {len(first.thoughts)} characters apart from the answer")
 
 
-async def system_role(s: CheckSession) -> CheckResult:
+async def system_role(session: CheckSession) -> CheckResult:
     """Two system turns of different length: the longer one has to take more tokens of the prompt."""
-    if not s.chat:
+    if not session.chat:
         return _no_chat()
-    one, other = [await _with_system(s, text) for text in (SYSTEM, LONGER)]
+    one, other = [await _with_system(session, text) for text in (SYSTEM, LONGER)]
     for answer in (one, other):
         if marker := MARKERS.search(answer.first.text):
-            return failed(f"the answer shows special tokens of the template: {marker[0]}", answer.sent)
+            return fail_check(f"the answer shows special tokens of the template: {marker[0]}", answer.sent)
     tokens, more = one.tokens("prompt_tokens"), other.tokens("prompt_tokens")
     if not tokens or not more:
-        return unsupported("taken, but prompt_tokens are not counted", other.sent)
+        return report_unsupported("taken, but prompt_tokens are not counted", other.sent)
     if more <= tokens:
-        return failed(f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one", other.sent)
-    return passed(f"{more - tokens} prompt tokens more with a longer system turn")
+        return fail_check(
+            f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one", other.sent
+        )
+    return pass_check(f"{more - tokens} prompt tokens more with a longer system turn")
 
 
-async def _with_system(s: CheckSession, text: str) -> Answer:
-    body = s.body("Which colour is the sky?", chat=True, max_tokens=TEMPLATE_TOKENS)
+async def _with_system(session: CheckSession, text: str) -> Answer:
+    body = session.body("Which colour is the sky?", chat=True, max_tokens=TEMPLATE_TOKENS)
     body["messages"] = [{"role": "system", "content": text}, *body["messages"]]
-    return answered(await s.post(body))
+    return require_answer(await session.post(body))
 
 
-async def special_tokens(s: CheckSession) -> CheckResult:
+async def special_tokens(session: CheckSession) -> CheckResult:
     """A template begins with the model's first token itself. A server that adds it once more has as many prompt tokens
     by default as where it is told to add special tokens, and more than where it is told not to."""
-    if not s.chat:
+    if not session.chat:
         return _no_chat()
     settings: tuple[Mapping[str, Any], ...] = ({}, {"add_special_tokens": False}, {"add_special_tokens": True})
-    answers = [await s.ask("Hello", chat=True, max_tokens=1, **more) for more in settings]
+    answers = [await session.ask("Hello", chat=True, max_tokens=1, **more) for more in settings]
     usual, without, added = (one.tokens("prompt_tokens") for one in answers)
     if not usual or not without or not added:
-        return unsupported("prompt_tokens are not counted", answers[0].sent)
+        return report_unsupported("prompt_tokens are not counted", answers[0].sent)
     if without == added:
-        return unsupported("cannot be told: add_special_tokens changes nothing", answers[2].sent)
+        return report_unsupported("cannot be told: add_special_tokens changes nothing", answers[2].sent)
     if usual != without:
-        return failed(f"doubled: {usual} prompt tokens, and {without} without special tokens added", answers[0].sent)
-    return passed(f"{usual} prompt tokens, {added} if they were doubled")
+        return fail_check(
+            f"doubled: {usual} prompt tokens, and {without} without special tokens added", answers[0].sent
+        )
+    return pass_check(f"{usual} prompt tokens, {added} if they were doubled")
 
 
 CHECKS = (

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from serve_eval.checks.answer import AnswerChoice, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckResult, failed, passed, unsupported
-from serve_eval.checks.session import CheckSession, answered
+from serve_eval.checks.row import CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.session import CheckSession, require_answer
 from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
@@ -44,13 +44,15 @@ def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
     return asked
 
 
-async def arithmetic_and_copying(s: CheckSession) -> CheckResult:
+async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     right, cut, missed = 0, 0, None
     asked = questions()
-    stop: dict[str, Any] = {} if s.chat else {"stop": ["\n"]}
-    bodies = [s.body(wording(one.text, chat=s.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked]
-    for question, answer in zip(asked, await asyncio.gather(*map(s.post, bodies)), strict=True):
-        said = _said(answered(answer).first)
+    stop: dict[str, Any] = {} if session.chat else {"stop": ["\n"]}
+    bodies = [
+        session.body(choose_wording(one.text, chat=session.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked
+    ]
+    for question, answer in zip(asked, await asyncio.gather(*map(session.post, bodies)), strict=True):
+        said = _read_answer(require_answer(answer).first)
         if said is None:
             cut += 1
         elif is_right(question, said):
@@ -59,19 +61,19 @@ async def arithmetic_and_copying(s: CheckSession) -> CheckResult:
             missed = answer.sent, f"{question.text!r} got {short(said, 40)!r}"
     told = f"{right} of {QUESTIONS} right, {ENOUGH} are enough"
     if right >= ENOUGH:
-        return passed(told)
+        return pass_check(told)
     if right + cut >= ENOUGH:
-        return unsupported(f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens")
+        return report_unsupported(f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens")
     sent, why = missed or (None, "")
-    return failed(f"{told}; {why}", sent)
+    return fail_check(f"{told}; {why}", sent)
 
 
-def wording(text: str, *, chat: bool) -> str:
+def choose_wording(text: str, *, chat: bool) -> str:
     """A chat model is told what it is to say, a completing one is shown it."""
     return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
 
 
-def _said(choice: AnswerChoice) -> str | None:
+def _read_answer(choice: AnswerChoice) -> str | None:
     """The answer without its thoughts; None where it was cut within them."""
     rest, _ = split_thinking(choice.text)
     return None if not rest.strip() and choice.finish == "length" else rest
@@ -86,13 +88,13 @@ def is_right(question: QualityQuestion, said: str) -> bool:
 # ------------------------------------------------------------------------------------------------------- long texts
 
 
-async def tokens_per_line(s: CheckSession) -> float:
+async def tokens_per_line(session: CheckSession) -> float:
     """Tokens that a line of noise takes, as the server counts them; one for every four characters if it does not."""
-    if s.known.tokens_per_line is None:
-        answer = await s.ask(NOISE * MEASURED_LINES, max_tokens=1)
+    if session.known.tokens_per_line is None:
+        answer = await session.ask(NOISE * MEASURED_LINES, max_tokens=1)
         counted = answer.tokens("prompt_tokens")
-        s.known.tokens_per_line = (counted or len(NOISE) * MEASURED_LINES / 4) / MEASURED_LINES
-    return s.known.tokens_per_line
+        session.known.tokens_per_line = (counted or len(NOISE) * MEASURED_LINES / 4) / MEASURED_LINES
+    return session.known.tokens_per_line
 
 
 def lines_of(tokens: int, per_line: float) -> int:
@@ -100,28 +102,28 @@ def lines_of(tokens: int, per_line: float) -> int:
     return max(1, round(tokens / per_line))
 
 
-def hidden(tokens: int, per_line: float) -> tuple[str, str]:
+def hide_key(tokens: int, per_line: float) -> tuple[str, str]:
     """A text of about so many tokens with a key in its middle and the question for it, and the key."""
     key = str(random.Random(f"smoke:passkey:{tokens}").randint(10000, 99999))
     lines = lines_of(tokens, per_line)
     return f"{HEAD}{context(key, lines // 2, lines)}\nWhat is the pass key?", key
 
 
-async def passkey(s: CheckSession, *, tokens: int) -> CheckResult:
-    known = s.known.context_tokens
+async def passkey(session: CheckSession, *, tokens: int) -> CheckResult:
+    known = session.known.context_tokens
     if known is not None and known < tokens + KEY_TOKENS:
-        return unsupported(f"the context has {known} tokens")
-    text, key = hidden(tokens, await tokens_per_line(s))
-    prompt = f"{text} Reply with the number only." if s.chat else f"{text}\n\nThe pass key is"
-    answer = await s.ask(prompt, max_tokens=KEY_TOKENS if s.chat else 8)
+        return report_unsupported(f"the context has {known} tokens")
+    text, key = hide_key(tokens, await tokens_per_line(session))
+    prompt = f"{text} Reply with the number only." if session.chat else f"{text}\n\nThe pass key is"
+    answer = await session.ask(prompt, max_tokens=KEY_TOKENS if session.chat else 8)
     counted = answer.tokens("prompt_tokens")
     size = "" if counted is None else f" in {counted} prompt tokens"
-    said = _said(answer.first)
-    if said is None and s.chat:
-        return unsupported(f"cut in its thoughts after {KEY_TOKENS} tokens", answer.sent)
+    said = _read_answer(answer.first)
+    if said is None and session.chat:
+        return report_unsupported(f"cut in its thoughts after {KEY_TOKENS} tokens", answer.sent)
     if key in _NUMBER.findall(said or ""):
-        return passed(f"found{size}")
-    return failed(f"not found{size}: {short(said or '', 60)!r}", answer.sent)
+        return pass_check(f"found{size}")
+    return fail_check(f"not found{size}: {short(said or '', 60)!r}", answer.sent)
 
 
 def passkey_check(name: str, tokens: int, *, full: bool = False) -> Check:

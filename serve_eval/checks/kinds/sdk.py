@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.answering import PROMPT
-from serve_eval.checks.row import CheckResult, SentRequest, failed, passed, unsupported
+from serve_eval.checks.row import CheckResult, SentRequest, fail_check, pass_check, report_unsupported
 from serve_eval.checks.session import CheckSession
 
 if TYPE_CHECKING:
@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 TOKENS = 8
 
 
-async def by_sdk(s: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
+async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
     """One answer of one kind, read by the package. Its form was checked before: here it is what the package makes of
     it that counts."""
-    if not (s.chat if chat else s.text):
-        return unsupported(f"{'chat' if chat else 'completions'} are not answered")
+    if not (session.chat if chat else session.text):
+        return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     import openai
 
-    body = s.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
-    sent = SentRequest(url=s.base_url + ("/chat/completions" if chat else "/completions"), body=body)
-    package, mask = s.sdk(body), s.client.masking.message
+    body = session.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
+    sent = SentRequest(url=session.base_url + ("/chat/completions" if chat else "/completions"), body=body)
+    package, mask = session.sdk(body), session.client.masking.message
     try:
         async with package as client:
             text = mask(await _text(client, body, chat=chat, stream=stream))
     except openai.APIStatusError as error:
         refused = error.status_code in (400, 404, 422, 501)
-        return (unsupported if refused else failed)(f"HTTP {error.status_code}: {short(mask(str(error)))}", sent)
+        return (report_unsupported if refused else fail_check)(
+            f"HTTP {error.status_code}: {short(mask(str(error)))}", sent
+        )
     except Exception as error:  # whatever the package makes of an answer, users' programs would see
-        return failed(f"{type(error).__name__}: {short(mask(str(error)))}", sent)
+        return fail_check(f"{type(error).__name__}: {short(mask(str(error)))}", sent)
     if not text:
-        return failed("the package reads no text in the answer", sent)
-    return passed(f"{short(text, 50)!r}")
+        return fail_check("the package reads no text in the answer", sent)
+    return pass_check(f"{short(text, 50)!r}")
 
 
 async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream: bool) -> str:

@@ -7,6 +7,7 @@ table. Each request runs in a task of its own, which fills the reply.
 from __future__ import annotations
 
 import asyncio
+import io
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -46,6 +47,9 @@ KEEPALIVE_S, ADDRESSES_S = 3.0, 10
 """As in `http1`: how long a connection may be idle, and how long the addresses of a name are kept."""
 MAX_HEAD = 98304
 """Bytes that one field of a head may have, and the fields together as far as aiohttp counts them."""
+
+LARGE_BODY = 2**20
+"""Bytes of a body from which aiohttp warns and wants a file instead of one piece."""
 
 
 class _Connector(aiohttp.TCPConnector):
@@ -122,7 +126,7 @@ class AiohttpTransport:
             async with self._session(keep).request(
                 head.method,
                 self._prepared.get(head) or self._url(head),
-                data=body,
+                data=io.BytesIO(body) if body is not None and len(body) >= LARGE_BODY else body,
                 headers=headers,
                 allow_redirects=False,
                 proxy=self._way,
@@ -137,7 +141,7 @@ class AiohttpTransport:
             else:
                 reply.fail(broken(error, within=bool(reply.status)))
 
-    def _connected(self, protocol: ResponseHandler) -> None:
+    def _note_connected(self, protocol: ResponseHandler) -> None:
         """The request of the current task got this connection."""
         shared = self._known.get(protocol)
         if shared is None:
@@ -158,7 +162,7 @@ class AiohttpTransport:
                 ttl_dns_cache=ADDRESSES_S,
                 **({"keepalive_timeout": KEEPALIVE_S} if keep else {"force_close": True}),
             )
-            connector.connected = self._connected
+            connector.connected = self._note_connected
             session = self._sessions[keep] = aiohttp.ClientSession(
                 connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -190,10 +194,10 @@ class AiohttpTransport:
         assert isinstance(channel, AiohttpChannel)
         channel.end()
 
-    def met_its_end(self, channel: Channel, now: float) -> None:
+    def note_end(self, channel: Channel, now: float) -> None:
         """aiohttp does not tell when a connection was used last."""
 
-    def kept(self) -> frozenset[int]:
+    def list_open(self) -> frozenset[int]:
         """Return no connection: none can be checked."""
         return frozenset()
 

@@ -102,7 +102,7 @@ class AttemptSender:
     ) -> Response:
         """Send the request once and return the answer. Raises Missed. Either way `attempts` grows by one."""
         if self._rate is not None:
-            with wait.paused():
+            with wait.pause():
                 await self._rate.wait()
         start = time.monotonic()
         reply = Reply(
@@ -155,15 +155,15 @@ class AttemptSender:
         reply, ids, ledger = this.reply, self._ids, self._transport.ledger
         if channel.out and this.used:
             raise Missed(FailureKind.INVALID_RESPONSE, "an answer too many came on its connection", stale=True)
-        said = self._reader.said(reply, request)
-        named = None if reply.request_id is None else ids.named(reply.request_id)
+        said = self._reader.read_answer(reply, request)
+        named = None if reply.request_id is None else ids.find_named(reply.request_id)
         if named is None and said.id is not None and ids.own in said.id:
-            named = ids.named(said.id)
+            named = ids.find_named(said.id)
         if named is not None and named != this.request_id:
             ledger.stray(channel, "an answer named another request of ours")
             why = f"the answer to another request: it names {named}"
             raise Missed(FailureKind.INVALID_RESPONSE, why, stale=this.used)
-        if self._echoes.seen(channel, said):
+        if self._echoes.is_echo(channel, said):
             raise Missed(FailureKind.INVALID_RESPONSE, "the connection gave the answer to an earlier request once more")
         if named is not None:
             this.named = True
@@ -177,7 +177,7 @@ class AttemptSender:
         silent = this.channel is not None and this.used and not this.reply.received
         if silent and this.channel is not None and missed.kind is FailureKind.DISCONNECTED:
             missed.stale = True
-            self._transport.met_its_end(this.channel, time.monotonic())
+            self._transport.note_end(this.channel, time.monotonic())
 
     def _end(self, this: AttemptUnderWay, wait: Wait, attempts: list[Attempt]) -> None:
         """Give the connection back and write the record."""

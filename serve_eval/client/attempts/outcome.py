@@ -35,7 +35,7 @@ class Missed(Exception):
         self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
         self.lost_stream, self.stale, self.refused, self.starting = lost_stream, stale, refused, starting
 
-    def noting(self, note: str) -> Missed:
+    def append_note(self, note: str) -> Missed:
         """Return the same outcome with a note behind its message."""
         return Missed(self.kind, f"{self} ({note})", status=self.status, retryable=self.retryable)
 
@@ -46,7 +46,7 @@ class OutcomeReader:
     def __init__(self, masking: Masking, connect_timeout_s: float) -> None:
         self._masking, self._connect_timeout_s = masking, connect_timeout_s
 
-    def said(self, reply: Reply, request: Request) -> Said:
+    def read_answer(self, reply: Reply, request: Request) -> Said:
         """Return the answer in a reply. Raises Missed when it holds none."""
         if reply.error is not None:
             raise self.of_error(reply.error)
@@ -58,7 +58,7 @@ class OutcomeReader:
             elif reply.stream is None:
                 return wire.decode(reply.content, reply.content_type)
             else:
-                said = reply.stream.said()
+                said = reply.stream.finish()
         except wire.InvalidResponse as error:
             raise self.of_error(error) from error
         # The pieces of a stream, or the tokens of a prompt, may spell a secret together.
@@ -68,7 +68,7 @@ class OutcomeReader:
         status = reply.status
         if status < 400:
             return Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
-        message = self.described(reply.content)
+        message = self.describe_body(reply.content)
         return Missed(
             FailureKind.HTTP_ERROR,
             f"HTTP {status}: {starting.SAID}" if reply.starting else f"HTTP {status}: {message}",
@@ -85,7 +85,7 @@ class OutcomeReader:
         if isinstance(error, CannotConnect):
             message = self.brief(str(error))
             return Missed(FailureKind.DISCONNECTED, message, retryable=error.may_pass, refused=error.refused)
-        told = error.told(self._masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
+        told = error.describe(self._masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
         return Missed(
             FailureKind.DISCONNECTED if isinstance(error, Disconnected) else FailureKind.INVALID_RESPONSE,
             self.brief(told),
@@ -96,7 +96,7 @@ class OutcomeReader:
         """Return the outcome of an attempt whose connection took too long."""
         return Missed(FailureKind.TIMEOUT, f"no connection within {self._connect_timeout_s:g} s")
 
-    def described(self, body: bytes) -> str:
+    def describe_body(self, body: bytes) -> str:
         """Return the message of an error body."""
         return wire.describe(body, self._masking.message)
 

@@ -40,7 +40,7 @@ class Wait:
         return self.task.uncancel() <= self._cancelling
 
     @contextmanager
-    def paused(self) -> Iterator[None]:
+    def pause(self) -> Iterator[None]:
         """The sample's time stands still within the block."""
         began, left = time.monotonic(), self.until
         self.until = math.inf

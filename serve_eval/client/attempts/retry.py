@@ -20,10 +20,10 @@ def worth_retrying(status: int, message: str) -> bool:
 
     A disaggregated orchestrator of trtllm-serve hands a worker's 400 on as a 500 that quotes it: that stays refused.
     """
-    return status in _STATUSES and not (status == 500 and refused_behind(message))
+    return status in _STATUSES and not (status == 500 and is_refused_behind(message))
 
 
-def refused_behind(message: str) -> bool:
+def is_refused_behind(message: str) -> bool:
     """Whether the message of a 500 quotes a refusal of the server behind it."""
     return _WRAPPED_REFUSAL.search(message) is not None
 

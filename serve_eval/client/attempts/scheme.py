@@ -25,14 +25,14 @@ async def other_scheme(base_url: str) -> str:
 async def _speaks_tls(host: str, port: int) -> bool:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return await _said(host, port, context) is not None
+    return await _read_first_bytes(host, port, context) is not None
 
 
 async def _speaks_plainly(host: str, port: int) -> bool:
-    return (await _said(host, port, None) or b"").startswith(b"HTTP/")
+    return (await _read_first_bytes(host, port, None) or b"").startswith(b"HTTP/")
 
 
-async def _said(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
+async def _read_first_bytes(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
     """The first bytes of the answer to a request without a path of ours; without any where TLS is all that is asked
     for. None: no connection, or nothing came."""
     writer = None

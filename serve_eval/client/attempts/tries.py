@@ -52,7 +52,7 @@ class Tries:
     def out_of_time(self, limit: str) -> None:
         """Note that the time of the sample is over."""
         if self.missed is not None:
-            self.missed = self.missed.noting(f"gave up after {limit}")
+            self.missed = self.missed.append_note(f"gave up after {limit}")
         else:
             status = self.attempts[-1].status if self.attempts else None
             self.missed = Missed(FailureKind.TIMEOUT, f"no answer within {limit}", status=status)

@@ -46,7 +46,7 @@ class StepChecker:
         self.most = self._closed_at = 0
         self._checks: set[asyncio.Task[None]] = set()
 
-    def closed(self, connection: Http1Connection) -> None:
+    def note_closed(self, connection: Http1Connection) -> None:
         """Notes that the server announced the end of a connection: two after as many requests show its limit."""
         if connection.sent > 1:
             if connection.sent == self._closed_at:
@@ -111,7 +111,7 @@ class StepChecker:
             await reply.ended
             if connection.out:
                 return False
-            told = self._told(reply, request_id)
+            told = self._describe(reply, request_id)
             if told is False:
                 self._ledger.stray(connection, "a request for the models got another answer")
             if reply.whole:
@@ -124,11 +124,11 @@ class StepChecker:
             await asyncio.sleep(LISTEN_S)
         return not connection.out and (told is None or not errors)
 
-    def _told(self, reply: Reply, request_id: str) -> bool | None:
+    def _describe(self, reply: Reply, request_id: str) -> bool | None:
         """Return whether a reply answers a request for the models; None where that cannot be told."""
         if reply.error is not None:
             return False if isinstance(reply.error, BadHttp) and not reply.status else None
-        if reply.request_id is not None and (named := self._ids.named(reply.request_id)) is not None:
+        if reply.request_id is not None and (named := self._ids.find_named(reply.request_id)) is not None:
             return named == request_id
         if reply.status >= 300:
             return None

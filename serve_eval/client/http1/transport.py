@@ -51,7 +51,7 @@ class Http1Transport:
         )
         self.ledger = StepLedger()
         self._prepared: dict[RequestHead, bytes] = {}
-        models = self._encoded(RequestHead("GET", settings.models_path, settings.headers))
+        models = self._encode(RequestHead("GET", settings.models_path, settings.headers))
         self.steps = StepChecker(self.ledger, models + _ID_FIELD, settings.ids, settings.max_response_bytes)
 
     @property
@@ -61,7 +61,7 @@ class Http1Transport:
     # ------------------------------------------------------------------------------------------------- every request
 
     def prepare(self, head: RequestHead) -> None:
-        self._prepared[head] = self._encoded(head)
+        self._prepared[head] = self._encode(head)
 
     async def send(
         self, head: RequestHead, body: bytes | None, reply: Reply, *, request_id: str | None = None, fresh: bool = False
@@ -70,13 +70,13 @@ class Http1Transport:
         if connection is None:
             connection = await self._open()
             reply.expect(time.monotonic())
-        lines = self._prepared.get(head) or self._encoded(head)
+        lines = self._prepared.get(head) or self._encode(head)
         named = b"" if request_id is None else b"%b%b\r\n" % (_ID_FIELD, request_id.encode())
         length = b"" if body is None else b"Content-Length: %d\r\n" % len(body)
         connection.send(b"%b%b%b\r\n%b" % (lines, named, length, body or b""), reply)
         return connection
 
-    def _encoded(self, head: RequestHead) -> bytes:
+    def _encode(self, head: RequestHead) -> bytes:
         """Return the first lines of a request for a path of the target."""
         target, absolute = self._target, self.proxy is not None and not self._target.tls
         place = on_the_wire(head.path)
@@ -131,7 +131,7 @@ class Http1Transport:
                 self._idle[connection] = None
             return
         if connection.closing:
-            self.steps.closed(connection)
+            self.steps.note_closed(connection)
         self._retire(connection)
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
@@ -144,7 +144,7 @@ class Http1Transport:
     def abort(self, channel: Channel) -> None:
         cast("Http1Connection", channel).abort()
 
-    def met_its_end(self, channel: Channel, now: float) -> None:
+    def note_end(self, channel: Channel, now: float) -> None:
         self._hasty += now - cast("Http1Connection", channel).used_at < HASTY_S
 
     def _retire(self, connection: Http1Connection, unwanted: Reply | None = None) -> None:
@@ -165,7 +165,7 @@ class Http1Transport:
 
     # ----------------------------------------------------------------------------------------------- the whole session
 
-    def kept(self) -> frozenset[int]:
+    def list_open(self) -> frozenset[int]:
         return frozenset(connection.number for connection in self.connections if connection.usable)
 
     async def settle(self) -> None:

@@ -38,7 +38,7 @@ class EndpointQuestions:
             cut = self._reader.of_error(reply.error)
             return Failure(kind=cut.kind, message=str(cut), status=reply.status)
         if reply.status != 200:
-            told = self._start.in_vain if reply.starting else self._reader.described(reply.content)
+            told = self._start.in_vain if reply.starting else self._reader.describe_body(reply.content)
             return Failure(kind=FailureKind.HTTP_ERROR, message=f"HTTP {reply.status}: {told}", status=reply.status)
         return read.model_ids(reply.content)
 
@@ -74,8 +74,8 @@ class EndpointQuestions:
                     return found
         return {}
 
-    async def hidden_retries(self) -> dict[str, int]:
+    async def count_hidden_retries(self) -> dict[str, int]:
         """Return how often an orchestrator of trtllm-serve asked its servers again, by their kind, since its start."""
         with suppress(Missed):
-            return read.hidden_retries(await self._exchange.get(self._root + "/prometheus/metrics/"))
+            return read.count_hidden_retries(await self._exchange.get(self._root + "/prometheus/metrics/"))
         return {}

@@ -46,7 +46,7 @@ class RawExchange:
         reply = Reply(future, limit=limit, now=time.monotonic(), raw=True, mask=self._mask)
         try:
             async with asyncio.timeout(timeout_s):
-                await self._exchanged(RequestHead(method, path, self._headers), body, reply)
+                await self._exchange(RequestHead(method, path, self._headers), body, reply)
         except TimeoutError as error:
             if not reply.status:
                 raise Missed(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s") from error
@@ -55,7 +55,7 @@ class RawExchange:
             raise self._reader.of_error(reply.error)
         return reply
 
-    async def _exchanged(self, head: RequestHead, body: bytes | None, reply: Reply) -> None:
+    async def _exchange(self, head: RequestHead, body: bytes | None, reply: Reply) -> None:
         try:
             channel = await self._transport.send(head, body, reply, fresh=True)
         except TimeoutError as error:

@@ -25,7 +25,7 @@ def special_tokens(body: bytes) -> dict[str, str]:
         content = msgspec.json.decode(body)
     except UNREADABLE:
         return {}
-    return tokenizer.told(content) if isinstance(content, dict) else {}
+    return tokenizer.read_texts(content) if isinstance(content, dict) else {}
 
 
 _RETRIES = re.compile(
@@ -34,7 +34,7 @@ _RETRIES = re.compile(
 _KINDS = {"ctx": "context", "gen": "generation"}
 
 
-def hidden_retries(body: bytes) -> dict[str, int]:
+def count_hidden_retries(body: bytes) -> dict[str, int]:
     """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own retries, by the kind
     of server that was asked again; empty when they say nothing."""
     text = body.decode(errors="replace")

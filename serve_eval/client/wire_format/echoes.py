@@ -17,7 +17,7 @@ class Echoes:
         self._newest: tuple[str, Channel] | None = None
         self._ids_tell = True
 
-    def seen(self, channel: Channel, said: Said) -> bool:
+    def is_echo(self, channel: Channel, said: Said) -> bool:
         """Whether a connection gave its last answer again, by its id, its text and its calls of tools."""
         if said.id is None or not self._ids_tell:
             return False

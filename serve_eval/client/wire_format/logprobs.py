@@ -72,9 +72,9 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
         expected -= 1  # llama-cpp-python counts the token before a text, and does not list it
     return Said(
         id=wire.answer_id(parsed.id),
-        finish_reason=wire.finished(choice.finish_reason),
+        finish_reason=wire.read_finish_reason(choice.finish_reason),
         usage=usage,
-        prompt_logprobs=_kept(
+        prompt_logprobs=_keep_prompt(
             values,
             tokens,
             offsets,
@@ -122,7 +122,7 @@ def _spell(tokens: Sequence[str | None], text: str) -> bool:
     return bool(text) and "".join(token or "" for token in tokens).removeprefix(" ") == text.removeprefix(" ")
 
 
-def _kept(
+def _keep_prompt(
     values: list[float | None],
     tokens: Sequence[str | None],
     offsets: list[int] | None,

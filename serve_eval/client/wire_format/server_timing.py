@@ -21,7 +21,7 @@ _ARRIVAL = re.compile(r"(?:^|[\s,])disagg-start;ts=(\d{1,12}\.\d{1,9})(?=[\s,;]|
 _TRANSFER = re.compile(r"(?:^|[\s,])gen_kv_transfer;dur=(\d{1,12}(?:\.\d{1,9})?)(?=[\s,;]|$)")
 
 
-def asked_of(endpoint: Endpoint) -> bool:
+def is_asked_of(endpoint: Endpoint) -> bool:
     """Return whether the answers of an endpoint are to tell it."""
     return endpoint.info.perf_metrics is not None
 

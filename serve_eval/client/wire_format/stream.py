@@ -64,7 +64,7 @@ class StreamedAnswer:
         """Return whether anything that comes is still read."""
         return not self.done or (self.behind is not None and self.behind.open)
 
-    def said(self) -> Said:
+    def finish(self) -> Said:
         """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the
         stream held [DONE] and nothing else."""
         for payload in self._lines.close():
@@ -81,7 +81,7 @@ class StreamedAnswer:
             text="".join(self._text),
             reasoning="".join(self._reasoning) or None,
             refusal="".join(self._refusal) or None,
-            finish_reason=wire.finished(self._finish),
+            finish_reason=wire.read_finish_reason(self._finish),
             stop_reason=self._stop,
             usage=wire.usage(self._usage),
             tokens_per_step=self._tokens_per_step,

@@ -34,12 +34,12 @@ class InvalidResponse(Exception):
         super().__init__(why, body)
         self._why, self._body = why, body
 
-    def told(self, mask: Mask = str) -> str:
+    def describe(self, mask: Mask = str) -> str:
         """The message, with `mask` over what came from elsewhere before any of it is cut."""
         return mask(self._why) if self._body is None else f"{mask(self._why)}: {describe(self._body, mask)}"
 
     def __str__(self) -> str:
-        return self.told()
+        return self.describe()
 
 
 class LostStream(InvalidResponse):
@@ -163,7 +163,7 @@ def decode(body: bytes, content_type: str) -> Said:
     said = Said(
         id=answer_id(parsed.id),
         text=text or "",
-        finish_reason=finished(choice.finish_reason),
+        finish_reason=read_finish_reason(choice.finish_reason),
         stop_reason=stop_string(choice.stop_reason),
         usage=usage(parsed.usage),
         tokens_per_step=tokens_per_step(choice.avg_decoded_tokens_per_iter),
@@ -198,7 +198,7 @@ def refuse_error(parsed: Body, body: bytes) -> None:
         raise InvalidResponse("an error object in a successful answer", body)
 
 
-def finished(reason: str | None) -> str | None:
+def read_finish_reason(reason: str | None) -> str | None:
     """A finish_reason. Raises InvalidResponse for one that stands for no answer."""
     if reason and reason not in FINISHED:
         raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")

@@ -16,7 +16,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.scores import ScoreRecord, score_records
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, score_records
 from serve_eval.schema import (
     Agreement,
     FailureKind,
@@ -126,12 +126,12 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
     sides."""
     from serve_eval.stats.pairs import pair
 
-    prompts = sorted({prompt for had in (a, b) for lines in had.lines for prompt in lines})
+    prompts = sorted({prompt for answers in (a, b) for lines in answers.lines for prompt in lines})
     unknown = [math.nan] * max(0, max(a.planned, b.planned) - len(prompts))
 
-    def runs(had: TaskAnswers) -> list[list[float]]:
+    def runs(answers: TaskAnswers) -> list[list[float]]:
         nothing = math.nan
-        return [[*(run[p].value if p in run else nothing for p in prompts), *unknown] for run in had.lines]
+        return [[*(run[p].value if p in run else nothing for p in prompts), *unknown] for run in answers.lines]
 
     metric = a.task.result.metric
     lo = -math.inf if metric.lo is None else metric.lo
@@ -139,7 +139,7 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
     return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
 
 
-def changed(a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
+def find_changes(a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
     """The prompts whose score fell and those whose score rose from a run of A to one of B."""
     sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
     before, after = a.lines[a_run], b.lines[b_run]
@@ -197,24 +197,25 @@ def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
     return found
 
 
-def texts(had: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
+def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
     """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls, one after the other.
 
     `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a journal that is
     damaged or missing.
     """
-    wanted, run, found = set(prompts), run % len(had.lines), dict[str, str]()
-    file = samples_file(had.folder, had.task.result.task)
+    wanted, run, found = set(prompts), run % len(answers.lines), dict[str, str]()
+    file = samples_file(answers.folder, answers.task.result.task)
     try:
         for record in journal.read(file):
-            repeat, prompt = _place(record.id, len(had.lines))
+            repeat, prompt = _place(record.id, len(answers.lines))
             if record.response is not None and repeat == run and prompt in wanted:
                 response = record.response
                 calls = "".join(f"{call.name}({call.arguments})" for call in response.tool_calls)
                 found.setdefault(prompt, (response.reasoning or "") + response.text + calls)
     except OSError as error:
         raise RunFolderError(
-            f"{file} cannot be read: {error}", hint=f"Ask again what is missing: serve-eval run --resume {had.folder}"
+            f"{file} cannot be read: {error}",
+            hint=f"Ask again what is missing: serve-eval run --resume {answers.folder}",
         ) from error
     return found
 

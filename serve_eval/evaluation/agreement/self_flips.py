@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, agreement, another_score, common_prefix, texts
-from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
 
 FLIP_ALPHA = 0.01
@@ -78,8 +78,8 @@ def self_flips(
         measure="" if set(counts) == {(0, 0)} else "score" if found.each[0] <= found.each[1] else "text",
         score_farther=scores[1],
         score_nearer=scores[-1],
-        own_texts=None if by_text is None or said is None else _changed(prompts, said[0], said[1]),
-        other_texts=None if by_text is None or said is None else _changed(prompts, said[0], said[2]),
+        own_texts=None if by_text is None or said is None else _count_changed(prompts, said[0], said[1]),
+        other_texts=None if by_text is None or said is None else _count_changed(prompts, said[0], said[2]),
         text_farther=None if spoken is None else spoken[1],
         text_nearer=None if spoken is None else spoken[-1],
     )
@@ -102,5 +102,5 @@ def _sign(own: float | tuple[bool, float], other: float | tuple[bool, float]) ->
     return (other > own) - (other < own)  # type: ignore[operator]
 
 
-def _changed(prompts: Sequence[str], first: Texts, other: Texts) -> int:
+def _count_changed(prompts: Sequence[str], first: Texts, other: Texts) -> int:
     return sum(first.get(p, "") != other.get(p, "") for p in prompts)

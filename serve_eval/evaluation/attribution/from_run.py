@@ -17,7 +17,7 @@ from typing import NamedTuple
 from serve_eval.evaluation.attribution.latency import Timed, in_run
 from serve_eval.evaluation.attribution.matching import IDS, METRICS, TIMES, TRACES
 from serve_eval.evaluation.storage.journal import Record
-from serve_eval.evaluation.storage.traces import Served
+from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.schema import Attribution, Metric, Response, WorkerFigures, WorkerShare
 from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
 from serve_eval.verdicts.below_reference import Expected
@@ -62,7 +62,7 @@ class AttributedAnswer(NamedTuple):
     response: Response | None
 
 
-def attributed(
+def attribute_task(
     fates: Iterable[tuple[str, float, bool]],
     records: Iterable[Record],
     served: Mapping[str, Sequence[Served]],
@@ -89,7 +89,7 @@ def attributed(
             if line is not None:
                 known.append(AttributedAnswer(line, place, value, empty, response))
     how = Counter(one.line.how for one in known)
-    measures, dealt_by = compared(known, metric, expected, prompts or planned, kinds)
+    measures, dealt_by = compare_workers(known, metric, expected, prompts or planned, kinds)
     return Attribution(
         how=" and ".join(name for name in (METRICS, TRACES, IDS, TIMES) if how[name]) or TIMES,
         joined=len(known),
@@ -109,7 +109,7 @@ def attributed(
     )
 
 
-def compared(
+def compare_workers(
     known: Sequence[AttributedAnswer], metric: Metric, expected: Expected | None, prompts: int, kinds: Kinds
 ) -> tuple[dict[str, list[Cell]], tuple[str, ...]]:
     """Count who gave how many bad answers, by measure and among which prompts, and name what the router's choice had to

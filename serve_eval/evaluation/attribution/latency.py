@@ -51,7 +51,9 @@ class _Usual(NamedTuple):
 _Beside = tuple[Timed, _Usual]
 
 
-def asked(alone: Sequence[Timed], in_pairs: Sequence[Timed]) -> tuple[tuple[WorkerTimes, ...], tuple[WorkerTimes, ...]]:
+def rank_asked(
+    alone: Sequence[Timed], in_pairs: Sequence[Timed]
+) -> tuple[tuple[WorkerTimes, ...], tuple[WorkerTimes, ...]]:
     """Workers that were asked the same prompts at the same time: the rows of each alone, and those of pairs.
 
     Prompt by prompt: the quickest answer that a worker had a hand in beside those of the others of its role (their
@@ -62,7 +64,7 @@ def asked(alone: Sequence[Timed], in_pairs: Sequence[Timed]) -> tuple[tuple[Work
     """
     each, joint = _by_prompt(alone), _by_prompt(in_pairs)
     of_alone = [*_workers(each), *_legs(each)]
-    rows = _corrected([*of_alone, *_workers(joint), *_pairs(joint)])
+    rows = _correct([*of_alone, *_workers(joint), *_pairs(joint)])
     return rows[: len(of_alone)], rows[len(of_alone) :]
 
 
@@ -87,10 +89,10 @@ def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
                     usual = _usual(known)
                     beside += [(one, usual) for one in groups[name, partner]]
             found.append(_row(name, role, beside))
-    return _corrected(found)
+    return _correct(found)
 
 
-def told(row: WorkerTimes, answer: str = "answer") -> str:
+def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
     """A slow one, for people."""
     taken, others = f"{row.taken_s:.3g} s per {answer}", f"{row.others_s:.3g} s (medians)"
     more = f"more than {SLOWER:g} times as long for {row.longer} of {row.answers} (p = {row.p_holm:.2g})"
@@ -183,6 +185,6 @@ def _row(worker: str, role: str, beside: Sequence[_Beside]) -> WorkerTimes:
     )
 
 
-def _corrected(rows: Sequence[WorkerTimes]) -> tuple[WorkerTimes, ...]:
+def _correct(rows: Sequence[WorkerTimes]) -> tuple[WorkerTimes, ...]:
     corrected = holm([row.p for row in rows])
     return tuple(replace(row, p_holm=p, slow=p <= ALPHA) for row, p in zip(rows, corrected, strict=True))

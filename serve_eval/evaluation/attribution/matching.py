@@ -71,7 +71,7 @@ def _by_times(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> d
     order = sorted(range(len(sent)), key=lambda i: sent[i].start_s)
     starts = [sent[i].start_s for i in order]
     longest_s = max((one.end_s - one.start_s for one in sent), default=0.0)
-    kept = _trusted_finishes(timed, longest_s)
+    kept = _drop_untrusted_finishes(timed, longest_s)
     blocks = max(1, -(-len(kept) // BLOCK))
     found: dict[int, WorkerRecord] = {}
     for number in range(blocks):
@@ -86,7 +86,7 @@ def _by_times(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> d
     return found
 
 
-def _trusted_finishes(records: Sequence[WorkerRecord], longest_s: float) -> list[WorkerRecord]:
+def _drop_untrusted_finishes(records: Sequence[WorkerRecord], longest_s: float) -> list[WorkerRecord]:
     """The records without the finishes of generation servers whose clock is another one than the front door's."""
     odd: Counter[str | None] = Counter()
     seen: Counter[str | None] = Counter()

@@ -20,7 +20,8 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.attribution.matching import join
 from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord, record
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.traces import Served, append_traces
+from serve_eval.evaluation.storage.records.traces import Served, append_traces
+from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import Failure
 
 POLL_S, SLOWEST_POLL_S = 1.0, 10.0
@@ -31,7 +32,7 @@ READ_TIMEOUT_S = 10.0
 
 
 @asynccontextmanager
-async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -> AsyncIterator[None]:
+async def note_servers(client: Client, journals: Mapping[str, Journal], folder: Path) -> AsyncIterator[None]:
     """Notes in the folder which servers answer the requests of the block, where the front door tells it. `journals` are
     those of the tasks, by name."""
     door = await _door(client)
@@ -52,16 +53,19 @@ async def noted(client: Client, journals: Mapping[str, Journal], folder: Path) -
         if records:
             with suppress(ServeEvalError, OSError):  # it only informs, and what ended the run is to be told
                 # in a thread: it takes seconds for ten thousand, and other runs of this process may have requests out
-                await asyncio.to_thread(lambda: append_traces(folder, _joined(journals, began, records)))
+                await asyncio.to_thread(lambda: append_traces(folder, _join(journals, began, records)))
 
 
 class _Door:
-    """Reads what a front door tells, for all runs of this process that ask it: each record is told once."""
+    """Read the request records of one front door for all runs that share it.
 
-    def __init__(self, client: Client) -> None:
+    The server hands out each record only once, so a second reader would miss it.
+    """
+
+    def __init__(self, client: Client, doors: dict[tuple[object, ...], _Door], place: tuple[object, ...]) -> None:
         self.listeners: list[tuple[Client, list[WorkerRecord]]] = []
         self.told = False
-        self._url, self._read_s = client.endpoint.base_url, client.now()
+        self._doors, self._place, self._read_s = doors, place, client.now()
         self._reading = asyncio.Lock()
         self._task = asyncio.create_task(self._watch())
 
@@ -87,26 +91,23 @@ class _Door:
             pause = POLL_S if await self.read() else min(SLOWEST_POLL_S, 1.5 * pause)
 
     def close(self) -> None:
-        del _DOORS[self._url]
+        del self._doors[self._place]
         self._task.cancel()
-
-
-_DOORS: dict[str, _Door] = {}
-"""Those that are read now, by their address."""
 
 
 async def _door(client: Client) -> _Door | None:
     """The front door of a client, with what it had to tell before thrown away. None where it is none that tells."""
-    url = client.endpoint.base_url
-    if url in _DOORS:
-        return _DOORS[url]
+    doors: dict[tuple[object, ...], _Door] = open_scope().shared
+    place: tuple[object, ...] = "door", asyncio.get_running_loop(), client.endpoint.base_url
+    if place in doors:
+        return doors[place]
     if not isinstance(await _get(client, "/cluster_info"), dict):
         return None  # no orchestrator: what /perf_metrics of a single server tells is somebody else's to read
     if not isinstance(await _get(client, "/perf_metrics"), list):
         return None
-    if url not in _DOORS:
-        _DOORS[url] = _Door(client)
-    return _DOORS[url]
+    if place not in doors:
+        doors[place] = _Door(client, doors, place)
+    return doors[place]
 
 
 async def _get(client: Client, path: str) -> object:
@@ -123,7 +124,7 @@ async def _get(client: Client, path: str) -> object:
     return told
 
 
-def _joined(journals: Mapping[str, Journal], began: float, records: list[WorkerRecord]) -> Iterator[Served]:
+def _join(journals: Mapping[str, Journal], began: float, records: list[WorkerRecord]) -> Iterator[Served]:
     """The samples whose last attempt, begun since then, is joined to a record."""
     sent: list[SentAttempt] = []
     last: dict[int, tuple[str, str]] = {}

@@ -21,7 +21,7 @@ from serve_eval.evaluation.attribution.exact_matching import Joined, join_exactl
 from serve_eval.evaluation.attribution.perf_files import Records, Trace
 from serve_eval.evaluation.attribution.record import WorkerRecord
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.traces import Served, append_traces, read_traces
+from serve_eval.evaluation.storage.records.traces import Served, append_traces, read_traces
 from serve_eval.schema import Attempt, Endpoint
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
@@ -58,7 +58,7 @@ class _Found(NamedTuple):
 
 
 @asynccontextmanager
-async def noted_from_files(
+async def note_servers_from_files(
     client: Client, journals: Mapping[str, Journal], folder: Path, warn: Callable[[str], None]
 ) -> AsyncIterator[None]:
     """Note in the folder which servers answered the requests of the block, as files tell. `journals` are those of the
@@ -73,7 +73,7 @@ async def noted_from_files(
         wait_s = WAIT_S
     finally:
         with suppress(ServeEvalError, OSError):  # it only informs
-            found = await _looked(folders, journals, folder, client, wait_s)
+            found = await _read_until_complete(folders, journals, folder, client, wait_s)
             if lines := list(_lines(found)):
                 append_traces(folder, map(client.masking.value, lines) if client.masking else lines)
             known = any(one.started_s >= began for one in lines)
@@ -81,12 +81,12 @@ async def noted_from_files(
                 warn(line)
 
 
-async def _looked(
+async def _read_until_complete(
     folders: Folders, journals: Mapping[str, Journal], folder: Path, client: Client, wait_s: float
 ) -> _Found:
     """Read the files until all is there that the answers told of, or the time is over."""
     began = client.now()
-    unjoined = await asyncio.to_thread(lambda: dict(_unjoined(journals, folder)))
+    unjoined = await asyncio.to_thread(lambda: dict(_list_unjoined(journals, folder)))
     records = Records(folders.output if unjoined else None)
     while True:
         found = await asyncio.to_thread(_read, records, unjoined, client.now())
@@ -123,13 +123,13 @@ def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, 
                 yield task, kept.id, result.attempts[-1], kept.response is not None
 
 
-def _known(folder: Path) -> set[tuple[str, str, float]]:
+def _read_known(folder: Path) -> set[tuple[str, str, float]]:
     lines = (one for of_task in (read_traces(folder) or {}).values() for ones in of_task.values() for one in ones)
     return {(one.task, one.id, one.started_s) for one in lines}
 
 
-def _unjoined(journals: Mapping[str, Journal], folder: Path) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
-    known = _known(folder)
+def _list_unjoined(journals: Mapping[str, Journal], folder: Path) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
+    known = _read_known(folder)
     for task, name, attempt, _ in _last_attempts(journals):
         if (task, name, attempt.start_s) not in known:
             yield attempt.request_id, (task, name, attempt)
@@ -154,7 +154,7 @@ def _why_none(
     folders: Folders, found: _Found, journals: Mapping[str, Journal], folder: Path, began: float
 ) -> str | None:
     """Return what to say where no answer since then is known by its servers."""
-    known = _known(folder)
+    known = _read_known(folder)
     answered = [
         (task, name, attempt)
         for task, name, attempt, is_answer in _last_attempts(journals)

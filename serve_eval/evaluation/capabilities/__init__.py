@@ -12,9 +12,9 @@ from serve_eval.evaluation.capabilities.logprobs import (
     LIKELIEST,
     PREFIX,
     TEXT,
+    find_misplaced,
     first_token,
     is_one_token,
-    misplaced,
     prompt_logprobs,
 )
 from serve_eval.evaluation.capabilities.probe import probe, reason
@@ -25,9 +25,9 @@ __all__ = [
     "PREFIX",
     "TEXT",
     "WORD",
+    "find_misplaced",
     "first_token",
     "is_one_token",
-    "misplaced",
     "probe",
     "prompt_logprobs",
     "reason",

@@ -50,10 +50,10 @@ def _png(side: int) -> str:
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
-async def guided_decoding(client: Client, p: PreparedTask) -> Ability:
+async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Ability:
     """Tell if an answer follows a schema that its question does not ask for, in the form that the task sends."""
     need = Need.GUIDED_DECODING
-    form = request_of(p.task, p.dataset.samples[0]).extra.get("response_format")
+    form = request_of(prepared.task, prepared.dataset.samples[0]).extra.get("response_format")
     if not isinstance(form, Mapping):
         return Ability(need=need, works=None, seen="not probed: the task sends no response_format")
     schema = {
@@ -66,7 +66,7 @@ async def guided_decoding(client: Client, p: PreparedTask) -> Ability:
         sent = {"type": "json_schema", "json_schema": {"name": "probe", "schema": schema}}
     else:
         sent = {"type": "json", "schema": schema}
-    result = await send_probe(client, ping(p.chat), max_tokens=256, extra={"response_format": sent})
+    result = await send_probe(client, ping(prepared.chat), max_tokens=256, extra={"response_format": sent})
     if isinstance(result, Failure):
         return Ability(need=need, works=False, seen=result.message, help=HELP[need])
     try:

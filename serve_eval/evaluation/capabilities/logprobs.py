@@ -24,7 +24,7 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
         client.logprobs_form = form
         result = await send_probe(client, TEXT, prompt_logprobs=True)
         if isinstance(result, Response) and result.prompt_logprobs is not None:
-            if misplaced := await _misplaced(client):
+            if misplaced := await _find_misplaced(client):
                 seen.append(f"{form}: {misplaced}")
                 continue
             told = result.prompt_logprobs
@@ -57,17 +57,17 @@ async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -
     return len(counts) == 2 and counts[1] == counts[0] + 1
 
 
-async def _misplaced(client: Client) -> str:
+async def _find_misplaced(client: Client) -> str:
     """Say what shows that the log-probabilities stand at wrong tokens; nothing where nothing does."""
     said = await send_probe(client, TEXT, max_tokens=LIKELIEST)
     if isinstance(said, Failure) or not said.text.strip():
         return ""
     weighed = await send_probe(client, TEXT + said.text, prompt_logprobs=True)
     told = weighed.prompt_logprobs if isinstance(weighed, Response) else None
-    return "" if told is None else misplaced(told)
+    return "" if told is None else find_misplaced(told)
 
 
-def misplaced(told: PromptLogprobs) -> str:
+def find_misplaced(told: PromptLogprobs) -> str:
     """Say what shows that these log-probabilities stand at wrong tokens; nothing where nothing does.
 
     They are those of TEXT and what the model itself says next.

@@ -66,7 +66,7 @@ async def _features(
         found[Need.IMAGES] = await features.images(client)
     if Need.GUIDED_DECODING in needs:
         guided = next(p for p in asked if Need.GUIDED_DECODING in p.needs)
-        found[Need.GUIDED_DECODING] = await features.guided_decoding(client, guided)
+        found[Need.GUIDED_DECODING] = await features.probe_guided_decoding(client, guided)
     if Need.TOOLS in needs:
         found[Need.TOOLS] = await features.tools(client)
     if Need.TOKENS_PER_STEP in needs:
@@ -74,19 +74,19 @@ async def _features(
     return found
 
 
-def _first_lack(p: PreparedTask, found: Mapping[str, Ability], limit: int | None) -> Ability | None:
+def _first_lack(prepared: PreparedTask, found: Mapping[str, Ability], limit: int | None) -> Ability | None:
     """Return the first thing that a task needs and the endpoint lacks. `limit` is the context length, where known."""
-    lacks = [found[need] for need in sorted(p.needs) if need in found and found[need].works is False]
+    lacks = [found[need] for need in sorted(prepared.needs) if need in found and found[need].works is False]
     if lacks:
         return lacks[0]
-    if (wanted := p.task.context_tokens) is not None and limit is not None and limit < wanted:
+    if (wanted := prepared.task.context_tokens) is not None and limit is not None and limit < wanted:
         seen = f"the endpoint takes {limit} tokens, and the longest prompt with its answer has {wanted}"
         return Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER)
     return None
 
 
-def _kind(p: PreparedTask) -> Need:
-    return Need.CHAT if p.chat else Need.COMPLETIONS
+def _kind(prepared: PreparedTask) -> Need:
+    return Need.CHAT if prepared.chat else Need.COMPLETIONS
 
 
 async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> Ability:

@@ -40,7 +40,7 @@ FEW_TOKENS = 2
 """Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
 
 
-async def seen(endpoint: Endpoint, client: Client) -> Endpoint:
+async def learn_deployment(endpoint: Endpoint, client: Client) -> Endpoint:
     """The endpoint with what is known of its deployment at the beginning of a session."""
     info = endpoint.info
     if info.version is None:
@@ -49,22 +49,22 @@ async def seen(endpoint: Endpoint, client: Client) -> Endpoint:
     ours = info.launcher in LAUNCHERS
     if cluster is None and not ours:
         return endpoint
-    launched = await asyncio.to_thread(_launched, info) if ours else []
-    workers = [one for one in launched if one.role != FRONT] or _registered(cluster)
-    found = DeploymentInfo(workers=tuple(await asyncio.gather(*(_asked(one, endpoint) for one in workers))))
+    launched = await asyncio.to_thread(_list_launched, info) if ours else []
+    workers = [one for one in launched if one.role != FRONT] or _list_registered(cluster)
+    found = DeploymentInfo(workers=tuple(await asyncio.gather(*(_ask(one, endpoint) for one in workers))))
     if cluster is not None:
         front = next((one for one in launched if one.role == FRONT), DeployedServer(name=FRONT, url=endpoint.base_url))
         front = structs.replace(front, version=info.version)
         found = structs.replace(found, front_door=front, cluster_before=cluster)
-    return endpoint.with_info(deployment=_masked(found, client))
+    return endpoint.with_info(deployment=_mask(found, client))
 
 
-async def seen_again(endpoint: Endpoint, client: Client) -> Endpoint:
+async def learn_again(endpoint: Endpoint, client: Client) -> Endpoint:
     """The same at the end of the session."""
     known = endpoint.info.deployment
     if known is None or not known.disaggregated or (cluster := await _cluster(client)) is None:
         return endpoint
-    return endpoint.with_info(deployment=_masked(structs.replace(known, cluster_after=cluster), client))
+    return endpoint.with_info(deployment=_mask(structs.replace(known, cluster_after=cluster), client))
 
 
 # ---------------------------------------------------------------------------------------------- finding it out
@@ -89,7 +89,7 @@ async def _json(client: Client, path: str) -> object:
     return found
 
 
-def _registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
+def _list_registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
     """The servers that an orchestrator lists; with addresses in a file it lists none."""
     workers = (cluster or {}).get("current_workers")
     found = []
@@ -102,7 +102,7 @@ def _registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
     return found
 
 
-def _launched(info: ServerInfo) -> list[DeployedServer]:
+def _list_launched(info: ServerInfo) -> list[DeployedServer]:
     """The servers that a launcher started, with the configs that it wrote. Reads files."""
     found = []
     for (name, url), words in zip((info.servers or {}).items(), info.commands or (), strict=False):
@@ -143,7 +143,7 @@ def _after(words: Sequence[str], flag: str) -> str | None:
     return next((after for word, after in pairwise(words) if word == flag), None)
 
 
-async def _asked(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
+async def _ask(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
     """A server with what it says of itself, if it can be reached from here. Keys and a proxy are for the front door."""
     from serve_eval.client.client import Client  # what only reads a report does without it
 
@@ -161,7 +161,7 @@ async def _asked(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
     return structs.replace(worker, **more)
 
 
-def _masked(found: DeploymentInfo, client: Client) -> DeploymentInfo:
+def _mask(found: DeploymentInfo, client: Client) -> DeploymentInfo:
     """As it may be written down: without secrets, and plain JSON."""
     plain = msgspec.json.decode(msgspec.json.encode(found, enc_hook=str))
     return msgspec.convert(client.masking.value(plain), DeploymentInfo)
@@ -170,7 +170,7 @@ def _masked(found: DeploymentInfo, client: Client) -> DeploymentInfo:
 # --------------------------------------------------------------------------------------------------- saying it
 
 
-def told(info: ServerInfo) -> dict[str, str]:
+def describe(info: ServerInfo) -> dict[str, str]:
     """What is known, for people: a text for each kind of server."""
     if info.deployment is None:
         return {}
@@ -179,14 +179,14 @@ def told(info: ServerInfo) -> dict[str, str]:
         kinds.setdefault(one.role or FRONT, []).append(one)
     found = {}
     for role, ones in kinds.items():
-        texts = dict.fromkeys(_described(one) for one in ones)
+        texts = dict.fromkeys(_describe(one) for one in ones)
         what = "; ".join(text for text in texts if text) or "nothing else is known"
         alone = role in (FRONT, SERVER)
         found[role if alone else f"{role} servers"] = what if alone else f"{len(ones)}: {what}"
     return found
 
 
-def _described(one: DeployedServer) -> str:
+def _describe(one: DeployedServer) -> str:
     said = [] if one.version is None else [f"version {one.version}"]
     said += [f"{name} {size}" for name, size in (one.parallelism or {}).items()]
     said += [f"{key} {value}" for key, value in _flat(one.config or {}) if key not in _NOT_SHOWN]
@@ -256,7 +256,7 @@ def _came_and_left(known: DeploymentInfo) -> list[str]:
     if known.cluster_before is None or known.cluster_after is None:
         return []
     before, after = (
-        {_name(one) for one in _registered(cluster)} for cluster in (known.cluster_before, known.cluster_after)
+        {_name(one) for one in _list_registered(cluster)} for cluster in (known.cluster_before, known.cluster_after)
     )
     found = []
     if left := sorted(before - after):

@@ -57,9 +57,9 @@ class HangDetector:
         client: Client,
         front: ProbedServer,
         behind: Sequence[ProbedServer] = (),
-        told: Callable[[str], None] = lambda line: None,
+        notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._client, self._front, self._behind, self._told = client, front, behind, told
+        self._client, self._front, self._behind, self._told = client, front, behind, notify
         self._limit_s = client.limits.stall_timeout_s
         self._tick_s = min(MAX_TICK_S, self._limit_s / TICKS)
 

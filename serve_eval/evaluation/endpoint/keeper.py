@@ -14,11 +14,11 @@ async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
     assert task is not None
     cancelling = task.cancelling()
 
-    def ended(_: object) -> None:
+    def note_end(_: object) -> None:
         if not over:
             task.cancel()
 
-    keeper.add_done_callback(ended)
+    keeper.add_done_callback(note_end)
     try:
         yield
     except asyncio.CancelledError:
@@ -28,4 +28,4 @@ async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
         raise
     finally:
         over = True
-        keeper.remove_done_callback(ended)
+        keeper.remove_done_callback(note_end)

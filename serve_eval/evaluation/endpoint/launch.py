@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect, hidden_in_errors
+from serve_eval.client.connection import connect, hide_in_errors
 from serve_eval.client.preflight import discover_model, short
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.endpoint import deployment
@@ -44,11 +44,11 @@ def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
 
 
 async def with_model(
-    plan: Plan, environ: Mapping[str, str], *, told: Callable[[str], None] = lambda line: None
+    plan: Plan, environ: Mapping[str, str], *, notify: Callable[[str], None] = lambda line: None
 ) -> Plan:
     """The plan with its model: as given, or the only one that a running endpoint lists. Raises EndpointError else.
 
-    `told` gets a line when it is waited for.
+    `notify` gets a line when it is waited for.
     """
     if plan.model is not None:
         return plan
@@ -58,13 +58,13 @@ async def with_model(
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(model=None, log_dir=Path())
     async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
-        client.liveness.notify = told
+        client.liveness.notify = notify
         return replace(plan, model=await discover_model(client))
 
 
 @asynccontextmanager
 async def launch(
-    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, told: Callable[[str], None] = lambda line: None
+    plan: Plan, prepared: Sequence[PreparedTask], folder: Path, *, notify: Callable[[str], None] = lambda line: None
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and LaunchError."""
     launcher = load_launcher(plan.launcher.name)
@@ -74,9 +74,9 @@ async def launch(
         log_dir=(folder / LOGS).absolute(),
         write_answer_file=lambda path, p: _write_answers(path, prepared, p),
         patience_s=plan.limits.sample_timeout_s,
-        told=told,
+        notify=notify,
     )
-    with hidden_in_errors(plan.connection, os.environ):
+    with hide_in_errors(plan.connection, os.environ):
         async with launcher.launch(context, **options) as endpoint:
             yield replace(endpoint, base_url=normalise_base_url(endpoint.base_url), model=endpoint.model or plan.model)
 
@@ -119,20 +119,20 @@ def about_endpoint(plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence
 
 def watch_for_hung(
     plan: Plan,
-    p: PreparedTask,
+    prepared: PreparedTask,
     endpoint: Endpoint,
     client: Client,
     environ: Mapping[str, str],
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> HangDetector:
     """Finds out which server hangs, of those that the launcher tells of, by short requests such as the task sends."""
     limit_s = plan.limits.stall_timeout_s
     once = replace(plan.limits, max_attempts=1, rate_limit=None, stream=False)
     once = replace(once, connect_timeout_s=limit_s, stall_timeout_s=limit_s, sample_timeout_s=limit_s)
 
-    def asked(name: str, opened: Callable[[], Client], tokens: int, log: Path | None) -> ProbedServer:
-        sampling = replace(p.task.sampling, max_tokens=tokens)
-        return ProbedServer(name, opened, short(chat=p.chat, sampling=sampling, extra=p.task.extra), log)
+    def ask(name: str, opened: Callable[[], Client], tokens: int, log: Path | None) -> ProbedServer:
+        sampling = replace(prepared.task.sampling, max_tokens=tokens)
+        return ProbedServer(name, opened, short(chat=prepared.chat, sampling=sampling, extra=prepared.task.extra), log)
 
     servers, logs = endpoint.info.servers or {}, endpoint.info.logs or {}
     behind, front, log = [], endpoint.base_url, None
@@ -143,10 +143,10 @@ def watch_for_hung(
         else:
             # A key and a proxy are for the front door.
             opened = partial(Client, replace(endpoint, base_url=address), once)
-            behind.append(asked(name, opened, 1, path))
+            behind.append(ask(name, opened, 1, path))
     # One token would be the context server's alone.
     opened = partial(connect, replace(plan, limits=once), endpoint, environ)
-    return HangDetector(client, asked(front, opened, 2, log), behind, told)
+    return HangDetector(client, ask(front, opened, 2, log), behind, notify)
 
 
 def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]) -> None:
@@ -155,12 +155,12 @@ def _write_answers(path: Path, prepared: Sequence[PreparedTask], probability: Ca
         for p in prepared:
             for sample in p.dataset.samples:
                 chance = probability(p.task.name, sample.id)
-                for prompt, right, wrong in _known(p.task, sample):
+                for prompt, right, wrong in _list_known(p.task, sample):
                     line = {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": chance}
                     file.write(msgspec.json.encode(line) + b"\n")
 
 
-def _known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]:
+def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]:
     """The prompts of a sample, each with a right and a wrong text. Of choices only the right one has two, numbers above
     and below those of the others, so that the question is right when that prompt is."""
     right, wrong = task.answers(sample)

@@ -1,24 +1,15 @@
-"""Ask every sample once and account for every answer."""
+"""Ask every sample once, as many at a time as the endpoint carries."""
 
 __all__ = [
-    "accumulator",
     "circuit_breaker",
     "concurrency",
-    "degradation",
-    "degradation_alarm",
     "lane",
     "load_session",
     "lockstep",
     "order",
     "progress",
-    "repeats",
-    "replay",
     "request",
     "runner",
-    "sample_table",
-    "scoring",
     "send",
-    "stability",
-    "task_result",
     "upkeep",
 ]

@@ -20,7 +20,7 @@ HOLD_WINDOWS = 8
 MAX_STEPS = 1000
 
 
-def overloaded(result: Response | Failure) -> bool:
+def is_overloaded(result: Response | Failure) -> bool:
     """Whether any attempt was refused for load, or timed out."""
     return any(a.status in (429, 503) or a.failure is FailureKind.TIMEOUT for a in result.attempts)
 
@@ -33,7 +33,7 @@ class Fixed:
     def __init__(self, limit: int) -> None:
         self.limit = limit
 
-    def finished(self, result: Response | Failure, now: float) -> None:
+    def note_result(self, result: Response | Failure, now: float) -> None:
         """Changes nothing."""
 
 
@@ -54,7 +54,7 @@ class Automatic:
         """Every change, oldest first."""
         return tuple(self._steps)
 
-    def finished(self, result: Response | Failure, now: float) -> None:
+    def note_result(self, result: Response | Failure, now: float) -> None:
         """May change `limit`."""
         if self._settling > 0:
             self._settling -= 1
@@ -62,7 +62,7 @@ class Automatic:
             return
         self._count += 1
         self._latency += result.latency_s if isinstance(result, Response) else 0.0
-        if overloaded(result):
+        if is_overloaded(result):
             self._fall(now, "the endpoint refused for load or timed out")
         elif self._count >= max(self.limit, START):
             self._judge(now)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Protocol
 
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.schema import Failure, Progress, Response
 
@@ -40,14 +40,14 @@ class Lane:
     def __init__(
         self,
         name: str,
-        tally: ScoreAccumulator,
+        accumulator: ScoreAccumulator,
         journal: Journal,
         positions: Sequence[int],
         early: StoppingRule | None = None,
         meet: Callable[[int], Awaitable[None]] | None = None,
         alarm: CourseObserver | None = None,
     ) -> None:
-        self.name, self.tally, self.journal, self.early, self.meet = name, tally, journal, early, meet
+        self.name, self.accumulator, self.journal, self.early, self.meet = name, accumulator, journal, early, meet
         self.alarm = alarm
         self.asking: set[asyncio.Task[None]] = set()
         self.refill(positions)
@@ -57,13 +57,13 @@ class Lane:
         self.positions, self.begun, self.decided = positions, False, False
         self.left = self.waiting = len(positions)
 
-    def starting(self, progress: Progress | None) -> Iterator[int]:
+    def iterate_starts(self, progress: Progress | None) -> Iterator[int]:
         """Yield the positions until the lane is decided; its progress begins with the first."""
         self.begun = True
         if progress is not None:
-            tally = self.tally
-            progress.begin(self.name, len(tally.samples), tally.scored)
-            progress.update(self.name, tally.scored, tally.failed, tally.running_value)
+            accumulator = self.accumulator
+            progress.begin(self.name, len(accumulator.samples), accumulator.scored)
+            progress.update(self.name, accumulator.scored, accumulator.failed, accumulator.running_value)
         for i in self.positions:
             if self.decided:
                 return
@@ -71,7 +71,7 @@ class Lane:
 
     def keep(self, i: int, result: Response | Failure) -> None:
         """Write a result to the journal. Raises JournalError when that fails."""
-        sample = self.tally.samples[i].id
+        sample = self.accumulator.samples[i].id
         if isinstance(result, Response):
             self.journal.append(Record(id=sample, response=result))
         else:
@@ -79,17 +79,17 @@ class Lane:
 
     def forget(self, responses: Mapping[str, Response]) -> None:
         """Take these answers back, by the ids of their samples."""
-        for i, sample in enumerate(self.tally.samples):
+        for i, sample in enumerate(self.accumulator.samples):
             if (response := responses.get(sample.id)) is not None:
-                self.tally.forget(i, response)
+                self.accumulator.forget(i, response)
         for looking in (self.early, self.alarm):
             if looking is not None:
                 looking.restart()
 
-    def missing(self) -> Sequence[int]:
+    def list_missing(self) -> Sequence[int]:
         """The samples that have no result, in the order of their starts, unless the lane is decided without them."""
         if self.early is not None and self.early.look():
             return ()
-        score, asked = self.tally.score, set(self.positions)
-        rest = (i for i in range(len(self.tally.samples)) if i not in asked)
+        score, asked = self.accumulator.score, set(self.positions)
+        rest = (i for i in range(len(self.accumulator.samples)) if i not in asked)
         return array("q", (i for i in chain(self.positions, rest) if score(i) is None))

@@ -10,7 +10,7 @@ from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs, doubtful, withdraw
+from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs, doubtful, withdraw
 from serve_eval.schema import Load
 
 
@@ -26,11 +26,11 @@ class LoadSession:
         client: Client,
         order_seed: int,
         at_first: Callable[[], None] | None = None,
-        hung: HangDetector | None = None,
+        hang_detector: HangDetector | None = None,
         proofs: Proofs | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.client, self._order_seed, self.at_first, self.hung = client, order_seed, at_first, hung
+        self.client, self._order_seed, self.at_first, self.hang_detector = client, order_seed, at_first, hang_detector
         self.proofs, self._notify = proofs or Proofs(), notify
         self.withdrawn, self.doubt = 0, asyncio.Event()
         self._unkept: JournalError | None = None
@@ -69,7 +69,7 @@ class LoadSession:
         if self.proofs.out:
             self._say_why()
             for lane in lanes:
-                open_now = {(self.client.session, number) for number in self.client.kept()}
+                open_now = {(self.client.session, number) for number in self.client.list_open()}
                 found = await asyncio.to_thread(list, doubtful(lane.journal.records(), self.proofs, open_now))
                 if found:
                     withdraw(lane.journal, found)

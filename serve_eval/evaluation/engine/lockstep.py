@@ -21,26 +21,26 @@ class Lockstep:
     """
 
     def __init__(self) -> None:
-        self.seats = (Participant(self), Participant(self))
+        self.participants = (Participant(self), Participant(self))
         self._complete = asyncio.Event()
         self.numbers: Mapping[Place, int] = {}
 
     def _take_note(self) -> None:
         """Numbers what both have said that they ask."""
-        one, other = (seat.places for seat in self.seats)
+        one, other = (participant.places for participant in self.participants)
         if one is not None and other is not None and not self._complete.is_set():
             self.numbers = {place: number for number, place in enumerate(place for place in one if place in other)}
             self._complete.set()
 
-    def _other(self, seat: Participant) -> Participant:
-        return self.seats[self.seats[0] is seat]
+    def _other(self, participant: Participant) -> Participant:
+        return self.participants[self.participants[0] is participant]
 
 
 class Participant:
-    """One run's place at a meeting. `places` are what it asks, in the order of their starts."""
+    """One run's place in a lockstep. `places` are what it asks, in the order of their starts."""
 
-    def __init__(self, meeting: Lockstep) -> None:
-        self._meeting = meeting
+    def __init__(self, lockstep: Lockstep) -> None:
+        self._lockstep = lockstep
         self.places: Mapping[Place, None] | None = None
         self._reached: float = -1
         self._waiting: list[tuple[int, int, asyncio.Event]] = []
@@ -49,16 +49,16 @@ class Participant:
     async def take(self, places: Iterable[Place]) -> None:
         """Says what this run is going to ask, and waits until the other one has said so too."""
         self.places = dict.fromkeys(places)
-        self._meeting._take_note()
-        await self._meeting._complete.wait()
+        self._lockstep._take_note()
+        await self._lockstep._complete.wait()
 
     async def meet(self, task: str, position: int) -> None:
         """Waits until the other run is about to send that sample, or one behind it; not at all for one that it does not
         ask."""
-        number = self._meeting.numbers.get((task, position))
+        number = self._lockstep.numbers.get((task, position))
         if number is None:
             return
-        other = self._meeting._other(self)
+        other = self._lockstep._other(self)
         self._reach(number)
         if other._reached < number:
             self._count += 1
@@ -70,11 +70,11 @@ class Participant:
         """The run asks nothing more. If it never said what it asks, that is nothing."""
         if self.places is None:
             self.places = {}
-            self._meeting._take_note()
+            self._lockstep._take_note()
         self._reach(math.inf)
 
     def _reach(self, number: float) -> None:
         self._reached = max(self._reached, number)
-        waiting = self._meeting._other(self)._waiting
+        waiting = self._lockstep._other(self)._waiting
         while waiting and waiting[0][0] <= self._reached:
             heapq.heappop(waiting)[-1].set()

@@ -15,7 +15,7 @@ def task_seed(seed: int, task: str) -> str:
     return f"{seed}:order:{task}"
 
 
-def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str) -> array[int]:
+def arrange(samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str) -> array[int]:
     """The positions in the order in which their samples are to be started; ties stay as the protocol has them.
 
     `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the answers will be
@@ -24,7 +24,7 @@ def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, 
     """
     chosen = array("q", positions)
     if order == "random":
-        places = _shuffled(len(samples), seed)
+        places = _shuffle(len(samples), seed)
         if len(chosen) == len(samples):
             return places[:]
         wanted = bytearray(len(samples))
@@ -39,7 +39,7 @@ def arranged(samples: Sequence[Sample], positions: Iterable[int], order: Order, 
 
 
 @lru_cache(maxsize=1)
-def _shuffled(count: int, seed: str) -> array[int]:
+def _shuffle(count: int, seed: str) -> array[int]:
     """All positions in a random order. A run asks for its order twice in a row: for the starts and for the alarm."""
     places = array("q", range(count))
     random.Random(seed).shuffle(places)

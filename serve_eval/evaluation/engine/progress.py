@@ -14,8 +14,8 @@ class Labelled:
     shown: Progress
     label: str
 
-    def begin(self, task: str, planned: int, had: int) -> None:
-        self.shown.begin(f"{self.label}: {task}", planned, had)
+    def begin(self, task: str, planned: int, completed: int) -> None:
+        self.shown.begin(f"{self.label}: {task}", planned, completed)
 
     def update(self, task: str, done: int, failed: int, value: float | None) -> None:
         self.shown.update(f"{self.label}: {task}", done, failed, value)

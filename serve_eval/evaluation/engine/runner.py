@@ -34,7 +34,7 @@ async def ask(
     """
     lanes = list(lanes)
     rounds = 0
-    async with session.client.keeping(session):
+    async with session.client.keep_connections(session):
         while any(lane.left for lane in lanes):
             withdrawn = session.withdrawn
             await _Round(session, lanes, progress, watch).run()
@@ -46,7 +46,7 @@ async def ask(
             if rounds == ROUNDS:
                 session.go_alone()
             for lane in lanes:
-                lane.refill(lane.missing())
+                lane.refill(lane.list_missing())
                 lane.meet = None  # who asks the same has been met, and is not waiting any more
 
 
@@ -61,7 +61,7 @@ class _Round:
         self._client, self._pace = session.client, session.pace
         self._busy = [lane for lane in lanes if lane.left]
         self._left = sum(lane.left for lane in self._busy)
-        self._stream = ((lane, i) for lane in self._busy for i in lane.starting(progress))
+        self._stream = ((lane, i) for lane in self._busy for i in lane.iterate_starts(progress))
         self._idle = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
         self._offset = session.wall_s - self._clock()
@@ -106,13 +106,13 @@ class _Round:
         """Send one sample and take its result, unless its lane is decided before that comes."""
         self._left -= 1
         lane.waiting -= 1
-        tally, watch, number = lane.tally, self._watch, None
+        accumulator, watch, number = lane.accumulator, self._watch, None
         lane.asking.add(me)
         try:
             if lane.meet is not None:
                 await lane.meet(i)
             number = None if watch is None else watch.start()
-            result = await send.send(self._client, tally.task, tally.samples[i])
+            result = await send.send(self._client, accumulator.task, accumulator.samples[i])
         except asyncio.CancelledError:
             if not lane.decided or me.uncancel():
                 raise
@@ -122,18 +122,18 @@ class _Round:
         finally:
             lane.asking.discard(me)
         lane.keep(i, result)
-        await tally.take_result(i, result)
+        await accumulator.take_result(i, result)
         self._count(lane, me)
         if watch is not None and number is not None:
             watch.see(number, result)
         session, pace = self._session, self._pace
-        pace.finished(result, self._clock() + self._offset)
+        pace.note_result(result, self._clock() + self._offset)
         if session.workers < pace.limit:
             self._start_workers()
 
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
         """Count a result, show the progress, and end the lane when that decides it."""
-        session, progress, tally = self._session, self._progress, lane.tally
+        session, progress, accumulator = self._session, self._progress, lane.accumulator
         if not lane.decided:
             lane.left -= 1
         session.finished += 1
@@ -142,7 +142,7 @@ class _Round:
         if lane.decided:
             return
         if progress is not None:
-            progress.update(lane.name, tally.scored, tally.failed, tally.running_value)
+            progress.update(lane.name, accumulator.scored, accumulator.failed, accumulator.running_value)
             if not lane.left:
                 progress.end(lane.name)
         if lane.early is not None and lane.early.look():

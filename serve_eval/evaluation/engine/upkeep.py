@@ -31,7 +31,7 @@ def upkeep(session: LoadSession, busy: Sequence[Lane], lanes: Sequence[Lane]) ->
         observe(busy),
         withdraw(session, lanes),
     ]
-    return guards if session.hung is None else [*guards, session.hung.watch()]
+    return guards if session.hang_detector is None else [*guards, session.hang_detector.watch()]
 
 
 async def sync(lanes: Sequence[Lane]) -> None:

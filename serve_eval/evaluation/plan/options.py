@@ -28,12 +28,16 @@ from serve_eval.evaluation.plan.shared_options import (
     Margin,
     MaxTokensField,
     Model,
+    NoReference,
     Proxy,
+    ReferenceModel,
+    ReferencesDir,
     Seed,
     Set,
     Tasks,
+    VerdictRuleName,
 )
-from serve_eval.plugins.setting import Declared, Setting, declared
+from serve_eval.plugins.setting import Declared, Setting, list_declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +116,7 @@ class JudgedOptions:
     """Choose the reference and the verdict rule."""
 
     title: ClassVar[str] = "How it is judged"
-    reference_model: Annotated[
-        str | None, Setting("Look references up under this name instead of --model.", metavar="NAME")
-    ] = None
+    reference_model: ReferenceModel = None
     dtype: Annotated[
         str | None,
         Setting(
@@ -144,20 +146,13 @@ class JudgedOptions:
         str | None,
         Setting("Further words that the reference is matched on.", metavar="TEXT", key="accuracy_spec.extra_acc_spec"),
     ] = None
-    references_dir: Annotated[str | None, Setting("Folder of your own references, searched first.", metavar="DIR")] = (
-        None
-    )
-    no_reference: Annotated[
-        bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")
-    ] = None
+    references_dir: ReferencesDir = None
+    no_reference: NoReference = None
     allow_missing_reference: Annotated[
         bool | None, Setting("Judge where a reference applies, else print the value.")
     ] = None
     allow_mismatch: AllowMismatch = None
-    verdict: Annotated[
-        str | None,
-        Setting("Verdict rule: classic (default), paired, noninferiority, anchors.", metavar="RULE", in_file=SPEC),
-    ] = None
+    verdict: VerdictRuleName = None
     margin: Margin = None
     early_stop: Annotated[
         bool | None,
@@ -229,6 +224,6 @@ IN_A_PLAN = (AskedOptions, JudgedOptions, AddressOptions, ConnectionOptions, Lim
 def keys_in_file() -> Iterator[tuple[str, Declared]]:
     """Yield each key that a plan file may have, such as "limits.order", with the option that it stands for."""
     for structure in IN_A_PLAN:
-        for option in declared(structure):
+        for option in list_declared(structure):
             if option.setting.in_file is not None:
                 yield option.key, option

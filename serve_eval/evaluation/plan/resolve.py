@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.cases.planned import PlannedCases, planned
+from serve_eval.cases.planned import PlannedCases, plan_tasks
 from serve_eval.client import connection
 from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
@@ -70,7 +70,7 @@ def resolve(
     """
     problems = Problems(line)
     values = scalars(file, settings, problems)
-    include_path = _included(values, problems)
+    include_path = _include(values, problems)
     sections = {name: section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
     tasks = tasks_of(file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values)
     configured = {str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())}
@@ -134,7 +134,7 @@ def resolve_launcher(
     """
     problems = Problems(line)
     values = scalars(file, settings, problems)
-    include_path = _included(values, problems)
+    include_path = _include(values, problems)
     limits = section("limits", Limits, file, settings, problems)
     reached = section("connection", Connection, file, settings, problems)
     launcher, verdict = launcher_of(file, settings, values, environ, problems), Spec(name="classic")
@@ -182,7 +182,7 @@ def _with_cases(
         return PlannedCases(tasks=tasks, iterations={}, notes=())
     paths = [path for one in ([given] if isinstance(given, str) else given) if (path := absolute(one))]
     try:
-        found = planned(tasks, paths, configured)
+        found = plan_tasks(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
         return PlannedCases(tasks=[task for task in tasks if not is_mutable(task.name)], iterations={}, notes=())
@@ -213,7 +213,7 @@ def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) ->
     return {"repeats_of": {name: times for name, times in told.items() if times > 1 and name in names}}
 
 
-def _included(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
+def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
     """Return the folders of the user's own code, and search them from now on."""
     found = tuple(dict.fromkeys(_full_paths(values.get("include_path"))))
     try:

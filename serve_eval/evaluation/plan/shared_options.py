@@ -65,6 +65,15 @@ Set = Annotated[
 AllowMismatch = Annotated[
     list[str] | None, Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD")
 ]
+VerdictRuleName = Annotated[
+    str | None,
+    Setting("Verdict rule: classic (default), paired, noninferiority, anchors.", metavar="RULE", in_file=SPEC),
+]
+ReferenceModel = Annotated[
+    str | None, Setting("Look references up under this name instead of --model.", metavar="NAME")
+]
+ReferencesDir = Annotated[str | None, Setting("Folder of your own references, searched first.", metavar="DIR")]
+NoReference = Annotated[bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")]
 Margin = Annotated[
     float | None,
     Setting(

@@ -8,18 +8,18 @@ from functools import partial
 from serve_eval.client.client import Client
 from serve_eval.evaluation.judges import JudgeSession, ask_judges
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.judgements import Judgements, judges_of
-from serve_eval.evaluation.storage.report_file import drop_report
+from serve_eval.evaluation.storage.records.judgements import Judgements, judges_of
+from serve_eval.evaluation.storage.reports.report_file import drop_report
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.schema import Judge
 
 
-def pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
+def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
     """Return the judges who will be asked, each once. Raises PlanError for two of a task with one name."""
     found: list[Judge] = []
     for w in tasks:
-        if w.judgements is not None and (w.unfinished or w.unjudged(itself=False)):
-            judges = judges_of(w.p.task, w.p.dataset.samples)
+        if w.judgements is not None and (w.unfinished or w.list_unjudged(itself=False)):
+            judges = judges_of(w.prepared.task, w.prepared.dataset.samples)
             found += [judge for judge, _ in judges if judge not in found]
     return found
 
@@ -35,7 +35,7 @@ async def judge_answers(session: RunSession, itself: Client | None = None) -> No
         at_first=partial(drop_report, session.folder),
     )
     for w in session.tasks:
-        if w.judgements is None or not (pending := w.unjudged(itself=itself is not None)):
+        if w.judgements is None or not (pending := w.list_unjudged(itself=itself is not None)):
             continue
-        await ask_judges(judging, w.p.task.name, pending, w.judgements.path)
+        await ask_judges(judging, w.prepared.task.name, pending, w.judgements.path)
         w.judgements = Judgements(w.judgements.path)

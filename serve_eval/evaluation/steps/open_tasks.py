@@ -6,21 +6,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from serve_eval.evaluation.endpoint.launch import last_endpoint
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.replay import replay, take
 from serve_eval.evaluation.judges import check_judges
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.rerun import Rerun, set_aside
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import replay, take
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.steps.judge_answers import pending_judges
+from serve_eval.evaluation.steps.judge_answers import list_pending_judges
 from serve_eval.evaluation.steps.run_answers import find_sandbox
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.executions import Executions
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs, withdraw_all
-from serve_eval.evaluation.storage.scores import ScoreFile, write_scores
+from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.reply_proofs import judges_proofs, run_proofs, withdraw_all
+from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.values import load_verdict_rule
 
@@ -36,8 +36,8 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
     await _open_to_ask(session, rerun)
     session.endpoint = last_endpoint(plan, folder)
     session.sandbox = await find_sandbox(session)
-    await check_judges(plan, pending_judges(session.tasks), session.environ)
-    session.seeds = order_seed.settled(folder, plan, plan.limits.order_seed if seed is None else seed)
+    await check_judges(plan, list_pending_judges(session.tasks), session.environ)
+    session.seeds = order_seed.settle_seeds(folder, plan, plan.limits.order_seed if seed is None else seed)
     if seed is None and (line := order_seed.not_followed(plan, session.seeds.samples)) is not None:
         session.warnings.append(line)
     stop_early(session, asking=True)
@@ -54,7 +54,7 @@ async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -
 
 async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
     """Open the tasks, in a thread where their answers are scored in processes of their own."""
-    session.tasks = await session.scoring.waited(_replay_to_ask, session, rerun == "never")
+    session.tasks = await session.scoring.wait_for(_replay_to_ask, session, rerun == "never")
 
 
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
@@ -62,7 +62,7 @@ def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     score is not asked again."""
     tasks = replay_tasks(session, failures_stand=stand)
     for w in tasks:
-        w.standing = frozenset(i for i in w.tally.unanswered() if w.tally.score(i) is not None)
+        w.standing = frozenset(i for i in w.accumulator.list_unanswered() if w.accumulator.score(i) is not None)
         w.failures_stand = stand
     return tasks
 
@@ -72,22 +72,24 @@ def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[TaskRun]:
     return [_open_task(session, p, failures_stand=failures_stand) for p in session.prepared]
 
 
-def _open_task(session: RunSession, p: PreparedTask, *, failures_stand: bool) -> TaskRun:
+def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: bool) -> TaskRun:
     """Open the journal of a task, and score again what it holds."""
     folder = session.folder
-    journal = session.open_files.enter_context(Journal(samples_file(folder, p.task.name)))
+    journal = session.open_files.enter_context(Journal(samples_file(folder, prepared.task.name)))
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
-        session.warnings.append(f"{p.task.name}: {torn}; its sample is asked again")
-    ran, judged = executions_file(folder, p.task.name), judgements_file(folder, p.task.name)
-    executions = Executions(ran, keep=True) if p.task.program is not None else None
+        session.warnings.append(f"{prepared.task.name}: {torn}; its sample is asked again")
+    ran, judged = executions_file(folder, prepared.task.name), judgements_file(folder, prepared.task.name)
+    executions = Executions(ran, keep=True) if prepared.task.program is not None else None
     withdraw_all(journal, run_proofs(folder))
-    judgements = open_judgements(judged) if p.task.questions is not None else None
+    judgements = open_judgements(judged) if prepared.task.questions is not None else None
     at_once = executions is None and judgements is None
-    scores, times = _scores(session, p) if at_once else None, session.plan.times(p.task.name)
-    tally = ScoreAccumulator(p.task, p.dataset.samples, scores, repeats=times, apart=session.scoring.of(p.task.name))
-    replay(journal, tally, failures_stand=failures_stand)
-    return TaskRun(p, journal, tally, executions, judgements, scores=scores)
+    scores, times = _scores(session, prepared) if at_once else None, session.plan.times(prepared.task.name)
+    accumulator = ScoreAccumulator(
+        prepared.task, prepared.dataset.samples, scores, repeats=times, apart=session.scoring.of(prepared.task.name)
+    )
+    replay(journal, accumulator, failures_stand=failures_stand)
+    return TaskRun(prepared, journal, accumulator, executions, judgements, scores=scores)
 
 
 def open_judgements(path: Path) -> Judgements:
@@ -116,11 +118,11 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
             continue
-        w.early, w.note = watch(w.p, w.tally, plan.verdict, eps=plan.early_stop, seed=seed)
+        w.early, w.note = watch(w.prepared, w.accumulator, plan.verdict, eps=plan.early_stop, seed=seed)
         if w.early is not None:
             w.early.look()
     if asking and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
-        looked_at = {w.p.task.name: plan.verdict.name for w in session.tasks if w.early is not None}
+        looked_at = {w.prepared.task.name: plan.verdict.name for w in session.tasks if w.early is not None}
         run_folder.note_looks(session.folder, looked_at)
 
 
@@ -129,24 +131,24 @@ def score_again(session: RunSession) -> None:
     for w in session.tasks:
         if w.executions is None and w.judgements is None:
             continue
-        w.tally = ScoreAccumulator(
-            w.p.task,
-            w.p.dataset.samples,
-            _scores(session, w.p),
-            repeats=session.plan.times(w.p.task.name),
+        w.accumulator = ScoreAccumulator(
+            w.prepared.task,
+            w.prepared.dataset.samples,
+            _scores(session, w.prepared),
+            repeats=session.plan.times(w.prepared.task.name),
             executions=w.executions,
             judgements=w.judgements,
-            apart=session.scoring.of(w.p.task.name),
+            apart=session.scoring.of(w.prepared.task.name),
         )
-        take(w.journal.records(), w.tally, failures_stand=True)
+        take(w.journal.records(), w.accumulator, failures_stand=True)
 
 
 def settle_scores(tasks: Iterable[TaskRun]) -> None:
     """Take the scores of answers that were withdrawn out of the files."""
     for w in tasks:
-        if w.scores is not None and w.tally.forgot:
-            w.scores.settle(w.tally.scored_ids())
+        if w.scores is not None and w.accumulator.forgot:
+            w.scores.settle(w.accumulator.list_scored_ids())
 
 
-def _scores(session: RunSession, p: PreparedTask) -> ScoreFile:
-    return session.open_files.enter_context(write_scores(session.folder, p.task.name))
+def _scores(session: RunSession, prepared: PreparedTask) -> ScoreFile:
+    return session.open_files.enter_context(write_scores(session.folder, prepared.task.name))

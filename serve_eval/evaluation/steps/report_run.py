@@ -8,9 +8,9 @@ from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import report_on
 from serve_eval.evaluation.endpoint.launch import about_endpoint
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.reply_proofs import judges_proofs, run_proofs
-from serve_eval.evaluation.storage.reply_proofs import told as told_of_steps
-from serve_eval.evaluation.storage.report_file import write_report
+from serve_eval.evaluation.storage.records.reply_proofs import describe_proofs as told_of_steps
+from serve_eval.evaluation.storage.records.reply_proofs import judges_proofs, run_proofs
+from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.schema import Report
 
 
@@ -30,8 +30,10 @@ def _remarks(session: RunSession) -> Iterator[str]:
     """Yield what came up on the way, and what is to be said of connections, of the endpoint and of first tokens."""
     yield from session.warnings
     yield from _about_connections(session)
-    yield from about_endpoint(session.asked_plan, session.endpoint, session.folder, [w.p.task for w in session.tasks])
-    yield from first_token.remarks([w.p for w in session.tasks], first_token.noted(session.folder))
+    yield from about_endpoint(
+        session.asked_plan, session.endpoint, session.folder, [w.prepared.task for w in session.tasks]
+    )
+    yield from first_token.remarks([w.prepared for w in session.tasks], first_token.read_abilities(session.folder))
 
 
 def _about_connections(session: RunSession) -> Iterator[str]:
@@ -40,11 +42,11 @@ def _about_connections(session: RunSession) -> Iterator[str]:
     for w in session.tasks:
         if w.judgements is not None:
             path = w.judgements.path
-            yield from told_of_steps(judges_proofs(path), [path], f"the judges of {w.p.task.name}")
+            yield from told_of_steps(judges_proofs(path), [path], f"the judges of {w.prepared.task.name}")
 
 
 def _about_streams(session: RunSession) -> Iterator[str]:
     """Yield a warning where streams were asked for and none came."""
-    tallies = [w.tally for w in session.tasks if not w.p.task.prompt_logprobs]  # those are never streamed
+    tallies = [w.accumulator for w in session.tasks if not w.prepared.task.prompt_logprobs]  # those are never streamed
     if session.plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
         yield "streams were asked for and none came: there are no times to the first token"

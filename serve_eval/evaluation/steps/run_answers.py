@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from serve_eval.evaluation.run_session import RunSession
-from serve_eval.evaluation.storage.executions import permitted
+from serve_eval.evaluation.storage.records.executions import permit
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import Isolation
 
 
 async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
     """Return where answers will run; None where none will. Raises SandboxError before anything is asked in vain."""
-    names = [w.p.task.name for w in session.tasks if w.executions is not None and (w.unfinished or w.pending())]
+    names = [
+        w.prepared.task.name
+        for w in session.tasks
+        if w.executions is not None and (w.unfinished or w.list_pending_programs())
+    ]
     if not names:
         return None
-    sandbox, isolation = await permitted(names, allowed=session.plan.allow_code_execution)
+    sandbox, isolation = await permit(names, allowed=session.plan.allow_code_execution)
     session.notify(
         f"{', '.join(names)}: code that the model writes runs here, by {isolation.name} as user {isolation.uid}"
     )
@@ -24,6 +28,6 @@ async def run_answers(session: RunSession) -> None:
     """Run the answers that have not been run, of tasks that do so."""
     allowed = session.plan.allow_code_execution
     for w in session.tasks:
-        if w.executions is not None and (programs := w.pending()):
-            session.sandbox = session.sandbox or await permitted([w.p.task.name], allowed=allowed)
-            await w.executions.run(w.p.task.name, programs, *session.sandbox, session.progress)
+        if w.executions is not None and (programs := w.list_pending_programs()):
+            session.sandbox = session.sandbox or await permit([w.prepared.task.name], allowed=allowed)
+            await w.executions.run(w.prepared.task.name, programs, *session.sandbox, session.progress)

@@ -26,9 +26,9 @@ from serve_eval.schema import Endpoint, ServerInfo, is_mutable
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
     """Tell whether the endpoint is to be asked anything, if only for its version."""
-    if any(w.unfinished or w.unjudged(itself=True) for w in session.tasks):
+    if any(w.unfinished or w.list_unjudged(itself=True) for w in session.tasks):
         return True
-    return rerun == "version" and any(is_mutable(w.p.task.name) for w in session.tasks)
+    return rerun == "version" and any(is_mutable(w.prepared.task.name) for w in session.tasks)
 
 
 @asynccontextmanager
@@ -39,7 +39,7 @@ async def open_endpoint(session: RunSession, launching: Launching | None, rerun:
     """
     plan, folder, notify = session.plan, session.folder, session.notify
     async with (
-        (launching or partial(launch, told=notify))(plan, session.prepared, folder) as session.endpoint,
+        (launching or partial(launch, notify=notify))(plan, session.prepared, folder) as session.endpoint,
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
@@ -52,10 +52,10 @@ async def open_endpoint(session: RunSession, launching: Launching | None, rerun:
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that it is able to do."""
-    prepared = [w.p for w in session.tasks]
-    found, lacking = await probe(client, [w.p for w in session.tasks if w.unfinished])
+    prepared = [w.prepared for w in session.tasks]
+    found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
-    session.endpoint = endpoint = await deployment.seen(endpoint, client)
+    session.endpoint = endpoint = await deployment.learn_deployment(endpoint, client)
     lines = [
         *first_token.remarks(prepared, found),
         *quirks(session.plan, endpoint, [p.task for p in prepared]),
@@ -74,17 +74,17 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
             "unsupported": lacking,
         },
     )
-    session.hidden_retries = await client.hidden_retries() if endpoint.info.version is not None else {}
-    return [w for w in session.tasks if w.p.task.name not in lacking]
+    session.hidden_retries = await client.count_hidden_retries() if endpoint.info.version is not None else {}
+    return [w for w in session.tasks if w.prepared.task.name not in lacking]
 
 
 async def note_endpoint(session: RunSession, client: Client) -> None:
     """Note in the folder what the endpoint says of itself after it was asked."""
     endpoint, before = session.endpoint, session.hidden_retries
-    if before and (after := await client.hidden_retries()):
+    if before and (after := await client.count_hidden_retries()):
         retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
         endpoint = endpoint.with_info(hidden_retries=retries)
-    session.endpoint = await deployment.seen_again(endpoint, client)
+    session.endpoint = await deployment.learn_again(endpoint, client)
     sessions.note_endpoint(session.folder, session.endpoint)
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.file_names import archived_file, archived_samples
+from serve_eval.evaluation.storage.file_names import list_archived_samples, name_archive_file
 from serve_eval.evaluation.storage.private_files import write_private
 
 
@@ -30,19 +30,19 @@ def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> 
     """
     moved: list[bytes] = []
     kept: list[bytes] = []
-    for record, line in zip(decoded_lines(file, _record), whole_lines(file), strict=True):
+    for record, line in zip(decode_lines(file, _record), whole_lines(file), strict=True):
         (moved if stale(record.id) else kept).append(line)
     if not moved:
         return
-    target = archived_file(run, stamp, file)
+    target = name_archive_file(run, stamp, file)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_private(target, b"".join(moved))
     write_private(file, b"".join(kept))
 
 
-def archived_records(run: Path, task: str) -> int:
+def count_archived(run: Path, task: str) -> int:
     """Count the records of a task in the archive."""
-    return sum(file.read_bytes().count(b"\n") for file in archived_samples(run, task))
+    return sum(file.read_bytes().count(b"\n") for file in list_archived_samples(run, task))
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
@@ -52,7 +52,7 @@ def whole_lines(file: Path) -> Iterator[bytes]:
             yield from (line for line in content if line.endswith(b"\n"))
 
 
-def decoded_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
+def decode_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
     """Yield what the whole lines of a file say. Raises RunFolderError at a damaged one."""
     for number, line in enumerate(whole_lines(file), 1):
         try:

@@ -85,12 +85,12 @@ def cases_file(run: Path, task: str) -> Path:
     return task_file(run / CASES, task)
 
 
-def archived_file(run: Path, stamp: str, file: Path) -> Path:
+def name_archive_file(run: Path, stamp: str, file: Path) -> Path:
     """Return where lines of a task's file go that no longer count."""
     return run / ARCHIVE / stamp / file.parent.name / file.name
 
 
-def archived_samples(run: Path, task: str) -> list[Path]:
+def list_archived_samples(run: Path, task: str) -> list[Path]:
     """Return the journals of a task in the archive, oldest first."""
     return sorted(run.glob(f"{ARCHIVE}/*/{SAMPLES}/{file_stem(task)}.jsonl"))
 

@@ -8,6 +8,7 @@ A reader takes every version up to its own. A plan.json without one is of format
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -15,6 +16,7 @@ import serve_eval
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PLAN_FILE
 
+T = TypeVar("T")
 FOLDER_FORMAT = 1
 """The format that this version writes, and the newest that it reads."""
 FORMAT_KEY = "schema_version"
@@ -36,6 +38,17 @@ def check_format(run: Path) -> None:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return
     refuse_newer(run, found.schema_version, FOLDER_FORMAT)
+
+
+def decode_known(file: Path, of: type[T], known: int) -> T:
+    """Return the content of a file with a version of its own, which is looked at first: a newer one has other fields.
+
+    Raises RunFolderError where the version is newer than `known`, and OSError, MsgspecError or UnicodeDecodeError for a
+    file that is not there or damaged.
+    """
+    data = file.read_bytes()
+    refuse_newer(file, _decoder.decode(data).schema_version, known)
+    return msgspec.json.decode(data, type=of)
 
 
 def refuse_newer(path: Path, version: int, known: int) -> None:

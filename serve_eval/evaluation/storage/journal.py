@@ -45,14 +45,14 @@ def read(path: Path) -> Iterator[Record]:
     passed over. Raises RunFolderError at a damaged line."""
     gone = withdrawals(path)
     for number, line in _lines(path):
-        record = _decoded(path, number, line)
+        record = _decode(path, number, line)
         if record.withdrawn is None and (record.response is None or gone.get(record.id, 0) < number):
             yield record
 
 
 def withdrawals(path: Path) -> dict[str, int]:
     """The samples whose answers were withdrawn, with the line of the last withdrawal of each."""
-    lines = ((number, _decoded(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line)
+    lines = ((number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line)
     return {record.id: number for number, record in lines if record.withdrawn is not None}
 
 
@@ -64,7 +64,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _decoded(path: Path, number: int, line: bytes) -> Record:
+def _decode(path: Path, number: int, line: bytes) -> Record:
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -37,15 +37,15 @@ class OrderSeeds:
     early_stop: int | None
 
 
-def kept(folder: Path, plan: Plan) -> OrderSeeds:
+def read_seeds(folder: Path, plan: Plan) -> OrderSeeds:
     """Read the seeds of a run folder. Raises RunFolderError for a damaged file."""
-    stored = _stored(folder / ORDER_FILE)
+    stored = _read_stored(folder / ORDER_FILE)
     if (seed := stored.get(_SEED)) is not None:
         return OrderSeeds(samples=seed, early_stop=seed)
     return OrderSeeds(samples=plan.seed, early_stop=stored.get(_OLD_EARLY_SEED))
 
 
-def settled(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
+def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
     """Keep the seeds of a run that has answers; give one that has none the seed `given`, or draw it.
 
     Raises RunFolderError for a damaged file, and RunFolderError or JournalError when it cannot be written.
@@ -54,7 +54,7 @@ def settled(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
         seed = _draw() if given is None else given
         _write(folder, {_SEED: seed})
         return OrderSeeds(samples=seed, early_stop=seed)
-    seeds = kept(folder, plan)
+    seeds = read_seeds(folder, plan)
     if seeds.early_stop is None and plan.early_stop is not None:
         early = _draw()
         _write(folder, {_OLD_EARLY_SEED: early})
@@ -62,13 +62,13 @@ def settled(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
     return seeds
 
 
-def shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
+def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
     """Settle one seed for several runs of a folder, in which it is kept beside them.
 
     Without one it is the seed that `plan` gives, else a drawn one; where one of the `runs` has answers already, for
     which an older version asked, it is theirs: `plan.seed`. Raises RunFolderError and JournalError as `settled` does.
     """
-    if (seed := _stored(folder / ORDER_FILE).get(_SEED)) is not None:
+    if (seed := _read_stored(folder / ORDER_FILE).get(_SEED)) is not None:
         return seed
     if any(map(has_answers, runs)):
         seed = plan.seed
@@ -88,7 +88,7 @@ def not_followed(plan: Plan, seed: int) -> str | None:
     )
 
 
-def _stored(file: Path) -> dict[str, int]:
+def _read_stored(file: Path) -> dict[str, int]:
     if not file.exists():
         return {}
     try:

@@ -35,7 +35,9 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return found / "serve-eval"
 
 
-def signed(content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+def add_signature(
+    content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
+) -> dict[str, object]:
     """The content with the signature of this user for this folder; without one where no key can be kept."""
     plain = {name: value for name, value in content.items() if name != SIGNATURE}
     key = _key(environ, make=True)

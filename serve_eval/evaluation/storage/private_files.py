@@ -43,6 +43,6 @@ def pretty_json(value: object) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 
-def written_text(path: Path) -> str:
+def read_written_text(path: Path) -> str:
     """Return the text of a file that this command has just written."""
     return path.read_text(encoding="utf-8")

@@ -51,23 +51,23 @@ def holds_run(path: Path) -> bool:
     return (path / PLAN_FILE).exists()
 
 
-def saved_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> Plan:
     """The plan of a run folder. Raises RunFolderError when there is none."""
-    return _stored(path)[0]
+    return _read_stored(path)[0]
 
 
 def plan_and_owner(path: Path) -> tuple[Plan, bool]:
     """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when there is none."""
-    plan, _, own = _stored(path)
+    plan, _, own = _read_stored(path)
     return plan, own
 
 
-def saved_fingerprints(path: Path) -> dict[str, dict[str, str]]:
+def read_fingerprints(path: Path) -> dict[str, dict[str, str]]:
     """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is none."""
-    return _stored(path)[1]
+    return _read_stored(path)[1]
 
 
-def _stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
+def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
     """The plan and the fingerprints of a run folder, and whether this user saved them; fields that a newer version
     added have their defaults."""
     check_format(path)
@@ -93,7 +93,7 @@ def has_answers_below(path: Path) -> bool:
     return any(has_answers(one) for one in path.iterdir() if one.is_dir())
 
 
-def answered(path: Path) -> bool:
+def holds_answer(path: Path) -> bool:
     """Tell whether a folder holds an answer, in the folder of a run or of several runs below it."""
     for file in journals_below(path):
         with suppress(OSError), file.open("rb") as lines:
@@ -103,7 +103,7 @@ def answered(path: Path) -> bool:
     return False
 
 
-def looked_at(path: Path) -> dict[str, str]:
+def read_looks(path: Path) -> dict[str, str]:
     """Read which tasks a paired rule looked at for an early stop, and which rule. Raises RunFolderError for a damaged
     file."""
     file = path / LOOKS_FILE
@@ -117,7 +117,7 @@ def looked_at(path: Path) -> dict[str, str]:
 
 def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
     """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes on without looks."""
-    before = looked_at(path)
+    before = read_looks(path)
     if (after := {**before, **tasks}) != before:
         write_private(path / LOOKS_FILE, pretty_json(after))
 
@@ -133,7 +133,7 @@ def open_folder(
     another process has it, when it belongs to another plan or other data (the differing field is named), or when it
     holds other files than a run's.
     """
-    with held(path, PLAN_FILE):
+    with hold(path, PLAN_FILE):
         _bind(path, plan, fingerprints, moved=moved, own=own)
         for name in (SAMPLES, SCORES, LOGS):
             (path / name).mkdir(mode=0o700, exist_ok=True)
@@ -141,7 +141,7 @@ def open_folder(
 
 
 @contextmanager
-def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
+def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
     """The folder, created or found again, locked until the end of the block (also when the process is killed).
 
     `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises RunFolderError when another
@@ -177,7 +177,7 @@ def held(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
 def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool) -> None:
     asked = has_answers(path)
     if asked or (path / PLAN_FILE).exists():
-        old_plan, old_prints, was_own = _stored(path)
+        old_plan, old_prints, was_own = _read_stored(path)
         found, wanted = (
             msgspec.json.decode(msgspec.json.encode({"plan": p, "fingerprints": f}))
             for p, f in ((old_plan, old_prints), (plan, fingerprints))
@@ -205,7 +205,7 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
                 return
             plan, own = later, own or was_own  # later commands go by it
     saved: dict[str, object] = {FORMAT_KEY: FOLDER_FORMAT, "plan": plan, "fingerprints": fingerprints}
-    write_private(path / PLAN_FILE, pretty_json(ownership.signed(saved, path) if own else saved))
+    write_private(path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved))
 
 
 def _drop_what_lives(*stored: dict[str, Any]) -> None:

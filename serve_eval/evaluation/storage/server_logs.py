@@ -83,7 +83,7 @@ def hide_secrets(paths: Iterable[Path], masking: Masking) -> list[Path]:
             start = 0
             for line in file:
                 told = line.decode("latin-1")
-                if (blanked := masking.blanked(told)) != told and not _overwritten(path, start, blanked):
+                if (blanked := masking.blank(told)) != told and not _overwritten(path, start, blanked):
                     left.append(path)
                     break
                 start += len(line)

@@ -46,26 +46,26 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 def read_sessions(run: Path) -> list[SessionRecord]:
     """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged file."""
     try:
-        return [_typed(run, entry) for entry in _stored(run)]
+        return [_read_entry(run, entry) for entry in _read_stored(run)]
     except msgspec.MsgspecError as error:
-        raise _damaged(run, error) from error
+        raise _build_error(run, error) from error
 
 
 def note_session(run: Path, session: Mapping[str, object]) -> None:
     """Add a session, with its endpoint signed."""
-    _write(run, [*_stored(run), _with_signature(session, run)])
+    _write(run, [*_read_stored(run), _with_signature(session, run)])
 
 
 def note_endpoint(run: Path, endpoint: Endpoint) -> None:
     """Replace the endpoint of the last session, of which more is known at its end."""
-    entries = _stored(run)
+    entries = _read_stored(run)
     entries[-1] = _with_signature({**entries[-1], "endpoint": endpoint}, run)
     _write(run, entries)
 
 
 def note_load(run: Path, load: Load) -> None:
     """Add to the last session, if it was noted, what the engine did in it."""
-    if entries := _stored(run):
+    if entries := _read_stored(run):
         entries[-1]["load"] = load
         _write(run, entries)
 
@@ -75,7 +75,7 @@ def loads(run: Path) -> tuple[Load, ...]:
     return tuple(session.load for session in read_sessions(run) if session.load is not None)
 
 
-def unsupported(run: Path) -> Mapping[str, Ability]:
+def read_unsupported(run: Path) -> Mapping[str, Ability]:
     """Return what the endpoint of the last session lacked, by task. Raises RunFolderError for a damaged file."""
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
@@ -97,7 +97,7 @@ def forget_sessions(run: Path) -> None:
     (run / SESSIONS_FILE).unlink(missing_ok=True)
 
 
-def _typed(run: Path, entry: Mapping[str, Any]) -> SessionRecord:
+def _read_entry(run: Path, entry: Mapping[str, Any]) -> SessionRecord:
     known = msgspec.convert({name: value for name, value in entry.items() if name not in _OURS}, SessionRecord)
     return msgspec.structs.replace(known, own=ownership.is_own(_of_endpoint(entry), run), stored=entry)
 
@@ -106,22 +106,22 @@ _OURS = ("own", "stored")
 
 
 def _with_signature(session: Mapping[str, Any], run: Path) -> dict[str, Any]:
-    return {**session, **ownership.signed(_of_endpoint(session), run)}
+    return {**session, **ownership.add_signature(_of_endpoint(session), run)}
 
 
 def _of_endpoint(session: Mapping[str, Any]) -> dict[str, Any]:
     return {name: session[name] for name in ("endpoint", ownership.SIGNATURE) if name in session}
 
 
-def _stored(run: Path) -> list[dict[str, Any]]:
+def _read_stored(run: Path) -> list[dict[str, Any]]:
     file = run / SESSIONS_FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else []
     except msgspec.MsgspecError as error:
-        raise _damaged(run, error) from error
+        raise _build_error(run, error) from error
 
 
-def _damaged(run: Path, error: Exception) -> RunFolderError:
+def _build_error(run: Path, error: Exception) -> RunFolderError:
     return RunFolderError(f"{run / SESSIONS_FILE} cannot be read: {error}", hint="It only informs: delete it.")
 
 

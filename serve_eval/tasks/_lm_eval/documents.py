@@ -1,23 +1,24 @@
-"""Documents of a task of lm-eval: loaded once in a process for all options that decide them, and made samples."""
+"""Documents of a task of lm-eval: loaded once in a scope for all options that decide them, and made samples."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from serve_eval.errors import ServeEvalError
 from serve_eval.harness import library, seeds
 from serve_eval.harness.data import with_local_files
-from serve_eval.harness.instances import Prefix, as_text, generated, judged, rolled
+from serve_eval.harness.instances import Prefix, as_text, build_generated, build_judged, build_rolled
 from serve_eval.harness.measures import DOCUMENT, Documents, Measure
 from serve_eval.plugins import extensions
+from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import DataRoots, Sample
 from serve_eval.tasks._lm_eval.settings import measures_of_task
 
-_loaded: dict[tuple[object, ...], Documents] = {}
-"""What was loaded in this process, by all that decides it: two tasks that differ in how they score share it."""
+_KEPT = "documents of a task of lm-eval"
+"""The first part of the key under which a scope keeps documents. Tasks that differ only in scoring share them."""
 _DECIDING = {
     "data_files": None,
     "num_fewshot": None,
@@ -31,7 +32,8 @@ _DECIDING = {
 class TaskSource:
     """A task of lm-eval with the options that decide what is loaded of it: all of them are in `key`, the prefix last.
 
-    `own` are the folders of the user's tasks; `shots` is the number of worked examples.
+    `own` are the folders of the user's tasks; `shots` is the number of worked examples. `kept` is what the scope keeps
+    that it was made in: its answers are scored there, in whichever scope or thread that is done.
     """
 
     name: str
@@ -43,17 +45,19 @@ class TaskSource:
     multiturn: bool
     prefix: Prefix
     key: tuple[object, ...]
+    kept: dict[tuple[object, ...], Any] = field(default_factory=lambda: open_scope().kept, repr=False, compare=False)
 
     def documents(self) -> Documents:
-        """Return what was loaded in this process. Raises KeyError before the first `load`."""
-        return _loaded[self.key]
+        """Return what was loaded in its scope. Raises KeyError before the first `load`."""
+        found: Documents = self.kept[self.key]
+        return found
 
     def load(self, roots: DataRoots) -> Documents:
-        """Load the task, unless this process has it from the same files: lm-eval makes the same of any prefix."""
+        """Load the task, unless its scope has it from the same files: lm-eval makes the same of any prefix."""
         places, sources = with_local_files(self.name, self.config, self.data_files, roots, self.own)
-        if self.key not in _loaded and (alike := _but_for_the_prefix(self.key)) is not None:
-            _loaded[self.key] = replace(alike, items={})
-        if self.key not in _loaded or _loaded[self.key].sources != sources:
+        if self.key not in self.kept and (alike := self._but_for_the_prefix()) is not None:
+            self.kept[self.key] = replace(alike, items={})
+        if self.key not in self.kept or self.kept[self.key].sources != sources:
             with seeds.as_in_a_run():
                 settings = {**library.read(self.name, self.own), **places, "num_fewshot": self.shots}
                 found = library.load(self.name, settings, online=roots.allow_hub)
@@ -61,15 +65,19 @@ class TaskSource:
             by_document: dict[str, list[Any]] = {}
             for instance in instances:
                 by_document.setdefault(str(instance.doc_id), []).append(instance)
-            _loaded[self.key] = Documents(task=found, instances=by_document, sources=sources)
+            self.kept[self.key] = Documents(task=found, instances=by_document, sources=sources)
         return self.documents()
+
+    def _but_for_the_prefix(self) -> Documents | None:
+        """Return a task that was loaded under another prefix: lm-eval makes the same of it."""
+        return next((one for known, one in self.kept.items() if known[:-1] == self.key[:-1]), None)
 
 
 def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
     """Return a task of this name. `options` are those of a plan; those that decide nothing of it are ignored."""
     own = extensions.lm_eval_folders()
     config = library.config(name, own)
-    settled = library.settled(config)
+    settled = library.settle_config(config)
     given = {option: options.get(option, usual) for option, usual in _DECIDING.items()}
     shots = (settled.num_fewshot or 0) if given["num_fewshot"] is None else given["num_fewshot"]
     multiturn, prefix = given["fewshot_as_multiturn"], given["prefix"] or ""
@@ -82,19 +90,14 @@ def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
         shots=shots,
         multiturn=multiturn,
         prefix=prefix,
-        key=(name, shots, json.dumps(given["data_files"]), multiturn, own, prefix),
+        key=(_KEPT, name, shots, json.dumps(given["data_files"]), multiturn, own, prefix),
     )
 
 
-def loaded_of(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
-    """Return what was loaded of a task in this process, and its metrics, by its name and the options of a plan."""
+def load_parts(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
+    """Return what was loaded of a task in this scope, and its metrics, by its name and the options of a plan."""
     source = source_of(name, options)
     return source.documents(), measures_of_task(name, source.config)
-
-
-def _but_for_the_prefix(key: tuple[object, ...]) -> Documents | None:
-    """Return a task that was loaded under another prefix: lm-eval makes the same of it."""
-    return next((one for known, one in _loaded.items() if known[:-1] == key[:-1]), None)
 
 
 def sample_of(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix) -> Sample:
@@ -105,8 +108,8 @@ def sample_of(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, 
     about = {"id": doc, "target": target, "metadata": {DOCUMENT: doc}}
     try:
         if kind == "generate_until":
-            return generated(instances, base, multiturn=multiturn, **about)
-        return (rolled if kind == "loglikelihood_rolling" else judged)(instances, prefix, **about)
+            return build_generated(instances, base, multiturn=multiturn, **about)
+        return (build_rolled if kind == "loglikelihood_rolling" else build_judged)(instances, prefix, **about)
     except ServeEvalError as error:
         raise type(error)(f"lm_eval:{here.task.config.task}: document {doc}: {error}", hint=error.hint) from error
 

@@ -15,12 +15,12 @@ from serve_eval.harness.measures import (
     Documents,
     Key,
     Measure,
-    aggregated,
-    called,
+    aggregate,
+    list_results,
     mean_of,
-    measured,
+    measure_document,
+    name_figure,
     number,
-    said,
 )
 from serve_eval.schema import MEAN, Aggregation, Metric, Outcome, Response, Sample, Score, Scored
 
@@ -47,27 +47,27 @@ class Figure:
             return MEAN
 
         def of(scored: Scored) -> float:
-            return aggregated(self.measure, [_item(documents(), sample, self.key) for sample, _ in scored])
+            return aggregate(self.measure, [_item(documents(), sample, self.key) for sample, _ in scored])
 
         return Aggregation(name=f"{self.measure.how} of {self.measure.name}", of=of)
 
     def score(self, here: Documents, sample: Sample, response: Response) -> Score:
         """Score an answer. Raises ServeEvalError where it gives no figure, or one outside of its range."""
-        items, filtered = measured(here, sample.metadata[DOCUMENT], said(here, response))
-        value = self._checked(items)
+        items, filtered = measure_document(here, sample.metadata[DOCUMENT], list_results(here, response))
+        value = self._compute_checked(items)
         left = filtered[self.key[1]][0]
         found = isinstance(left, str) and left != NOTHING_FOUND
         answer = left if found else _likeliest(sample, response) if sample.choices else None
         return Score(value=value, outcome=_outcome(value, left, in_percent=self.in_percent), answer=answer, kept=items)
 
-    def _checked(self, items: Mapping[Key, Any]) -> float:
+    def _compute_checked(self, items: Mapping[Key, Any]) -> float:
         name, key = self.task, self.key
         if key not in items:
-            raise ServeEvalError(f"lm_eval:{name}: an answer has no {called(key)}", hint=choose(name, items))
+            raise ServeEvalError(f"lm_eval:{name}: an answer has no {name_figure(key)}", hint=choose(name, items))
         value = _value(self.measure, items[key])
         if value is None:
             raise ServeEvalError(
-                f"lm_eval:{name}: {called(key)} of an answer is {items[key]!r}, which is no number",
+                f"lm_eval:{name}: {name_figure(key)} of an answer is {items[key]!r}, which is no number",
                 hint="lm-eval could not take its mean either: see the functions of the task.",
             )
         if self.in_percent and not 0.0 <= value <= 1.0:
@@ -107,7 +107,7 @@ def _value(measure: Measure, item: Any) -> float | None:
     if measure.is_mean:
         return number(item)
     try:
-        return number(aggregated(measure, [item])) or 0.0
+        return number(aggregate(measure, [item])) or 0.0
     except ServeEvalError:
         return 0.0  # some have none of a single document
 
@@ -129,7 +129,7 @@ def _item(here: Documents, sample: Sample, key: Key) -> Any:
     try:
         return here.items[sample.id][key]
     except KeyError as error:
-        raise ServeEvalError(f"{called(key)} of sample {sample.id} is only known with its answer") from error
+        raise ServeEvalError(f"{name_figure(key)} of sample {sample.id} is only known with its answer") from error
 
 
 def others(here: Documents, measures: Mapping[str, Measure], key: Key, scored: Scored) -> dict[str, float]:
@@ -143,9 +143,9 @@ def others(here: Documents, measures: Mapping[str, Measure], key: Key, scored: S
     for other, items in by_key.items():
         measure = measures.get(other[0]) or mean_of(other[0])
         try:
-            value = number(aggregated(measure, items))
+            value = number(aggregate(measure, items))
         except ServeEvalError:
             continue
         if value is not None:
-            told[called(other)] = value * (100.0 if measure.is_mean and other[0] in IN_PERCENT else 1.0)
+            told[name_figure(other)] = value * (100.0 if measure.is_mean and other[0] in IN_PERCENT else 1.0)
     return dict(sorted(told.items()))

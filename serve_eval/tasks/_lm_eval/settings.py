@@ -11,7 +11,7 @@ from typing import Any
 
 from serve_eval.errors import PlanError
 from serve_eval.harness import library
-from serve_eval.harness.instances import sampling_of
+from serve_eval.harness.instances import read_sampling
 from serve_eval.harness.measures import Measure, measures_of
 from serve_eval.schema import SamplingParams
 
@@ -37,10 +37,10 @@ def check_options(name: str, config: Mapping[str, Any], settled: Any, num_fewsho
         raise PlanError(f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities are those of a plain text")
 
 
-def sampling_of_task(name: str, given: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
+def read_task_sampling(name: str, given: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
     """Return how answers are generated, and further fields. Raises PlanError for what the client cannot send."""
     try:
-        return sampling_of(given)
+        return read_sampling(given)
     except (TypeError, ValueError) as error:
         raise PlanError(f"lm_eval:{name}: generation_kwargs: {error}") from error
 

@@ -16,7 +16,7 @@ from serve_eval.verdicts.references.acceptance_length import (
 )
 from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
 from serve_eval.verdicts.references.lookup import check, explain_missing, find
-from serve_eval.verdicts.references.reference_file import Entries, known_files, load, parse, shipped_dir
+from serve_eval.verdicts.references.reference_file import Entries, find_shipped_dir, list_files, load, parse
 
 __all__ = [
     "ACCEPTANCE_LENGTH",
@@ -28,11 +28,11 @@ __all__ = [
     "explain_missing",
     "find",
     "find_acceptance_length",
-    "known_files",
+    "find_shipped_dir",
+    "list_files",
     "load",
     "load_acceptance_length",
     "parse",
-    "shipped_dir",
     "spec_text",
     "value_key",
 ]

@@ -10,7 +10,7 @@ from serve_eval import yaml_source
 from serve_eval.errors import ReferenceFileError
 from serve_eval.plugins.registry import nearest
 from serve_eval.verdicts.references.checks import number_problem
-from serve_eval.verdicts.references.reference_file import known_files, models, raise_all
+from serve_eval.verdicts.references.reference_file import list_files, models, raise_all
 
 ACCEPTANCE_LENGTH = "acceptance_length"
 
@@ -40,7 +40,7 @@ def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
 def find_acceptance_length(test: str, directories: Sequence[Path]) -> AcceptanceLength:
     """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has it."""
     known: list[str] = []
-    for file in known_files(directories):
+    for file in list_files(directories):
         if file.stem == ACCEPTANCE_LENGTH:
             entries = load_acceptance_length(file)
             if test in entries:

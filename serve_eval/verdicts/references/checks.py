@@ -83,7 +83,7 @@ def _runs(value: object) -> str:
     return "" if runs.values and runs.n >= 1 else "has no value"
 
 
-def _replaced(value: object) -> str:
+def _replace(value: object) -> str:
     entries = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
     return "" if entries else "must be a list of the entries that stood here before"
 
@@ -105,5 +105,5 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "protocol": _instance(dict, "a mapping"),
     "old": _FLAG,
     "runs": _runs,
-    "replaced": _replaced,
+    "replaced": _replace,
 }

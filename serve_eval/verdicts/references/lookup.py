@@ -10,7 +10,7 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Reference
 from serve_eval.verdicts.references.acceptance_length import ACCEPTANCE_LENGTH, load_acceptance_length
 from serve_eval.verdicts.references.keys import spec_text
-from serve_eval.verdicts.references.reference_file import Entries, known_files, load
+from serve_eval.verdicts.references.reference_file import Entries, list_files, load
 
 
 def find(name: str, model: str, spec: AccuracySpec, directories: Sequence[Path]) -> Reference | None:
@@ -44,7 +44,7 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
 
 def check(path: Path) -> list[str]:
     """Every problem of a file, or of all files of a directory. Raises ReferenceFileError when there is no file."""
-    files = [path] if path.is_file() else known_files([path])
+    files = [path] if path.is_file() else list_files([path])
     if not files:
         raise ReferenceFileError(f"{path}: no reference file", hint="Reference files are named <task>.yaml.")
     problems = []
@@ -57,4 +57,4 @@ def check(path: Path) -> list[str]:
 
 
 def _all_entries(name: str, directories: Sequence[Path]) -> list[Entries]:
-    return [load(file) for file in known_files(directories) if file.stem == name]
+    return [load(file) for file in list_files(directories) if file.stem == name]

@@ -21,14 +21,14 @@ Entries = Mapping[str, Sequence[Reference]]
 """The entries of a reference file by model, in file order."""
 
 
-def shipped_dir() -> Path:
+def find_shipped_dir() -> Path:
     """The reference files that come with serve-eval: inside the package in a wheel, beside it in a checkout."""
     package = Path(__file__).parents[2]
     inside = package / "references"
     return inside if inside.is_dir() else package.parent / "references"
 
 
-def known_files(directories: Sequence[Path]) -> list[Path]:
+def list_files(directories: Sequence[Path]) -> list[Path]:
     """Every reference file, in the order in which `find` looks. Raises ReferenceFileError for a missing directory."""
     for directory in directories:
         if not directory.is_dir():

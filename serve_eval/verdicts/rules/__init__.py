@@ -1,1 +1,5 @@
 """Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`."""
+
+from __future__ import annotations
+
+__all__: list[str] = []  # each file is one alternative, found by its name

@@ -35,7 +35,7 @@ def judge(
         outcome = VerdictOutcome.ERROR
     elif reasons or decision is Decision.UNDECIDED:
         outcome = VerdictOutcome.INCONCLUSIVE
-        reasons = reasons or [_straddling(result, threshold)]
+        reasons = reasons or [_describe_straddling(result, threshold)]
         if decision is Decision.FAIL:
             reasons.append("the value fails the threshold even if every missing answer were right")
     else:
@@ -76,7 +76,7 @@ def margin(verdict: Verdict) -> float:
     return abs(verdict.threshold - verdict.reference)
 
 
-def undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
+def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
     """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when nothing was scored."""
     error = base.outcome is VerdictOutcome.ERROR
     reasons = base.reasons if paired else (*base.reasons, "no_pairs: nothing to pair with")
@@ -84,7 +84,7 @@ def undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
     return replace(base, outcome=outcome, rule=rule, reasons=reasons)
 
 
-def _straddling(result: TaskResult, threshold: float) -> str:
+def _describe_straddling(result: TaskResult, threshold: float) -> str:
     assert result.bounds is not None
     low, high = result.bounds
     return (

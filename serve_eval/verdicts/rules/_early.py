@@ -13,7 +13,7 @@ from serve_eval.verdicts.rules import _classic
 ASSUMES = "assumes that what was not asked is like what was: an endpoint that turns worse after the stop is not seen"
 
 
-def decided(result: TaskResult, reference: Reference, hypothesis: Hypothesis, early: EarlyStop) -> Verdict:
+def judge_decided(result: TaskResult, reference: Reference, hypothesis: Hypothesis, early: EarlyStop) -> Verdict:
     """Judge a task that was not asked to its end: there is no value, only an estimate."""
     base = _classic.frame(result, reference, hypothesis)
     outcome = VerdictOutcome(str(early.decision))
@@ -34,7 +34,7 @@ def decided(result: TaskResult, reference: Reference, hypothesis: Hypothesis, ea
     )
 
 
-def judged_after_looks(
+def judge_after_looks(
     judge: Callable[..., Verdict],
     result: TaskResult,
     reference: Reference,

@@ -37,7 +37,7 @@ def judge(
     """
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
-        return _classic.undecided(base, "anchors", paired=pairs is not None)
+        return _classic.build_undecided(base, "anchors", paired=pairs is not None)
     margin = _classic.margin(base)
     told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
     outcome, reasons = VerdictOutcome.PASS, tuple[str, ...]()
@@ -48,7 +48,7 @@ def judge(
         )
     elif told.anchors.p_range[1] <= hypothesis.alpha:
         outcome = VerdictOutcome.FAIL
-        reasons = (_lost(told.anchors.anchors, told.anchors.candidate_lost, told.anchors.reference_lost),)
+        reasons = (_describe_lost(told.anchors.anchors, told.anchors.candidate_lost, told.anchors.reference_lost),)
     elif pairs.missing_share > max_missing + ROUNDING:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = (f"too_many_missing: more than {max_missing:.0%} of the scores",)
@@ -59,6 +59,6 @@ def judge(
     return replace(base, outcome=outcome, rule="anchors", reasons=reasons, warnings=warnings, paired=told)
 
 
-def _lost(anchors: int, candidate: int, reference: int) -> str:
+def _describe_lost(anchors: int, candidate: int, reference: int) -> str:
     right = f"{anchors} prompts that were right in every reference run but the last"
     return f"anchors_lost: {candidate} of {right}, which had {reference} of them wrong"

@@ -42,7 +42,7 @@ def judge(
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
-        return _classic.undecided(base, "noninferiority", paired=pairs is not None)
+        return _classic.build_undecided(base, "noninferiority", paired=pairs is not None)
     told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
     too_many = "too_many_missing" in told.reasons
     few = next((reason for reason in told.reasons if reason in ("too_few_pairs", "few_clusters")), None)

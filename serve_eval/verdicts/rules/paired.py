@@ -51,7 +51,7 @@ def judge(
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
-        return _classic.undecided(base, "paired", paired=pairs is not None)
+        return _classic.build_undecided(base, "paired", paired=pairs is not None)
     drop = _classic.margin(base) if margin is None else margin
     told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method)
     warnings = (*base.warnings, *paired_warnings(told))

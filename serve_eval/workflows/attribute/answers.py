@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from serve_eval.evaluation.attribution import latency
 from serve_eval.evaluation.attribution.from_run import EMPTY, FAILURES, WRONG, shares, wrong
 from serve_eval.evaluation.attribution.latency import Timed
-from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
+from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import Attribution, Failure, Outcome, Response, Sample, Task, WorkerShare
 from serve_eval.stats.contingency import GENERATION, Cell
@@ -48,7 +48,7 @@ class PhaseAnswers:
             self.messages.append(result.message)
             return
         self.times.append(Timed(*who, prompt, result.latency_s, result.usage.completion_tokens))
-        graded = await graded_of(task, sample, result, apart)
+        graded = await grade_answer(task, sample, result, apart)
         if isinstance(graded, Unfinished):
             self.unscored.append(f"{sample.id}: {graded.told}")
             return
@@ -57,21 +57,23 @@ class PhaseAnswers:
         self.empty.append((who, prompt, score.outcome in (Outcome.EMPTY, Outcome.REASONING_ONLY)))
 
 
-def judge_phase(had: PhaseAnswers, tasks: Mapping[str, Task], alpha: float, *, servers: bool = False) -> Attribution:
+def judge_phase(
+    answers: PhaseAnswers, tasks: Mapping[str, Task], alpha: float, *, servers: bool = False
+) -> Attribution:
     """Every prompt is a stratum: each worker is compared with the others on the same prompts."""
     bad = [
         (who, prompt, is_bad)
-        for name, entries in had.scores.items()
+        for name, entries in answers.scores.items()
         for (who, prompt, _), is_bad in zip(
             entries, wrong([value for _, _, value in entries], tasks[name].metric), strict=True
         )
     ]
-    measures = {WRONG: _cells(bad), EMPTY: _cells(had.empty), FAILURES: _cells(had.failed)}
+    measures = {WRONG: _cells(bad), EMPTY: _cells(answers.empty), FAILURES: _cells(answers.failed)}
     rows = shares(measures, alpha)
     return Attribution(
         how="asked",
-        joined=sum(not failed for _, _, failed in had.failed),
-        planned=len(had.failed),
+        joined=sum(not failed for _, _, failed in answers.failed),
+        planned=len(answers.failed),
         alpha=alpha,
         rows=tuple(_as_server(row) for row in rows) if servers else rows,
     )
@@ -88,14 +90,16 @@ def add_times(
     """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has to warm up, such as
     a first connection between two servers, and do not count."""
     warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
-    each, joint = ([one for one in had.times if one.prompt in warm] for had in (of_each, of_pairs))
+    each, joint = ([one for one in answers.times if one.prompt in warm] for answers in (of_each, of_pairs))
     servers = any(one.role == SERVER for one in asking.workers)
-    rows, pair_rows = latency.asked(each, joint)
+    rows, pair_rows = latency.rank_asked(each, joint)
     if servers:
         rows = tuple(replace(row, role=SERVER) for row in rows)
-    found = [latency.told(row) for row in rows if row.slow]
+    found = [latency.describe_slow(row) for row in rows if row.slow]
     known = {row.worker for row in rows if row.slow}
-    found += [latency.told(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known]
+    found += [
+        latency.describe_slow(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known
+    ]
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
 

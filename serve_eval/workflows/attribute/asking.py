@@ -18,7 +18,7 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.plugins import extensions
 from serve_eval.schema import Endpoint, Plan, Sample, Task
 from serve_eval.stats.contingency import CONTEXT, GENERATION
-from serve_eval.workflows.attribute.workers import ROLES, SERVER, Worker, known_workers
+from serve_eval.workflows.attribute.workers import ROLES, SERVER, Worker, list_workers
 
 SAMPLES = 50
 """Prompts, unless told otherwise."""
@@ -53,7 +53,7 @@ class Asking:
         )
 
 
-async def prepared(
+async def prepare_asking(
     run: Path,
     plan: Plan,
     *,
@@ -70,11 +70,11 @@ async def prepared(
     """
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
-    workers = list(dict.fromkeys(given)) or await known_workers(run, plan, endpoint, environ)
+    workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
     _check_workers(workers)
     tasks = await asyncio.to_thread(prepare, replace(plan, no_reference=True))
     _check_same(run, tasks)
-    able = [p for p in tasks if _scored_by_itself(p)]
+    able = [p for p in tasks if _is_scored_by_itself(p)]
     left = sorted({p.task.name for p in tasks} - {p.task.name for p in able})
     if not able:
         raise PlanError(f"{', '.join(left)}: such answers are not scored by themselves, so that workers cannot be told")
@@ -110,11 +110,11 @@ def _check_workers(workers: Sequence[Worker]) -> None:
         )
 
 
-def _scored_by_itself(p: PreparedTask) -> bool:
+def _is_scored_by_itself(prepared: PreparedTask) -> bool:
     """Tell whether each answer of a task is scored as it comes, from one request."""
-    if p.task.prompt_logprobs or p.task.program or p.task.questions:
+    if prepared.task.prompt_logprobs or prepared.task.program or prepared.task.questions:
         return False
-    return not any(sample.choices for sample in p.dataset.samples)
+    return not any(sample.choices for sample in prepared.dataset.samples)
 
 
 def _pairs(workers: Sequence[Worker]) -> list[tuple[Worker, Worker]]:
@@ -125,7 +125,7 @@ def _pairs(workers: Sequence[Worker]) -> list[tuple[Worker, Worker]]:
 
 def _check_same(run: Path, tasks: Sequence[PreparedTask]) -> None:
     """Raises NotComparableError where tasks or data have changed since the run."""
-    saved = run_folder.saved_fingerprints(run)
+    saved = run_folder.read_fingerprints(run)
     changed = [p.task.name for p in tasks if saved.get(p.task.name) != dict(p.fingerprint)]
     if changed:
         raise NotComparableError(

@@ -19,24 +19,26 @@ from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.attribution.from_run import ALPHA
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.evaluation.engine.scoring import ScoringProcesses
+from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
-from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.evaluation.task_run import scoring_of
+from serve_eval.evaluation.storage.reports.attribution_file import (
+    ATTRIBUTION_SCHEMA,
+    check_attribution,
+    write_attribution,
+)
+from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.schema import Attribution, Failure, Sample, Task
 from serve_eval.stats.contingency import CONTEXT
 from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.attribute.answers import PhaseAnswers, add_times, judge_phase
-from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepared
+from serve_eval.workflows.attribute.asking import SAMPLES, Asking, prepare_asking
 from serve_eval.workflows.attribute.attributed import Attributed
 from serve_eval.workflows.attribute.legs import ask_pair
 from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
 
-__all__ = ["AT_A_TIME", "SAMPLES", "Asking", "Worker", "attribute", "prepared", "worker"]
+__all__ = ["AT_A_TIME", "SAMPLES", "Asking", "Worker", "attribute", "prepare_asking", "worker"]
 
-SCHEMA_VERSION = 1
 AT_A_TIME = 4
 """How many prompts are asked at a time, unless told otherwise."""
 
@@ -49,14 +51,18 @@ async def attribute(
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> Attributed:
-    """Ask, judge, and write attribution.json into the run folder. Raises EndpointError when no worker answers."""
+    """Ask, judge, and write attribution.json into the run folder.
+
+    Raises EndpointError when no worker answers, and RunFolderError where a newer serve-eval wrote such a file there.
+    """
     clock = Stopwatch()
+    check_attribution(run)
     alone, in_pairs = await _ask(asking, at_a_time, environ, notify)
     warnings = (*asking.warnings, *_remarks(asking, alone, in_pairs))
     of_alone, of_pairs, slow = _judge(asking, alone, in_pairs, at_a_time)
     accused = any(row.accused for row in (*of_alone.rows, *(() if of_pairs is None else of_pairs.rows)))
     result = Attributed(
-        schema_version=SCHEMA_VERSION,
+        schema_version=ATTRIBUTION_SCHEMA,
         run=str(run),
         model=asking.endpoint.model or asking.plan.model,
         workers=tuple((one.role, one.url) for one in asking.workers),
@@ -69,7 +75,7 @@ async def attribute(
         wall_s=clock.wall_s,
         warnings=(*warnings, *slow),
     )
-    write_private(run / ATTRIBUTION_FILE, pretty_json(result))
+    write_attribution(run, result)
     return result
 
 
@@ -109,7 +115,7 @@ async def _ask(
     One after the other: the times of workers are compared, and pairs load context and generation servers unlike.
     """
     async with AsyncExitStack() as stack:
-        scoring = stack.enter_context(scoring_of(asking.plan, asking.tasks))
+        scoring = stack.enter_context(open_scoring(asking.plan, asking.tasks))
         clients = {
             one: await stack.enter_async_context(client_of(asking, one, environ))
             for one in dict.fromkeys(asking.workers)

@@ -11,7 +11,7 @@ import msgspec
 
 from serve_eval.client.connection import connect
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.storage.traces import read_traces
+from serve_eval.evaluation.storage.records.traces import read_traces
 from serve_eval.schema import Endpoint, Failure, Plan
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.stats.contingency import CONTEXT, GENERATION
@@ -39,9 +39,9 @@ def worker(text: str) -> Worker:
     return Worker(role, normalise_base_url(url), given=True)
 
 
-async def known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
+async def list_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
     """Return those that the launcher started, else that are registered, else that the run was answered by."""
-    if found := _launched(endpoint):
+    if found := _list_launched(endpoint):
         return found
     if endpoint.base_url and (found := await _in_cluster(plan, endpoint, environ)):
         return found
@@ -50,7 +50,7 @@ async def known_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapp
     return [Worker(role, normalise_base_url(name)) for role, name in sorted(named, key=str) if name is not None]
 
 
-def _launched(endpoint: Endpoint) -> list[Worker]:
+def _list_launched(endpoint: Endpoint) -> list[Worker]:
     """Return the workers that the launcher tells of."""
     roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
     return [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]
@@ -63,10 +63,10 @@ async def _in_cluster(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]
         reply = await client.exchange("GET", f"{root}/cluster_info")
     if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:
         return []
-    return registered(reply.content)
+    return list_registered(reply.content)
 
 
-def registered(body: bytes) -> list[Worker]:
+def list_registered(body: bytes) -> list[Worker]:
     """Return the workers of an answer of /cluster_info; empty where it names none."""
     try:
         there = msgspec.json.decode(body)["current_workers"]

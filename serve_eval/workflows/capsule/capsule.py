@@ -19,7 +19,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.evaluation.trust import to_read
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.capsule.contents import write
 from serve_eval.workflows.capsule.packed import Packed, check_unchanged, choose_tasks, pack
 
@@ -27,7 +27,7 @@ NAME_LENGTH = 80
 """Characters of an id that the name of a folder has."""
 
 
-@scoped
+@with_scope
 def capsules(
     run: Path,
     samples: Sequence[str],
@@ -47,7 +47,7 @@ def capsules(
     plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
         raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
-    prints, sessions = run_folder.saved_fingerprints(run), read_sessions(run)
+    prints, sessions = run_folder.read_fingerprints(run), read_sessions(run)
     chosen = choose_tasks(plan, task)
     prepared = [check_unchanged(p, prints, run) for p in prepare(replace(chosen, no_reference=True))]
     wanted = dict.fromkeys(samples)

@@ -15,7 +15,7 @@ from serve_eval.client.secret_mask import SecretMask, variables_in
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage.file_names import LOGS
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
-from serve_eval.evaluation.storage.scores import read_scores
+from serve_eval.evaluation.storage.records.scores import read_scores
 from serve_eval.evaluation.storage.server_logs import between, log_files, read
 from serve_eval.workflows.capsule.packed import Packed
 from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
@@ -50,14 +50,14 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
             f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has it byte for byte",
             hint="Unset that variable if it is none.",
         )
-    _made(folder)
+    _make(folder)
     try:
         logs = _logs(one, folder, mask)
         texts = {
             "curl.sh": script_of(one, bodies),
-            "expected.json": _masked(_expected(one), mask),
-            "actual.json": _masked(_actual(one), mask),
-            "versions.json": _masked(_versions(one), mask),
+            "expected.json": _mask(_describe_expected(one), mask),
+            "actual.json": _mask(_actual(one), mask),
+            "versions.json": _mask(_versions(one), mask),
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
         for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
@@ -67,12 +67,12 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
         raise
 
 
-def _masked(told: Mapping[str, Any], mask: SecretMask) -> str:
+def _mask(told: Mapping[str, Any], mask: SecretMask) -> str:
     """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
     return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
 
-def _made(folder: Path) -> None:
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -81,7 +81,7 @@ def _made(folder: Path) -> None:
         ) from error
 
 
-def _expected(one: Packed) -> dict[str, Any]:
+def _describe_expected(one: Packed) -> dict[str, Any]:
     sample = one.sample
     told: dict[str, Any] = {"task": one.p.task.name, "sample": sample.id, "target": sample.target}
     metric = one.p.task.metric
@@ -124,7 +124,7 @@ def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
         if lines:
             name = path.name if path.name not in found else f"{len(found)}-{path.name}"
             if not found:
-                _made(folder / LOGS)
+                _make(folder / LOGS)
             write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
             found.append(name)
     if found:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
+from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.file_names import samples_file
 from serve_eval.evaluation.storage.journal import Record
@@ -51,16 +51,16 @@ def choose_tasks(plan: Plan, task: str | None) -> Plan:
     return replace(plan, tasks=tuple(spec for spec in plan.tasks if spec.name == task))
 
 
-def check_unchanged(p: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> PreparedTask:
+def check_unchanged(prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> PreparedTask:
     """Return the task where it asks what the run asked. Raises DatasetError for another one."""
-    differing = run_folder.differences(dict(prints.get(p.task.name, {})), p.fingerprint)
+    differing = run_folder.differences(dict(prints.get(prepared.task.name, {})), prepared.fingerprint)
     if differing:
         raise DatasetError(
-            f"{p.task.name} does not ask what {run} asked: {'; '.join(differing)}",
+            f"{prepared.task.name} does not ask what {run} asked: {'; '.join(differing)}",
             hint="Put the data back that the run was made with, and use the version of serve-eval that "
             "environment.json names.",
         )
-    return p
+    return prepared
 
 
 def pack(
@@ -95,9 +95,9 @@ def pack(
     return Packed(run=run, plan=plan, p=p, sample=sample, records=records, session=_session(sessions, asked_s))
 
 
-def _sample(plan: Plan, p: PreparedTask, name: str) -> Sample | None:
-    times = plan.times(p.task.name)
-    samples = p.dataset.samples if times == 1 else Repeated(p.dataset.samples, times)
+def _sample(plan: Plan, prepared: PreparedTask, name: str) -> Sample | None:
+    times = plan.times(prepared.task.name)
+    samples = prepared.dataset.samples if times == 1 else Repeated(prepared.dataset.samples, times)
     return next((sample for sample in samples if sample.id == name), None)
 
 

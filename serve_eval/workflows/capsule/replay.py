@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from serve_eval.checks.curl import curl, escaped
+from serve_eval.checks.curl import curl, escape
 from serve_eval.checks.row import SentRequest
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.errors import RunFolderError
@@ -57,7 +57,7 @@ def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
         "set -e",
         'CDPATH= cd -- "$(dirname -- "$0")"',
     ]
-    base_url = shlex.quote(escaped(base_url_of(one)))
+    base_url = shlex.quote(escape(base_url_of(one)))
     lines.append(f'[ -n "${BASE_URL}" ] || {BASE_URL}={base_url}')
     names = []
     if connection.api_key_env:

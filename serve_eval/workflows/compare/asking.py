@@ -54,7 +54,7 @@ async def _endpoints(
             logs = session.out_dir / SERVERS / first.side.lower()
             logs.mkdir(mode=0o700, parents=True, exist_ok=True)
             found[first.side] = await stack.enter_async_context(
-                launch(first.plan, first.prepared, logs, told=session.notify)
+                launch(first.plan, first.prepared, logs, notify=session.notify)
             )
         yield found
 
@@ -63,17 +63,17 @@ async def _in_step(runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], s
     """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same time."""
     pending = [run for run in runs if not run.done]
     sides = [run for run in pending if run.label == run.side]
-    seats = dict(zip(sides, Lockstep().seats, strict=False)) if len(sides) == 2 else {}
+    participants = dict(zip(sides, Lockstep().participants, strict=False)) if len(sides) == 2 else {}
     try:
         async with asyncio.TaskGroup() as group:
             for run in pending:
-                group.create_task(_evaluate_side(run, endpoints[run.side], session, seats.get(run)))
+                group.create_task(_evaluate_side(run, endpoints[run.side], session, participants.get(run)))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
 
 async def _evaluate_side(
-    run: SideRun, endpoint: Endpoint, session: ComparisonSession, seat: Participant | None
+    run: SideRun, endpoint: Endpoint, session: ComparisonSession, participant: Participant | None
 ) -> None:
     """Ask what is left of a run, under its label."""
     try:
@@ -85,12 +85,12 @@ async def _evaluate_side(
             launching=lambda *_: nullcontext(endpoint),
             notify=lambda line: session.notify(f"{run.label}: {line}"),
             prepared=run.prepared,
-            seat=seat,
+            participant=participant,
             seed=run.seed,
         )
     finally:
-        if seat is not None:
-            await seat.leave()
+        if participant is not None:
+            await participant.leave()
 
 
 async def _look(

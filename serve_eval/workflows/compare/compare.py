@@ -19,9 +19,9 @@ from pathlib import Path
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.comparison_files import drop_comparison, find_comparison, write_comparison
 from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SIDE_A, SIDE_B
-from serve_eval.plugins.scope import scoped
+from serve_eval.evaluation.storage.reports.comparison_files import drop_comparison, find_comparison, write_comparison
+from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Divergence, Progress
 from serve_eval.workflows.compare.asking import ask_runs
 from serve_eval.workflows.compare.second_answers import ask_twice
@@ -34,11 +34,11 @@ from serve_eval.workflows.compare.sides import (
     bind_folder,
     check_alike,
     expect_scores,
-    hidden_prompts,
+    list_hidden_prompts,
     prepare_sides,
     share_order,
 )
-from serve_eval.workflows.compare.verdict import check_rule, compared
+from serve_eval.workflows.compare.verdict import check_rule, compare_folders
 
 __all__ = ["SELF", "SHOW_FLIPS", "CompareRules", "CompareSide", "compare"]
 
@@ -46,7 +46,7 @@ SHOW_FLIPS = 20
 """Flips that are listed and looked at closely, unless told otherwise."""
 
 
-@scoped
+@with_scope
 async def compare(
     a: CompareSide,
     b: CompareSide,
@@ -72,13 +72,15 @@ async def compare(
     session = ComparisonSession(out_dir=out_dir, environ=environ, notify=notify, progress=progress)
     runs = await prepare_sides(a, b, session)
     check_alike(a, b, runs, rules)
-    with run_folder.held(out_dir, COMPARISON_PLAN, "comparison"):
+    with run_folder.hold(out_dir, COMPARISON_PLAN, "comparison"):
         bind_folder(out_dir, a, b, rules)
         runs = share_order(runs, session)
         twice = ask_twice(runs, rules, out_dir)
         runs = _all_runs(a, runs, twice)
-        looked = _looked_at(out_dir)
-        pair = _Pair(a=a, b=b, rules=rules, out_dir=out_dir, twice=twice, hidden=hidden_prompts(a, runs), strict=strict)
+        looked = _read_looked_at(out_dir)
+        pair = _Pair(
+            a=a, b=b, rules=rules, out_dir=out_dir, twice=twice, hidden=list_hidden_prompts(a, runs), strict=strict
+        )
         drop_comparison(out_dir)
         unseen = looked is None and show_flips > 0 and len({run.side for run in runs}) == 2
         if unseen or not all(run.done for run in runs):
@@ -104,7 +106,7 @@ class _Pair:
 
     def result(self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None) -> Comparison:
         """Compare the answers that are there. `looked` is what was seen of the first different tokens of flips."""
-        return compared(
+        return compare_folders(
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
             self.rules.rule,
@@ -124,7 +126,7 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) ->
     return [replace(run, prepared=expect_scores(a.folder, run.prepared)) for run in every]
 
 
-def _looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
+def _read_looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
     """What an earlier session saw of the first different tokens; None where none came to its end."""
     if (earlier := find_comparison(out_dir)) is None:
         return None

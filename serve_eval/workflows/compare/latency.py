@@ -45,7 +45,7 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     from serve_eval.stats.mcnemar import mcnemar
 
     both = sorted((prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p])
-    of_a, of_b = (_late([had.latency_s[prompt] for prompt in both]) for had in (a, b))
+    of_a, of_b = (_late([answers.latency_s[prompt] for prompt in both]) for answers in (a, b))
     surplus = [0] * PARTS
     for place in range(len(both)):
         surplus[place * PARTS // len(both)] += (place in of_b) - (place in of_a)

@@ -28,7 +28,7 @@ def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> Si
     if first is None or not rules.again or not once:
         return None
     total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
-    prepared = [_drawn(p, first.plan, rules.again) for p in once]
+    prepared = [_draw(p, first.plan, rules.again) for p in once]
     asked = sum(len(p.dataset.samples) for p in prepared)
     limits = _share(first.plan.limits, asked / total)
     plan = replace(first.plan, limits=limits, seed=first.plan.seed + 1, limit=rules.again)
@@ -40,13 +40,13 @@ def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> Si
     )
 
 
-def _drawn(p: PreparedTask, plan: Plan, count: int) -> PreparedTask:
+def _draw(prepared: PreparedTask, plan: Plan, count: int) -> PreparedTask:
     """Draw `count` samples of a task by the seed of the plan."""
-    samples = p.dataset.samples
-    rng = random.Random(f"{plan.seed}:again:{p.task.name}")
+    samples = prepared.dataset.samples
+    rng = random.Random(f"{plan.seed}:again:{prepared.task.name}")
     chosen = sorted(rng.sample(range(len(samples)), min(count, len(samples))))
-    dataset = replace(p.dataset, samples=[samples[i] for i in chosen])
-    return replace(p, dataset=dataset, fingerprint=fingerprint(p.task, dataset))
+    dataset = replace(prepared.dataset, samples=[samples[i] for i in chosen])
+    return replace(prepared, dataset=dataset, fingerprint=fingerprint(prepared.task, dataset))
 
 
 def _share(limits: Limits, share: float) -> Limits:

@@ -18,12 +18,12 @@ from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.comparison_files import saved_comparison_plan, write_comparison_plan
-from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.comparison_files import read_comparison_plan, write_comparison_plan
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
-from serve_eval.verdicts.below_reference import expected
-from serve_eval.workflows.compare.verdict import SCHEMA_VERSION, reference_runs_needed, same_fingerprints
+from serve_eval.verdicts.below_reference import estimate_expected
+from serve_eval.workflows.compare.verdict import reference_runs_needed, same_fingerprints
 
 SELF = 200
 """Prompts that one endpoint is asked twice, unless told otherwise."""
@@ -106,7 +106,7 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
     folder = session.out_dir / name.lower()
     if not folder.exists():
         check_launcher(plan)
-    plan = await first_token.settled(plan, folder, session.environ)
+    plan = await first_token.settle_prefixes(plan, folder, session.environ)
     prepared = await asyncio.to_thread(prepare, plan)
     return SideRun(side=name, plan=plan, prepared=prepared, folder=folder, label=name)
 
@@ -127,7 +127,7 @@ def check_alike(a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: 
     prints = {run.side: {p.task.name: p.fingerprint for p in run.prepared} for run in runs}
     for name, side in (("A", a), ("B", b)):
         if side.folder is not None:
-            prints[name] = run_folder.saved_fingerprints(side.folder)
+            prints[name] = run_folder.read_fingerprints(side.folder)
     if lines := same_fingerprints(prints["A"], prints["B"], rules.allow_mismatch):
         more = [f"... and {len(lines) - 20} more"] if len(lines) > 20 else []
         raise NotComparableError(
@@ -139,11 +139,11 @@ def check_alike(a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: 
 def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
     """Write down what is compared and how, or raise RunFolderError where the folder holds something else: a margin
     that is chosen when the answers are known proves nothing."""
-    content: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "rules": rules}
+    content: dict[str, Any] = {"rules": rules}
     for name, side in (("a", a), ("b", b)):
         content[name] = {"run": str(side.folder.absolute())} if side.folder else {"launcher": side.plan.launcher}
     wanted = msgspec.json.decode(msgspec.json.encode(content))
-    found = saved_comparison_plan(out_dir)
+    found = read_comparison_plan(out_dir)
     if found is not None and (differing := run_folder.differences(found, wanted)):
         raise RunFolderError(
             f"{out_dir} holds another comparison:\n" + "\n".join(f"  {line}" for line in differing),
@@ -158,7 +158,7 @@ def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[Sid
     if not runs:
         return []
     plan = runs[0].plan
-    seed = order_seed.shared(session.out_dir, plan, [run.folder for run in runs])
+    seed = order_seed.settle_shared(session.out_dir, plan, [run.folder for run in runs])
     if (line := order_seed.not_followed(plan, seed)) is not None:
         session.notify(f"warning: {line}")
     return [replace(run, seed=seed) for run in runs]
@@ -175,12 +175,12 @@ def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[Prep
             metric, lines = p.task.metric, read_task(finished, report, p.task.name).lines
             ids = [sample.id for sample in p.dataset.samples]
             runs = [[line.value if (line := one.get(name)) else math.nan for name in ids] for one in lines]
-            earlier = expected(runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better)
+            earlier = estimate_expected(runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better)
         found.append(replace(p, earlier=earlier))
     return found
 
 
-def hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
+def list_hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
     """The prompts whose texts are not to be shown: only one's own cases have such."""
     if not any(is_mutable(spec.name) for spec in a.plan.tasks):
         return frozenset()

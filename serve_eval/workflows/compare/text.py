@@ -11,8 +11,8 @@ from rich.text import Text
 
 from serve_eval.evaluation.agreement.words import conclusion
 from serve_eval.evaluation.storage.file_names import COMPARISON
-from serve_eval.report.layout import fitted, say
-from serve_eval.report.lines import anchors_text, paired_text, seconds
+from serve_eval.report.layout import fit_tables, say
+from serve_eval.report.lines import anchors_text, describe_paired, seconds
 from serve_eval.report.terminal import RED, attribution, diagnose_hint
 from serve_eval.schema import (
     Agreement,
@@ -39,7 +39,7 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
     """Print the table of verdicts and what explains it."""
     for line in _about_sides(comparison):
         say(console, line)
-    console.print(*fitted(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n")
+    console.print(*fit_tables(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n")
     for task in comparison.tasks:
         _explain(task, console)
     for line in _warnings(comparison):
@@ -115,7 +115,7 @@ def _drop(task: ComparedTask) -> Iterator[str]:
         return
     kept = ", and so is a rise by as much" if told.equivalent else ""
     no = "is" if told.noninferior else "is not"
-    yield paired_text(told).replace("1 reference run", "A")
+    yield describe_paired(told).replace("1 reference run", "A")
     if told.anchors is not None:
         yield anchors_text(told.anchors).replace("reference run", "run of A")
     yield f"a drop of the margin of {told.margin:.3f} points {no} excluded{kept}"

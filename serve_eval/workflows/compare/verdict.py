@@ -13,7 +13,8 @@ from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.endpoint import deployment
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.comparison_files import COMPARISON_SCHEMA
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.evaluation.storage.sessions import read_sessions
 from serve_eval.plugins.values import load_verdict_rule
 from serve_eval.protocol.shared import build_task
@@ -34,7 +35,6 @@ from serve_eval.schema import (
 from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 
-SCHEMA_VERSION = 1
 APART_S = 60.0
 """Requests for the same prompt that lie farther apart were not sent under the same load."""
 Prompt = tuple[str, str]
@@ -61,7 +61,7 @@ def reference_runs_needed(rule: Spec) -> int:
     return load_verdict_rule(rule.name).min_reference_runs
 
 
-def compared(
+def compare_folders(
     a: Path,
     b: Path,
     rule: Spec,
@@ -90,7 +90,7 @@ def compared(
     warnings = _first_tokens(reports[0])
     shown = [_side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)]
     return Comparison(
-        schema_version=SCHEMA_VERSION,
+        schema_version=COMPARISON_SCHEMA,
         a=shown[0],
         b=shown[1],
         rule=rule,
@@ -116,13 +116,13 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
         base_url=report.endpoint.base_url,
         version=report.endpoint.info.version,
         per_second=load.finished / load.wall_s if load is not None and load.wall_s else None,
-        servers=deployment.told(report.endpoint.info),
-        hidden_retries=dict(_hidden_retries(folder)),
+        servers=deployment.describe(report.endpoint.info),
+        hidden_retries=dict(_count_hidden_retries(folder)),
         warnings=tuple(line for line in report.warnings if line not in said),
     )
 
 
-def _hidden_retries(folder: Path) -> Counter[str]:
+def _count_hidden_retries(folder: Path) -> Counter[str]:
     """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
     found: Counter[str] = Counter()
     for session in read_sessions(folder):
@@ -140,7 +140,7 @@ def _task(
     hidden: frozenset[Prompt],
 ) -> ComparedTask:
     a, b = sides
-    worse, better = answer_pairs.changed(a, b)
+    worse, better = answer_pairs.find_changes(a, b)
     name = a.task.result.task
     shown = [prompt for prompt in (*worse, *better) if (name, prompt) not in hidden]
     flips = answer_pairs.flips(a, b, shown[:show])

@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator
 
-from serve_eval.evaluation.attribution.latency import told as told_of_slow
-from serve_eval.evaluation.engine.degradation import told as told_of
+from serve_eval.evaluation.attribution.latency import describe_slow as told_of_slow
+from serve_eval.evaluation.results.degradation import describe as told_of
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_share, matters
-from serve_eval.workflows.diagnose.unanswered import failing_since
+from serve_eval.workflows.diagnose.unanswered import find_failure_start
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
 """Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
@@ -80,7 +80,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     with time would show too.
     """
     worse = () if task.report is None else task.report.degradations
-    failing = failing_since(run)
+    failing = find_failure_start(run)
     since = max([0.0 if failing is None else failing[0], *(one.started_s for one in worse)])
     asked = [one for one in task.asked if one.attempts and (one.line is not None or one.response is None)]
     asked = [one for one in asked if one.started_s >= since]
@@ -109,7 +109,7 @@ def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
     return [bisect_right(starts, at) - bisect_left(ends, at) for at in times]
 
 
-def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Many answers took more than one attempt, or streams lost them: what the value hides."""
     answered = [one for one in task.asked if one.response is not None]
     again = [one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])]
@@ -141,7 +141,7 @@ def retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield about(task, "retried", told, change, others, of=len(answered))
 
 
-def hidden_retries(run: Evidence) -> Iterator[Finding]:
+def find_hidden_retries(run: Evidence) -> Iterator[Finding]:
     """The orchestrator asked its servers again by itself, by its own count."""
     noted = [session.endpoint.info.hidden_retries or {} for session in run.sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}

@@ -16,7 +16,7 @@ ENOUGH_SHARE = 0.01
 """Share of the answers from which on those without any text are told."""
 
 
-def truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that were cut are wrong more often than others. Those that never left the thoughts are the next rule's,
     and where an answer has a token or two each is cut by design."""
     if task.max_tokens <= FEW_TOKENS:
@@ -44,7 +44,7 @@ def _shorter(task: TaskEvidence) -> tuple[str, ...]:
     return (f"--set {task.name}.num_fewshot=0",) if task.option("num_fewshot") else ()
 
 
-def unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that are thoughts alone: the model had not come to its answer when it was cut, or never closed them."""
     shown = [
         one for one in task.texts if one.outcome == Outcome.REASONING_ONLY and not _response(one).stopped_in_reasoning
@@ -59,14 +59,14 @@ def unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "unclosed_reasoning", told, change, shown, of=len(task.texts))
 
 
-def stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that ended within the thoughts and were not cut: a stop string was met there."""
     shown = [one for one in task.texts if _response(one).stopped_in_reasoning]
     if not matters(task, shown):
         return
     stops = task.option("stop") or []
     told = f"{len(shown)} of {len(task.texts)} answers ended within the model's reasoning, without having been cut"
-    told += f"; {_met(shown)}" if any(_response(one).stop_reason for one in shown) else ""
+    told += f"; {_describe_met(shown)}" if any(_response(one).stop_reason for one in shown) else ""
     change = (f"--set {task.name}.stop=[]",) if stops else (f"--set {task.name}.thinking=off",)
     yield about(task, "stopped_in_reasoning", told, change, shown, of=len(task.texts))
 
@@ -106,7 +106,7 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     stopped = [one for one in shown if _response(one).stop_reason is not None]
     change: tuple[str, ...]
     if 2 * len(stopped) > len(shown):
-        told += f"; {_met(stopped)}"
+        told += f"; {_describe_met(stopped)}"
         change = (f"--set {task.name}.stop=[]",)
     elif typical > FEW_TOKENS:
         told += f"; {typical:g} tokens were generated for each (median): the server's parsers may have taken them"
@@ -118,7 +118,7 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "empty", told, change, shown, of=len(task.texts))
 
 
-def _met(shown: Sequence[AskedSample]) -> str:
+def _describe_met(shown: Sequence[AskedSample]) -> str:
     met = Counter(repr(stop) for one in shown if (stop := _response(one).stop_reason)).most_common()
     return f"the stop string was {', '.join(f'{stop} ({count})' for stop, count in met)}"
 

@@ -17,11 +17,11 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal, run_folder
 from serve_eval.evaluation.storage.file_names import samples_file
-from serve_eval.evaluation.storage.report_file import find_report
-from serve_eval.evaluation.storage.scores import ScoreRecord, read_scores
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, read_scores
+from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.evaluation.storage.server_logs import log_files
 from serve_eval.evaluation.storage.sessions import SessionRecord, read_sessions
-from serve_eval.evaluation.trust import trusted
+from serve_eval.evaluation.trust import adopt_code
 from serve_eval.schema import (
     HOLDOUT,
     Attempt,
@@ -183,14 +183,14 @@ class Evidence:
 
 def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
     """What a run folder holds. Raises RunFolderError for one that is none, or is damaged."""
-    plan, prints = run_folder.saved_plan(folder), run_folder.saved_fingerprints(folder)
+    plan, prints = run_folder.read_plan(folder), run_folder.read_fingerprints(folder)
     sessions, report = read_sessions(folder), find_report(folder)
     told = {} if report is None else {task.result.task: task for task in report.tasks}
-    hidden = _hidden(plan, prints, include_path)
+    hidden = _find_hidden(plan, prints, include_path)
     tasks = []
     for name, fingerprint in prints.items():
         sign = -1.0 if name in told and not told[name].result.metric.higher_is_better else 1.0
-        asked = _asked(folder, name, sign)
+        asked = _read_asked(folder, name, sign)
         if name in hidden:
             secret = hidden[name]
             asked = [replace(one, shown=secret is not None and base_of(one.id) not in secret) for one in asked]
@@ -209,7 +209,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
     )
 
 
-def _hidden(
+def _find_hidden(
     plan: Plan, prints: Mapping[str, Mapping[str, str]], include_path: Sequence[str]
 ) -> dict[str, frozenset[str] | None]:
     """The samples of hold-out sets, by task, of tasks that may have such; None where their cases cannot be read, and
@@ -218,7 +218,7 @@ def _hidden(
         return {}
     own = tuple(spec for spec in plan.tasks if is_mutable(spec.name))
     try:
-        prepared = prepare(trusted(replace(plan, tasks=own, no_reference=True), include_path))
+        prepared = prepare(adopt_code(replace(plan, tasks=own, no_reference=True), include_path))
     except ServeEvalError:
         return {name: None for name in prints if is_mutable(name)}
     found = {p.task.name: frozenset(s.id for s in p.dataset.samples if HOLDOUT in s.metadata) for p in prepared}
@@ -231,7 +231,7 @@ def base_of(sample: str) -> str:
     return base if mark and number.isdigit() else sample
 
 
-def _asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
+def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
     """The samples of a task in the order of their first records. `sign` is -1 where lower values are better."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}

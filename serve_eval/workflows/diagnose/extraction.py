@@ -31,7 +31,7 @@ _LONGEST = 40
 """Characters of a target that can be looked for."""
 
 
-def stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Wrong or unreadable answers end with the target, or say that it is their answer. Those that were cut came to
     no end of their own."""
     bad = [
@@ -53,7 +53,7 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Many answers hold nothing that could be an answer, and no other rule tells why: they came to their own end, and
     are in no strange form."""
     shown = [
-        one for one in task.texts if one.outcome == Outcome.UNPARSED and one.response and not _explained(one, task)
+        one for one in task.texts if one.outcome == Outcome.UNPARSED and one.response and not _is_explained(one, task)
     ]
     if len(shown) < UNREADABLE_SHARE * len(task.texts) or not matters(task, shown):
         return
@@ -65,7 +65,7 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "unreadable", told, change, shown, of=len(task.texts))
 
 
-def _explained(one: AskedSample, task: TaskEvidence) -> bool:
+def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
     response = one.response
     assert response is not None
     other_form = marks(response.text) or goes_on(response.text, chat=bool(task.option("apply_chat_template")))

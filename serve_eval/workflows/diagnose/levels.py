@@ -7,7 +7,7 @@ inequality). Facts and counts have no level: what they say is there.
 from __future__ import annotations
 
 from serve_eval.evaluation.attribution import from_run, latency
-from serve_eval.evaluation.engine import degradation
+from serve_eval.evaluation.results import degradation
 from serve_eval.workflows.diagnose.finding import ALPHA
 
 OF_A_TASK = {
@@ -25,6 +25,6 @@ OF_A_RUN = {"server_errors": ALPHA}
 """The same of rules about a run as a whole."""
 
 
-def summed(tasks: int = 1) -> float:
+def sum_levels(tasks: int = 1) -> float:
     """Return the largest probability with which anything is said of a healthy run of so many tasks by a test."""
     return tasks * sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())

@@ -62,7 +62,7 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield _fact(task, "too_few_samples", told, tuple(more))
 
 
-def missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Missing answers are all that keeps the verdict open: why they are missing, other rules say."""
     if task.report is None or task.outcome is not VerdictOutcome.INCONCLUSIVE or not task.report.result.failed:
         return
@@ -82,7 +82,7 @@ def missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     )
 
 
-def unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The scorer raised or took too long: these answers are there, and count as missing."""
     for error in () if task.report is None else task.report.result.scorer_errors[:_MOST_ERRORS]:
         yield Finding(
@@ -96,7 +96,7 @@ def unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
 
 
-def unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The endpoint lacks what the task needs, as the probe found before anything was asked."""
     lacks = run.last.unsupported.get(task.name)
     if lacks is None or task.outcome is not VerdictOutcome.UNSUPPORTED:
@@ -129,7 +129,7 @@ def _bare(model: str) -> str:
 def first_token_only(run: Evidence) -> Iterator[Finding]:
     """Every answer is a token or two, behind a disaggregated door: generation servers had hardly a part in it."""
     tasks = [task for task in run.tasks if task.texts]
-    if not tasks or not _disaggregated(run) or any(task.max_tokens > FEW_TOKENS for task in tasks):
+    if not tasks or not _is_disaggregated(run) or any(task.max_tokens > FEW_TOKENS for task in tasks):
         return
     yield Finding(
         rule="first_token_only",
@@ -141,7 +141,7 @@ def first_token_only(run: Evidence) -> Iterator[Finding]:
     )
 
 
-def _disaggregated(run: Evidence) -> bool:
+def _is_disaggregated(run: Evidence) -> bool:
     """Whether the endpoint is known to be a disaggregated one."""
     roles = {worker.role for worker in run.info.workers}
     counted = run.info.hidden_retries is not None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.comparison_files import compared_runs, is_comparison
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
-from serve_eval.plugins.scope import scoped
+from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
+from serve_eval.plugins.scope import with_scope
 from serve_eval.workflows.diagnose import course, cut, extraction, setting, sides, template, unanswered
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
@@ -19,33 +19,33 @@ SCHEMA_VERSION = 1
 
 TASK_RULES: tuple[Callable[[Evidence, TaskEvidence], Iterable[Finding]], ...] = (
     unanswered.failures,
-    cut.truncated,
-    cut.unclosed_reasoning,
-    cut.stopped_in_reasoning,
+    cut.find_truncated,
+    cut.find_unclosed_reasoning,
+    cut.find_stopped_in_reasoning,
     cut.stop_string,
     cut.empty,
     template.template_marks,
     template.run_on,
-    template.doubled_bos,
-    extraction.stated,
+    template.find_doubled_bos,
+    extraction.find_stated,
     extraction.extractors,
     extraction.unreadable,
     course.worker,
     course.slow_worker,
     course.drift,
     course.concurrency,
-    course.retried,
+    course.find_retried,
     setting.protocol,
     setting.data,
-    setting.unsupported,
+    setting.find_unsupported,
     setting.too_few,
-    setting.missing,
-    setting.unscored,
+    setting.find_missing,
+    setting.find_unscored,
 )
 RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
-    unanswered.unfinished,
+    unanswered.find_unfinished,
     unanswered.server_errors,
-    course.hidden_retries,
+    course.find_hidden_retries,
     setting.other_model,
     setting.first_token_only,
 )
@@ -84,7 +84,7 @@ class Diagnosis:
     between: tuple[Finding, ...] = ()
 
 
-@scoped
+@with_scope
 def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none, or damaged."""
     named = _runs(folder)
@@ -95,7 +95,7 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         folder=str(folder),
-        runs=tuple(_diagnosed(label, evidence) for label, evidence in read_runs),
+        runs=tuple(_diagnose(label, evidence) for label, evidence in read_runs),
         between=between,
     )
 
@@ -110,7 +110,7 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 def _runs(folder: Path) -> list[tuple[str, Path]]:
     """The run folders to look at, each with what it is called."""
     if is_comparison(folder):
-        return compared_runs(folder)
+        return locate_runs(folder)
     if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
         found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path))
         if not found:
@@ -119,7 +119,7 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     return [("", folder)]
 
 
-def _diagnosed(label: str, evidence: Evidence) -> DiagnosedRun:
+def _diagnose(label: str, evidence: Evidence) -> DiagnosedRun:
     tasks = tuple(
         DiagnosedTask(
             task=task.name,

@@ -46,7 +46,7 @@ def run_on(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     yield about(task, "run_on", told + _reason(task), _other_way(task), shown, of=len(answers), p=p)
 
 
-def doubled_bos(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
+def find_doubled_bos(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The chat template was rendered on our side and the server was asked to add its special tokens again. Under
     suite_exact that is meant: the suite does so, and its references were taken so."""
     if not task.option("add_special_tokens") or task.option("suite_exact") or task.passes:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from launchers._logs.causes import cause
-from serve_eval.client.attempts.retry import refused_behind
+from serve_eval.client.attempts.retry import is_refused_behind
 from serve_eval.evaluation.storage.server_logs import LogLine, errors_near, read
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
@@ -88,7 +88,7 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         if one.failure is not None:
             message = _DIGITS.sub("N", one.failure.message)[:QUOTED]
             groups[one.failure.kind, one.failure.status, message].append(one)
-    onset = failing_since(run) is not None
+    onset = find_failure_start(run) is not None
     largest = sorted(groups.items(), key=lambda item: -len(item[1]))[:MOST_GROUPS]
     for (kind, status, _), shown in largest:
         one = next((one for one in shown if one.shown), shown[0])
@@ -100,7 +100,7 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         starts = [one.started_s for one in shown if one.attempts]
         log = () if onset or not starts else _log(run, min(starts))
         if rule == "worker_gone":
-            log = _end_of_log(run, _gone(run, message) or "")
+            log = _end_of_log(run, _find_gone(run, message) or "")
         yield about(task, rule, f"{told}; {reason}" if reason else told, change, shown, of=len(task.asked), log=log)
 
 
@@ -108,11 +108,11 @@ def _reason(
     run: Evidence, task: TaskEvidence, kind: FailureKind, status: int | None, message: str, shown: Sequence[AskedSample]
 ) -> tuple[str, str, tuple[str, ...]]:
     """The rule's name, what is behind a group of failures, and what to change."""
-    if status == 500 and refused_behind(message):
+    if status == 500 and is_refused_behind(message):
         reason = "an orchestrator hands on what a worker refuses (400) as a 500, in 1.2 without the worker's words"
         worker = f"{capsule_of(run, task, shown)}, and BASE_URL=a worker's sh curl.sh"
-        return "wrapped_400", reason, (worker, *_known(run, task, message)[1])
-    if (name := _gone(run, message)) is not None:
+        return "wrapped_400", reason, (worker, *_find_known(run, task, message)[1])
+    if (name := _find_gone(run, message)) is not None:
         return "worker_gone", f"{name} is not reached any more", (f"logs/{name}.log says why it ended",)
     if (limit := _time_limit(shown)) is not None:
         usual = [one.response.latency_s for one in task.texts if one.response is not None]
@@ -122,7 +122,7 @@ def _reason(
         return "time_limit", reason, ("trtllm-serve disaggregated ... -r 7200", "--concurrency N, fewer at a time")
     if kind is FailureKind.TIMEOUT:
         return "timeout", "our own limit was reached", ("--stall-timeout S", "--sample-timeout S", "--concurrency N")
-    reason, change = _known(run, task, message)
+    reason, change = _find_known(run, task, message)
     if change:
         return "refused" if status and status < 500 else "failed", reason, change
     if status is not None and status < 500:
@@ -148,7 +148,7 @@ def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
     return None if tries < 2 or errs or later < MANY_LATER else tries
 
 
-def _gone(run: Evidence, message: str) -> str | None:
+def _find_gone(run: Evidence, message: str) -> str | None:
     """The server behind the door that a message says nobody reaches, of those that the launcher tells of."""
     if not _UNREACHED.search(message):
         return None
@@ -156,7 +156,7 @@ def _gone(run: Evidence, message: str) -> str | None:
     return next((ports[port] for port in _PORT.findall(message) if port in ports), None)
 
 
-def _known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:
+def _find_known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:
     told = None if run.last.limits is None else run.last.limits.concurrency
     fewer = max(1, told // 4) if isinstance(told, int) else 8
     for pattern, reason, change in _KNOWN:
@@ -180,7 +180,7 @@ def _time_limit(shown: Sequence[AskedSample]) -> float | None:
 def server_errors(run: Evidence) -> Iterator[Finding]:
     """From one moment on the server failed: first attempts in the order of their starts, by the chart of
     `stats.onset`."""
-    if (since := failing_since(run)) is None:
+    if (since := find_failure_start(run)) is None:
         return
     at_s, number, before, after, of = since
     lost = [one for task in run.tasks for one in task.missing if one.attempts and one.attempts[-1].end_s >= at_s]
@@ -205,7 +205,7 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
     )
 
 
-def unfinished(run: Evidence) -> Iterator[Finding]:
+def find_unfinished(run: Evidence) -> Iterator[Finding]:
     """The run did not come to its end: it was ended, or a server of its own was. The logs are told by their last lines,
     where no cause is known."""
     if run.report is not None:
@@ -224,7 +224,7 @@ def unfinished(run: Evidence) -> Iterator[Finding]:
     yield Finding(rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log))
 
 
-def failing_since(run: Evidence) -> tuple[float, int, float, float, int] | None:
+def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | None:
     """When the server began to fail: the time, the number of that request, the shares of failed ones before it and
     from it on, and how many requests there were."""
     first = sorted(

@@ -12,9 +12,9 @@ from datetime import UTC
 from pathlib import Path
 
 from serve_eval.errors import ReferenceFileError, RunFolderError
-from serve_eval.evaluation.storage.scores import has_scores, read_values
+from serve_eval.evaluation.storage.records.scores import has_scores, read_values
 from serve_eval.stats.drift import LIMIT, SLACK, DriftPoint, drift
-from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measured_scale
+from serve_eval.stats.false_alarms import Scale, false_alarm_chance, limit_for, measure_scale
 from serve_eval.stats.instability import instability, successive_dispersion
 from serve_eval.verdicts import reference_samples
 from serve_eval.workflows.drift.history import Night, Series
@@ -73,7 +73,7 @@ def chart(series: Series, *, limit: float | None = None) -> Chart:
 
     Raises RunFolderError for scores that cannot be read or a metric without bounds of which nothing tells the noise,
     ServeEvalError for a limit that is not above 0."""
-    measure, x = _measured(series)
+    measure, x = _measure(series)
     first, flips, changed = _compare(series)
     noise = _noise(series, first)
     used = limit if limit is not None else limit_for(noise.scale) if noise.measured else LIMIT
@@ -94,7 +94,7 @@ def chart(series: Series, *, limit: float | None = None) -> Chart:
     return replace(told, warnings=(*_alarm(told), *_single_flips(told, changed), *told.warnings, *_elsewhere(series)))
 
 
-def _measured(series: Series) -> tuple[str, list[float]]:
+def _measure(series: Series) -> tuple[str, list[float]]:
     """The best measure that every run of the series has, in points, negative where worse.
 
     A chart that starts itself is blind to a constant: whether a reference is subtracted changes nothing while it is the
@@ -147,12 +147,12 @@ def _noise(series: Series, first: Sequence[Mapping[str, float]]) -> Noise:
     on the variance"), which also bounds their variance between runs: the chart then alarms late, never early.
     """
     if (stored := _of_reference(series)) is not None:
-        return _measured_noise(series, stored, f"the {len(stored)} runs of the reference", own=False)
+        return _measure_noise(series, stored, f"the {len(stored)} runs of the reference", own=False)
     if len(first) > 1:
         names = [name for name in first[0] if all(name in scores for scores in first)]
         if names:
             rows = [[scores[name] for name in names] for scores in first]
-            return _measured_noise(series, rows, f"the first {len(first)} runs", own=True)
+            return _measure_noise(series, rows, f"the first {len(first)} runs", own=True)
     lo, hi, unit = series.metric.lo, series.metric.hi, series.metric.scale
     if lo is None or hi is None:
         raise RunFolderError(
@@ -170,7 +170,7 @@ def _noise(series: Series, first: Sequence[Mapping[str, float]]) -> Noise:
     )
 
 
-def _measured_noise(series: Series, rows: Sequence[Sequence[float]], runs: str, *, own: bool) -> Noise:
+def _measure_noise(series: Series, rows: Sequence[Sequence[float]], runs: str, *, own: bool) -> Noise:
     """The noise of these runs, the series' `own` or those of its reference.
 
     Where Cochran's Q says that they differ as a whole, v is raised to the variance between runs: by Q over its degrees
@@ -191,7 +191,7 @@ def _measured_noise(series: Series, rows: Sequence[Sequence[float]], runs: str, 
             f"{runs} differ as a whole (Cochran's Q, p {told.p:.2g}): either one of them declined, or runs vary by "
             f"more than their samples do; a run's standard deviation is taken {factor} times as large"
         )
-    scale = measured_scale(
+    scale = measure_scale(
         told.variance * dispersion,
         told.variance_df,
         runs=told.runs,

@@ -17,7 +17,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PLAN_FILE, REPORT_FILE
-from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.evaluation.storage.sessions import read_sessions, sessions_fingerprint
 from serve_eval.schema import MEAN, Metric, Reference, Report, TaskReport
 from serve_eval.verdicts.references import spec_text
@@ -92,7 +92,7 @@ def find_series(folder: Path) -> History:
                 continue
             plan = report.plan
             simulated = plan.launcher.name == "simulated"
-            protocol = msgspec.json.encode(_asked(task), order="sorted").decode()
+            protocol = msgspec.json.encode(_describe_asked(task), order="sorted").decode()
             key = (task.result.task, plan.model or "", spec_text(plan.accuracy_spec), simulated, protocol)
             found[key].append((copied, task, _night(run, first, report, task)))
     if unfinished:
@@ -104,7 +104,7 @@ def find_series(folder: Path) -> History:
             hint="A finished run is a folder with a report.json, as serve-eval run -o FOLDER leaves it.",
         )
     series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
-    return History(series=series, notes=(*notes, *_kept_apart(series)))
+    return History(series=series, notes=(*notes, *_explain_separation(series)))
 
 
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
@@ -150,7 +150,7 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     return None
 
 
-def _asked(task: TaskReport) -> dict[str, str]:
+def _describe_asked(task: TaskReport) -> dict[str, str]:
     """What runs of one series have in common: the protocol, and the number of answers, with every repeat."""
     return {**task.fingerprint, "answers": str(task.result.planned)}
 
@@ -174,7 +174,7 @@ def _series(
     key: tuple[str, str, str, bool, str], runs: Sequence[tuple[bytes, TaskReport, Night]], notes: list[str]
 ) -> Series:
     task, model, spec, simulated, _ = key
-    result, fingerprint = runs[0][1].result, _asked(runs[0][1])
+    result, fingerprint = runs[0][1].result, _describe_asked(runs[0][1])
     nights: dict[bytes, Night] = {}
     for copied, _, night in runs:
         if copied in nights:
@@ -199,7 +199,7 @@ def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> 
     return replace(metric, higher_is_better=told[-1]) if told else metric
 
 
-def _kept_apart(series: Sequence[Series]) -> list[str]:
+def _explain_separation(series: Sequence[Series]) -> list[str]:
     """What differs between series that a reader may take for one."""
     notes = []
     alike: dict[tuple[str, str, str], list[Series]] = defaultdict(list)

@@ -43,10 +43,10 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import INVARIANTS_PLAN, SERVERS
-from serve_eval.evaluation.storage.invariants_files import drop_invariants, write_invariants
-from serve_eval.evaluation.storage.report_file import has_report
+from serve_eval.evaluation.storage.reports.invariants_files import drop_invariants, write_invariants
+from serve_eval.evaluation.storage.reports.report_file import has_report
 from serve_eval.plugins import extensions
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Endpoint, Invariants, Plan, Progress, Spec
 from serve_eval.workflows.invariants.arms import COLD, Arm, arms_of, chunk_arms
 from serve_eval.workflows.invariants.chunk_lengths import Lengths, lengths
@@ -67,7 +67,7 @@ CHUNKS = (2048, 8192)
 max_num_tokens."""
 
 
-@scoped
+@with_scope
 async def check(
     plan: Plan,
     out_dir: Path,
@@ -96,14 +96,14 @@ async def check(
         notify=notify,
     )
     session.arms, skipped = arms_of(plan, prepared, tokenizer)
-    with run_folder.held(out_dir, INVARIANTS_PLAN, "such checks"):
+    with run_folder.hold(out_dir, INVARIANTS_PLAN, "such checks"):
         bind_folder(out_dir, plan)
         drop_invariants(out_dir)
         logs = out_dir / SERVERS
         logs.mkdir(mode=0o700, exist_ok=True)
         session.open()
-        if session.pending() or session.boundaries_without_texts():
-            async with launch(plan, prepared, logs, told=notify) as endpoint:
+        if session.list_pending() or session.boundaries_without_texts():
+            async with launch(plan, prepared, logs, notify=notify) as endpoint:
                 await _ask_arms(session, endpoint)
         skipped |= session.boundaries_left_out()
         found = judge_arms(out_dir, plan, session.every_arm(), skipped)
@@ -119,7 +119,7 @@ async def _prepare(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> tup
     plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     extensions.include(plan.include_path)
-    plan = await first_token.settled(await with_model(plan, environ), out_dir / COLD, environ)
+    plan = await first_token.settle_prefixes(await with_model(plan, environ), out_dir / COLD, environ)
     if not out_dir.exists():
         check_launcher(plan)
     return plan, await asyncio.to_thread(prepare, plan)
@@ -144,7 +144,7 @@ class _CheckSession:
     def open(self) -> None:
         """Read what earlier sessions settled on."""
         self.texts = read_texts(self.out_dir)
-        self.seed = order_seed.shared(self.out_dir, self.plan, [self.out_dir / COLD])
+        self.seed = order_seed.settle_shared(self.out_dir, self.plan, [self.out_dir / COLD])
         if (line := order_seed.not_followed(self.plan, self.seed)) is not None:
             self.notify(f"warning: {line}")
 
@@ -170,21 +170,21 @@ class _CheckSession:
         placed = {size: self.texts[size] for size in self.boundaries() if size in self.texts}
         return [*self.arms, *chunk_arms(self.plan, placed, chat=self.chat)]
 
-    def pending(self) -> list[Arm]:
+    def list_pending(self) -> list[Arm]:
         """Return the arms that are not finished."""
         return [arm for arm in self.every_arm() if not has_report(self.out_dir / arm.name)]
 
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
     """Ask every arm that is not finished; the first ones tell at which lengths the server cuts prompts."""
-    for arm in session.pending():
+    for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():
         async with connect(session.plan, endpoint, session.environ) as client:
             found = {size: await lengths(client, int(size), chat=session.chat) for size in new}
         session.texts |= found
         write_texts(session.out_dir, session.texts)
-    for arm in session.pending():
+    for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
 
 

@@ -11,13 +11,13 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.deployment import chunk_sizes
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.invariants_files import (
+from serve_eval.evaluation.storage.reports.invariants_files import (
     find_chunks,
-    saved_invariants_plan,
+    read_invariants_plan,
     write_chunks,
     write_invariants_plan,
 )
-from serve_eval.evaluation.storage.report_file import has_report, read_report
+from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.schema import Plan
 from serve_eval.workflows.invariants.arms import COLD, Placed
 from serve_eval.workflows.invariants.chunk_lengths import Lengths
@@ -26,8 +26,8 @@ from serve_eval.workflows.invariants.chunk_lengths import Lengths
 def bind_folder(out_dir: Path, plan: Plan) -> None:
     """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
     would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
-    saved = saved_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
-    if saved is not None and (differing := run_folder.differences(_binding(saved), _binding(plan))):
+    saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
+    if saved is not None and (differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))):
         raise RunFolderError(
             f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",
@@ -35,7 +35,7 @@ def bind_folder(out_dir: Path, plan: Plan) -> None:
     write_invariants_plan(out_dir, plan)
 
 
-def _binding(plan: Plan) -> dict[str, Any]:
+def _extract_binding(plan: Plan) -> dict[str, Any]:
     """What of a plan may not change, as plain JSON."""
     found: dict[str, Any] = msgspec.to_builtins(plan)
     limits = found.pop("limits")

@@ -9,8 +9,8 @@ from pathlib import Path
 from serve_eval.evaluation.agreement import answer_pairs
 from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.evaluation.agreement.self_flips import self_flips
-from serve_eval.evaluation.storage.invariants_files import INVARIANTS_SCHEMA
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.invariants_files import INVARIANTS_SCHEMA
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Invariant, Invariants, Plan
 from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.multiplicity import holm
@@ -30,11 +30,11 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
             continue
         for name in (task.result.task for task in reports[arm.name].tasks):
 
-            def had(one: str, task: str = name) -> TaskAnswers:
+            def collect_answers(one: str, task: str = name) -> TaskAnswers:
                 return answer_pairs.read_task(out_dir / one, reports[one], task)
 
-            pair = None if arm.pair is None else had(arm.pair)
-            one = _tested(arm, name, [had(other) for other in (*arm.against, arm.name)], pair)
+            pair = None if arm.pair is None else collect_answers(arm.pair)
+            one = _test_arm(arm, name, [collect_answers(other) for other in (*arm.against, arm.name)], pair)
             if one is not None:
                 found.append(one)
     corrected = holm([_p(one) for one in found])
@@ -53,14 +53,14 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
     )
 
 
-def _tested(arm: Arm, task: str, had: Sequence[TaskAnswers], pair: TaskAnswers | None) -> Invariant | None:
+def _test_arm(arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAnswers | None) -> Invariant | None:
     """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
 
-    `had` are the two passes that it is compared with and its own.
+    `answers` are the two passes that it is compared with and its own.
     """
     changed = self_flips(
         arm.name,
-        *had,
+        *answers,
         other_run=-1,
         differ=answer_pairs.another_answer,
         exchangeable=arm.exchangeable,
@@ -68,13 +68,13 @@ def _tested(arm: Arm, task: str, had: Sequence[TaskAnswers], pair: TaskAnswers |
     )
     if changed is None:
         return None
-    lower, higher = (None, None) if pair is None else _fell_and_rose((had[2], pair), (had[0], had[1]))
+    lower, higher = (None, None) if pair is None else _fell_and_rose((answers[2], pair), (answers[0], answers[1]))
     return Invariant(
         task=task,
         arm=arm.name,
         what=arm.what,
         changed=changed,
-        agreement=answer_pairs.agreement(had[0], had[2], b_run=-1),
+        agreement=answer_pairs.agreement(answers[0], answers[2], b_run=-1),
         p_holm=1.0,
         broken=False,
         fell=lower,
@@ -85,7 +85,7 @@ def _tested(arm: Arm, task: str, had: Sequence[TaskAnswers], pair: TaskAnswers |
 def _fell_and_rose(before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]) -> tuple[int, int]:
     """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
     sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
-    passes = [had.lines[0] for had in (*before, *after)]
+    passes = [answers.lines[0] for answers in (*before, *after)]
     prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
     changes = []
     for prompt in prompts:

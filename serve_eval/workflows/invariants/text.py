@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from serve_eval.evaluation.storage.file_names import INVARIANTS
-from serve_eval.report.layout import fitted, say
+from serve_eval.report.layout import fit_tables, say
 from serve_eval.schema import Invariant, Invariants
 
 _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p (Holm)", "")
@@ -17,7 +17,7 @@ _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p
 def render(found: Invariants, out_dir: Path, console: Console) -> None:
     """Prints a row for each change and task."""
     say(console, f"model {found.model}, {found.base_url}")
-    console.print(*fitted(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n")
+    console.print(*fit_tables(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n")
     for name, what in {one.arm: one.what for one in found.results}.items():
         say(console, f"{name}: {what}")
     for one in found.results:

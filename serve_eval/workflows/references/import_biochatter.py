@@ -25,7 +25,7 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.register import taken, write_entry
+from serve_eval.workflows.references.register import build_taken_error, write_entry
 
 COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
@@ -105,7 +105,7 @@ def import_results(
     asked = [row for row in every if row.md5 in homes]
     found.rows, found.matched = len(every), len(asked)
     by_task = _latest(asked, homes)
-    lacking = _unasked([row for row in every if row.md5 not in homes], skipped or {})
+    lacking = _describe_unasked([row for row in every if row.md5 not in homes], skipped or {})
     if not found.matched:
         _nothing_matched(files, found.rows, lacking)
     for one in (one for one in built if by_task[one.name]):
@@ -147,7 +147,7 @@ def _latest(asked: Sequence[ResultRow], homes: Mapping[str, str]) -> defaultdict
     return by_task
 
 
-def _unasked(rows: Sequence[ResultRow], skipped: Mapping[str, Skipped]) -> list[str]:
+def _describe_unasked(rows: Sequence[ResultRow], skipped: Mapping[str, Skipped]) -> list[str]:
     """Return a line for each reason for which nothing is asked of the cases of rows."""
     reasons = Counter(skipped[row.md5].reason for row in rows if row.md5 in skipped)
     return [f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()]
@@ -178,7 +178,7 @@ def _check_new(file: Path, models: Iterable[str]) -> None:
     known = references.load(file) if file.exists() else {}
     for model in models:
         if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):
-            raise taken(file, model, AccuracySpec())
+            raise build_taken_error(file, model, AccuracySpec())
 
 
 def _entries_of(task: Task, references_dir: Path) -> Path:

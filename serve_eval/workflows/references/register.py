@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from serve_eval import yaml_source
 from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.replay import take
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.executions import Executions
 from serve_eval.evaluation.storage.file_names import executions_file, judgements_file, samples_file
 from serve_eval.evaluation.storage.journal import Journal
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.reply_proofs import run_proofs, standing
+from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.reply_proofs import keep_standing, run_proofs
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.evaluation.task_run import scoring_of
+from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evaluation.trust import to_read
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Plan
 from serve_eval.verdicts import reference_samples, references
@@ -51,7 +51,7 @@ class Registered:
     warnings: tuple[str, ...]
 
 
-@scoped
+@with_scope
 def register(
     runs: Sequence[Path],
     references_dir: Path,
@@ -71,7 +71,7 @@ def register(
     """
     chosen = list(runs)[:wanted]
     plans = [to_read(run, include_path, writes=False) for run in chosen]
-    prints = [run_folder.saved_fingerprints(run) for run in chosen]
+    prints = [run_folder.read_fingerprints(run) for run in chosen]
     _check_alike(chosen, plans, prints)
     prepared = prepare(replace(plans[0], allow_missing_reference=True))
     taken = [_scores(run, plan, prepared) for run, plan in zip(chosen, plans, strict=True)]
@@ -130,12 +130,12 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
     found = []
     with ExitStack() as stack:
         folder = stack.enter_context(run_folder.open_folder(run, plan, fingerprints))
-        scoring = stack.enter_context(scoring_of(plan, prepared))
+        scoring = stack.enter_context(open_scoring(plan, prepared))
         for p in prepared:
             journal = stack.enter_context(Journal(samples_file(folder, p.task.name)))
             executions = Executions(executions_file(folder, p.task.name), keep=False)
             judgements = Judgements(judgements_file(folder, p.task.name))
-            tally = ScoreAccumulator(
+            accumulator = ScoreAccumulator(
                 p.task,
                 p.dataset.samples,
                 repeats=plan.times(p.task.name),
@@ -143,14 +143,15 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                 judgements=judgements,
                 apart=scoring.of(p.task.name),
             )
-            take(standing(journal.records(), run_proofs(folder)), tally)
-            missing = len(tally.samples) - tally.scored
+            take(keep_standing(journal.records(), run_proofs(folder)), accumulator)
+            missing = len(accumulator.samples) - accumulator.scored
             if missing:
+                total = len(accumulator.samples)
                 raise RunFolderError(
-                    f"{run}: {missing} of {len(tally.samples)} samples of {p.task.name} have no answer or no score",
+                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no score",
                     hint="A reference has no gaps: go on with the run first, with --no-early-stop if it stopped early.",
                 )
-            found.append(list(zip(tally.runs(), tally.run_values(), strict=True)))
+            found.append(list(zip(accumulator.runs(), accumulator.run_values(), strict=True)))
     return found
 
 
@@ -160,7 +161,7 @@ def _version(run: Path) -> str | None:
 
 
 def _register(
-    p: PreparedTask,
+    prepared: PreparedTask,
     plan: Plan,
     scored: Sequence[Run],
     references_dir: Path,
@@ -169,19 +170,19 @@ def _register(
     reason: str | None,
     wanted: int,
 ) -> Registered:
-    task, metric, model = p.task, p.task.metric, plan.reference_model or plan.model
+    task, metric, model = prepared.task, prepared.task.metric, plan.reference_model or plan.model
     assert model is not None
     if metric.lo is None or metric.hi is None:
         raise DatasetError(f"{task.name}: scores without bounds cannot be stored per sample")
-    n, runs = len(p.dataset.samples), tuple(scores for scores, _ in scored)
+    n, runs = len(prepared.dataset.samples), tuple(scores for scores, _ in scored)
     values = [value for _, value in scored]
     value = math.fsum(values) / len(values)
     means = [metric.scale * (math.fsum(run) / n) for run in runs]
     variance = math.fsum((metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run)
     today = datetime.now(UTC).date().isoformat()
     slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model.rsplit("/", 1)[-1])[:40]
-    place = Path("samples") / f"{task.reference_file}-{slug}-{p.fingerprint['samples'][-8:]}-{_stamp()}.json"
-    keys = b"".join(map(sample_key, p.dataset.samples))
+    place = Path("samples") / f"{task.reference_file}-{slug}-{prepared.fingerprint['samples'][-8:]}-{_stamp()}.json"
+    keys = b"".join(map(sample_key, prepared.dataset.samples))
     scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
     sha256 = reference_samples.write(references_dir / place, scores)
     spec = {k: v for k in references.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
@@ -235,7 +236,7 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
     entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
     same = [i for i, old in enumerate(entries) if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec]
     if same and not reason:
-        raise taken(file, model, AccuracySpec(**spec))
+        raise build_taken_error(file, model, AccuracySpec(**spec))
     if same:
         old = dict(entries[same[0]])
         kept = old.pop("replaced", [])
@@ -253,7 +254,7 @@ def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str
         raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
 
 
-def taken(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
+def build_taken_error(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
     """Return the error of an entry that is there already."""
     return ReferenceFileError(
         f"{file}: {model} has a reference for {references.spec_text(spec)} already",

@@ -49,8 +49,8 @@ def append_entry(text: str, name: str, key: str, entry: Mapping[str, Any], error
         edited = _with_key(text, root, {key: [entry]})
     else:
         start, end = (len(text),) * 2 if root is None else (root.start_mark.index, root.end_mark.index)
-        edited = _inserted(text[:start], {key: [entry]}, 0, text[end:].lstrip(" "))
-    return _verified(edited, name, {**content, key: [*content.get(key, ()), entry]}, error)
+        edited = _insert(text[:start], {key: [entry]}, 0, text[end:].lstrip(" "))
+    return _verify(edited, name, {**content, key: [*content.get(key, ()), entry]}, error)
 
 
 def replace_entry(
@@ -67,7 +67,7 @@ def replace_entry(
     new = _line_break(text).join(_lines(entry, old.start_mark.column)).lstrip(" ")
     edited = text[:start] + new + text[end:]
     entries = [entry if i == index else one for i, one in enumerate(content[key])]
-    return _verified(edited, name, {**content, key: entries}, error)
+    return _verify(edited, name, {**content, key: entries}, error)
 
 
 def _content(text: str, name: str, error: type[ServeEvalError]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
     start = _line_end(text, _end(root))
     while start < len(text) and not text.startswith("...", start):
         start = _line_end(text, start + 1)
-    return _inserted(text[:start], data, root.start_mark.column, text[start:])
+    return _insert(text[:start], data, root.start_mark.column, text[start:])
 
 
 def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> str:
@@ -110,15 +110,15 @@ def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> s
     it at the column `below`."""
     if not items.value:  # []
         start, end = items.start_mark.index, items.end_mark.index
-        return _inserted(text[:start].rstrip(" "), [entry], below, text[end:])
+        return _insert(text[:start].rstrip(" "), [entry], below, text[end:])
     column: int = items.start_mark.column
     start = _line_end(text, _end(items))
     while column and re.match(f" {{{column},}}#", text[start:]):
         start = _line_end(text, start + 1)
-    return _inserted(text[:start], [entry], column, text[start:])
+    return _insert(text[:start], [entry], column, text[start:])
 
 
-def _inserted(before: str, data: Any, column: int, after: str) -> str:
+def _insert(before: str, data: Any, column: int, after: str) -> str:
     """Put lines between two parts of a text, of which the first may end within a line."""
     break_ = _line_break(before + after)
     gap = "" if not before.strip("\ufeff") or before.endswith("\n") else break_
@@ -151,7 +151,7 @@ def _end(node: Any) -> int:
     return _end(last[1] if isinstance(node, yaml.MappingNode) else last)
 
 
-def _verified(text: str, name: str, meant: dict[str, Any], error: type[ServeEvalError]) -> str:
+def _verify(text: str, name: str, meant: dict[str, Any], error: type[ServeEvalError]) -> str:
     """Return the text if it holds exactly what is meant, in this order."""
     problem = ""
     try:

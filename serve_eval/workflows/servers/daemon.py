@@ -31,7 +31,7 @@ from serve_eval.workflows.servers.identity import UNHELD as UNHELD
 from serve_eval.workflows.servers.identity import check as check
 from serve_eval.workflows.servers.identity import identity as identity
 
-Told = Callable[[str], None]
+Notify = Callable[[str], None]
 
 PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV", "SERVE_EVAL_LOCK_DIR")
 """Variables of ours that a holder gets: all others would be flags of another command."""
@@ -40,7 +40,12 @@ TELL_S = 10.0
 
 
 async def hold(
-    plan: Plan, *, folder: Path | None = None, told: Told, ready: Callable[[Held], None], registry: Path | None = None
+    plan: Plan,
+    *,
+    folder: Path | None = None,
+    notify: Notify,
+    ready: Callable[[Held], None],
+    registry: Path | None = None,
 ) -> None:
     """Starts the servers of a plan's launcher and holds them until it is cancelled.
 
@@ -65,10 +70,10 @@ async def hold(
         patience_s=plan.limits.sample_timeout_s,
     )
     if (other := held_servers.claim(registry, entry)) is not None:
-        raise _taken(other)
+        raise _refuse_taken(other)
     try:
         _clean_up(registry, id_, folder)
-        async with launch(plan, (), folder, told=told) as endpoint:
+        async with launch(plan, (), folder, notify=notify) as endpoint:
             entry = replace(entry, state="ready", endpoint=endpoint, model=endpoint.model or entry.model)
             held_servers.update(registry, entry)
             ready(entry)
@@ -86,7 +91,7 @@ async def hold(
 
 
 async def start(
-    plan: Plan, *, folder: Path | None = None, told: Told, attach: bool, registry: Path | None = None
+    plan: Plan, *, folder: Path | None = None, notify: Notify, attach: bool, registry: Path | None = None
 ) -> Held:
     """Starts the servers through a holder of their own, in a session of its own, and returns when they are ready.
 
@@ -95,15 +100,15 @@ async def start(
     """
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
-    if (other := await found(registry, id_)) is not None:
+    if (other := await find_held(registry, id_)) is not None:
         if not attach:
-            raise _taken(other)
-        return await joined(registry, other, told)
+            raise _refuse_taken(other)
+        return await join_daemon(registry, other, notify)
     folder = (folder or _new_folder(registry, id_)).absolute()
     holder, log = _holder(plan, folder)
     try:
         with log.open(encoding="utf-8", errors="replace") as said:
-            entry = await _until_ready(registry, id_, told, holder, said, attach=attach)
+            entry = await _until_ready(registry, id_, notify, holder, said, attach=attach)
     except BaseException as error:
         if not isinstance(error, LaunchError):
             holder.terminate()
@@ -147,7 +152,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
 async def _until_ready(
     registry: Path,
     id_: str,
-    told: Told,
+    notify: Notify,
     holder: subprocess.Popen[bytes] | None = None,
     said: TextIO | None = None,
     *,
@@ -165,21 +170,21 @@ async def _until_ready(
         if entry is not None and entry.state != "ending":
             if holder is not None and entry.pid != holder.pid:  # another one came first
                 if not attach:
-                    raise _taken(entry)
-                return await joined(registry, entry, told)
+                    raise _refuse_taken(entry)
+                return await join_daemon(registry, entry, notify)
             if entry.state == "ready":
                 for line in (rest + ("" if said is None else said.read())).splitlines():
-                    told(line)
+                    notify(line)
                 return entry
         elif not running:
             raise LaunchError(f"the process that starts the servers is gone\n  {last}{rest}".strip())
         *lines, rest = rest.split("\n")
         for last in lines:
-            told(last)
+            notify(last)
         await asyncio.sleep(POLL_S)
 
 
-async def found(registry: Path, id_: str) -> Held | None:
+async def find_held(registry: Path, id_: str) -> Held | None:
     """The servers that are held already, once those that are ending have ended; what is told of failed ones goes."""
     while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
@@ -189,15 +194,15 @@ async def found(registry: Path, id_: str) -> Held | None:
     return None
 
 
-async def joined(registry: Path, entry: Held, told: Told) -> Held:
+async def join_daemon(registry: Path, entry: Held, notify: Notify) -> Held:
     """The same servers, ready."""
     if entry.state == "starting":
-        told(f"waiting for the servers {entry.id}, started by process {entry.pid}; logs in {entry.log_dir}")
-        return await _until_ready(registry, entry.id, told)
+        notify(f"waiting for the servers {entry.id}, started by process {entry.pid}; logs in {entry.log_dir}")
+        return await _until_ready(registry, entry.id, notify)
     return entry
 
 
-async def stop(entry: Held, *, told: Told, registry: Path | None = None) -> None:
+async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> None:
     """Ends what is held and waits until it is gone, which is told every ten seconds."""
     registry = registry or held_servers.registry()
     if entry.state != "ending":  # asked twice, a holder leaves at once
@@ -207,11 +212,11 @@ async def stop(entry: Held, *, told: Told, registry: Path | None = None) -> None
         await asyncio.sleep(POLL_S)
         if (clock := time.monotonic()) - said > TELL_S:
             said = clock
-            told(f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in {entry.log_dir}")
+            notify(f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in {entry.log_dir}")
     held_servers.remove(registry, entry)
 
 
-def _taken(other: Held) -> LaunchError:
+def _refuse_taken(other: Held) -> LaunchError:
     if other.state == "ending":
         return LaunchError(f"process {other.pid} is just ending the same servers: {other.id}", hint="Try again later.")
     return LaunchError(

@@ -92,7 +92,7 @@ def find(folder: Path, id_: str) -> Held | None:
 def entries(folder: Path) -> list[Held]:
     """All of them, oldest first. Files that cannot be read, or whose holder is gone, are removed."""
     found = []
-    with _locked(folder):
+    with _lock(folder):
         for file in folder.glob("*.json"):
             if (entry := find(folder, file.stem)) is not None:
                 found.append(entry)
@@ -103,7 +103,7 @@ def entries(folder: Path) -> list[Held]:
 
 def claim(folder: Path, entry: Held) -> Held | None:
     """Enters a deployment and returns None, unless another holder has it, which is returned then."""
-    with _locked(folder):
+    with _lock(folder):
         other = find(folder, entry.id)
         if other is not None and other.state != "ended":
             return other
@@ -113,7 +113,7 @@ def claim(folder: Path, entry: Held) -> Held | None:
 
 def update(folder: Path, entry: Held) -> None:
     """Writes what became of a deployment, unless another holder has it by now."""
-    with _locked(folder):
+    with _lock(folder):
         other = find(folder, entry.id)
         if other is None or other.state == "ended" or _same(other, entry):
             _write(folder, entry)
@@ -121,7 +121,7 @@ def update(folder: Path, entry: Held) -> None:
 
 def remove(folder: Path, entry: Held) -> None:
     """Takes a deployment out, unless another holder has it by now."""
-    with _locked(folder):
+    with _lock(folder):
         other = _read(folder / f"{entry.id}.json")
         if other is None or _same(other, entry):
             (folder / f"{entry.id}.json").unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _write(folder: Path, entry: Held) -> None:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     """For the moment that a change takes."""
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -6,6 +6,7 @@ import hashlib
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 
 import msgspec
@@ -33,18 +34,26 @@ def identity(plan: Plan) -> str:
     """What decides what is served: the launcher, its options with what stands behind paths in them, and the model."""
     launcher = load_launcher(plan.launcher.name)
     given = launcher.check_options(plan.launcher.options)
-    options = {name: p.default for name, p in launcher.options.items()} | given
+    options = {name: option.default for name, option in launcher.options.items()} | given
     loaded = options.pop("model", None) or plan.model
-    served = {name: value for name, value in options.items() if name not in WAITING}
+    served = {name: _convert_structure(value) for name, value in options.items() if name not in WAITING}
     content = {
         "launcher": plan.launcher.name,
         "options": _with_files(msgspec.to_builtins(served)),
         "model": plan.model or loaded,
         "loaded": str(Path(str(loaded)).resolve()) if Path(str(loaded)).is_dir() else loaded,
     }
-    if (code := extensions.loaded().get(f"launchers.{plan.launcher.name}")) is not None:
+    if (code := extensions.list_loaded().get(f"launchers.{plan.launcher.name}")) is not None:
         content["code"] = code.sha256
     return hashlib.sha256(canonical(content).encode()).hexdigest()[:ID_CHARS]
+
+
+def _convert_structure(value: object) -> object:
+    """Return a structure as a mapping with all of its fields.
+
+    msgspec leaves out a default that it did not have to set when it made the structure.
+    """
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _with_files(options: object, name: str = "") -> object:

@@ -26,14 +26,14 @@ LOG_BYTES = 16384
 
 
 @asynccontextmanager
-async def attached(
+async def attach(
     plan: Plan,
     prepared: Sequence[PreparedTask],
     folder: Path,
     *,
     reuse: bool,
     keep: bool,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
     registry: Path | None = None,
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of held servers for a run: what `evaluate` takes as its `launching`, but for the keywords.
@@ -46,11 +46,11 @@ async def attached(
     entry = None
     if plan.launcher.name not in daemon.UNHELD:
         if keep:
-            entry = await daemon.start(plan, told=told, attach=reuse, registry=registry)
-        elif reuse and (other := await daemon.found(registry, daemon.identity(plan))) is not None:
-            entry = await daemon.joined(registry, other, told)
+            entry = await daemon.start(plan, notify=notify, attach=reuse, registry=registry)
+        elif reuse and (other := await daemon.find_held(registry, daemon.identity(plan))) is not None:
+            entry = await daemon.join_daemon(registry, other, notify)
     if entry is None:
-        async with launch(plan, prepared, folder, told=told) as endpoint:
+        async with launch(plan, prepared, folder, notify=notify) as endpoint:
             yield endpoint
         return
     assert entry.endpoint is not None
@@ -60,8 +60,8 @@ async def attached(
             f"waits for {plan.limits.sample_timeout_s:g} s",
             hint=f"End them with: serve-eval serve --stop {entry.id}",
         )
-    told(f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}")
-    keeper = asyncio.create_task(_watched(registry, entry))
+    notify(f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}")
+    keeper = asyncio.create_task(_watch(registry, entry))
     try:
         async with while_kept(keeper):
             yield entry.endpoint.with_info(attached=HeldServers(id=entry.id, holder=entry.pid, since=entry.since))
@@ -82,7 +82,7 @@ def up(plan: Plan, registry: Path | None = None) -> Held | None:
     return found if found is not None and found.state == "ready" else None
 
 
-async def _watched(registry: Path, entry: Held) -> None:
+async def _watch(registry: Path, entry: Held) -> None:
     """Raises LaunchError as soon as the servers are no longer ready."""
     while (found := held_servers.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
         await asyncio.sleep(WATCH_S)

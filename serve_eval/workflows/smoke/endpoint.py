@@ -41,4 +41,4 @@ async def smoke_endpoint(
             client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
         )
         line = partial(curl, connection=plan.connection, variables=filled)
-        return await smoke(session, checks, needed=needed, curl=line, told=notify)
+        return await smoke(session, checks, needed=needed, curl=line, notify=notify)

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from serve_eval.checks.check import Check
 from serve_eval.checks.row import CheckOutcome, CheckRow, SentRequest
-from serve_eval.checks.run import chosen, run_checks
+from serve_eval.checks.run import choose_checks, run_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.errors import PlanError
 from serve_eval.plugins.registry import nearest
 from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 
-def required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
+def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
     """The names of --require. Raises PlanError for one that is not checked."""
     known = [check.name for check in checks]
-    everywhere = [check.name for check in chosen("full")]
+    everywhere = [check.name for check in choose_checks("full")]
     problems = []
     for name in names:
         if name in known:
@@ -63,11 +63,11 @@ async def smoke(
     *,
     needed: Collection[str] = (),
     curl: Callable[[SentRequest], str],
-    told: Callable[[CheckRow], None] = lambda row: None,
+    notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
-    """Run the checks and judge them: see `run_checks`. Each row goes to `told` at once."""
+    """Run the checks and judge them: see `run_checks`. Each row goes to `notify` at once."""
     began = time.monotonic()
-    checked = await run_checks(session, checks, needed=needed, curl=curl, told=told)
+    checked = await run_checks(session, checks, needed=needed, curl=curl, notify=notify)
     rows = checked.rows
     if session.chat or session.text:
         code = FAIL if any(row.outcome is CheckOutcome.FAIL for row in rows) else PASS

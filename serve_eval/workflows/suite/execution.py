@@ -16,17 +16,17 @@ from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_RUNS
-from serve_eval.evaluation.storage.suite_files import SUITE_SCHEMA, write_suite_report
+from serve_eval.evaluation.storage.reports.suite_files import SUITE_SCHEMA, write_suite_report
 from serve_eval.plugins.extensions import defect
-from serve_eval.plugins.scope import scoped
+from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Progress, RunError, Suite, SuiteReport, SuiteRun, SuiteRunReport
 from serve_eval.verdicts.exit_code import INFRASTRUCTURE
-from serve_eval.workflows.suite.folder import kept_report, open_folder
+from serve_eval.workflows.suite.folder import open_folder, read_kept_report
 from serve_eval.workflows.suite.judgement import ALPHA, EndedRun, judge
 from serve_eval.workflows.suite.shared_server import SharedServer, groups
 
 
-@scoped
+@with_scope
 async def evaluate_suite(
     suite: Suite,
     out_dir: Path,
@@ -55,10 +55,10 @@ async def evaluate_suite(
             notify=notify,
             environ=environ,
             strict=strict,
-            launching=launching or partial(launch, told=notify),
+            launching=launching or partial(launch, notify=notify),
             rerun=rerun,
         )
-        in_order = await _ended_runs(session)
+        in_order = await _finish_runs(session)
         judged = judge(in_order, suite.waivers, today or datetime.now(UTC).date(), strict=strict)
         report = SuiteReport(
             schema_version=SUITE_SCHEMA,
@@ -90,10 +90,10 @@ class _SuiteSession:
     rerun: Rerun
 
 
-async def _ended_runs(session: _SuiteSession) -> list[EndedRun]:
+async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
     """Make every run that is not finished, those of one server together. Returns all runs in the order of the suite."""
     runs, notify = session.suite.runs, session.notify
-    finished = {run.name: kept_report(session.folder, run, session.rerun) for run in runs}
+    finished = {run.name: read_kept_report(session.folder, run, session.rerun) for run in runs}
     ended = {run.name: EndedRun(run=run, report=r, kept=True) for run in runs if (r := finished[run.name])}
     if ended:
         notify(f"{len(ended)} of {len(runs)} runs are finished already")
@@ -104,7 +104,7 @@ async def _ended_runs(session: _SuiteSession) -> list[EndedRun]:
                 notify(f"run {len(ended) + 1} of {len(runs)}: {run.name}")
                 ended[run.name] = await _run(session, run, server)
                 error = ended[run.name].error
-                await server.used(error)
+                await server.note_end(error)
                 if error is not None:
                     notify(f"{run.name}: {error.kind}: {error.message.partition(chr(10))[0]}")
     return [ended[run.name] for run in runs]
@@ -120,7 +120,7 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             progress=session.progress,
             environ=session.environ,
             strict=session.strict,
-            launching=server.launching,
+            launching=server.launch,
             rerun=session.rerun,
             notify=lambda line: session.notify(f"{run.name}: {line}"),
         )

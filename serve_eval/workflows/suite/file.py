@@ -85,7 +85,7 @@ class _Reader:
         if not self._content.get("exclude"):
             self._check_count(len(entries))
         # Far too many runs are not made into plans first, to be refused then.
-        runs = self._excluded(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
+        runs = self._exclude(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
         waivers = tuple(self._waivers())
         if not self._problems and not runs:
             everything = "everything is excluded" if entries else "name plans, or a matrix"
@@ -205,7 +205,7 @@ class _Reader:
         self._problems += problems
         return None if problems else SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
 
-    def _excluded(self, runs: list[SuiteRun]) -> list[SuiteRun]:
+    def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """The runs that are left, and their tasks."""
         for i, pattern in enumerate(self._section("exclude", list)):
             wrong = list(match.problems(pattern))
@@ -253,10 +253,10 @@ class _Reader:
 def _without(pattern: Mapping[str, Any], run: SuiteRun) -> SuiteRun | None:
     """The run without the tasks that a pattern names; None when nothing of it is left."""
 
-    def named(task: Spec) -> bool:
+    def is_named(task: Spec) -> bool:
         return match.matches(pattern, run, task.name)
 
-    tasks = tuple(task for task in run.plan.tasks if not named(task))
+    tasks = tuple(task for task in run.plan.tasks if not is_named(task))
     if tasks == run.plan.tasks:
         return run
     return replace(run, plan=replace(run.plan, tasks=tasks)) if tasks else None

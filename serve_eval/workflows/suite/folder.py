@@ -21,9 +21,9 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SERVERS, SUITE_FILE, SUITE_RUNS
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
+from serve_eval.evaluation.storage.reports.suite_files import drop_suite_report, holds_suite, read_suite, write_suite
 from serve_eval.evaluation.storage.run_folder import FREE_FIELDS, differences
-from serve_eval.evaluation.storage.suite_files import drop_suite_report, holds_suite, saved_suite, write_suite
 from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_mutable
 
 
@@ -35,9 +35,9 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     and attributes may differ from the last time: they change nothing that is asked. Raises RunFolderError when another
     process has the folder, or when it holds other files or other runs (it says which).
     """
-    with run_folder.held(path, SUITE_FILE, "suite"):
+    with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
-            _check_same(path, saved_suite(path), suite)
+            _check_same(path, read_suite(path), suite)
         drop_suite_report(path)  # it tells of an earlier state
         write_suite(path, suite)
         try:
@@ -48,7 +48,7 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
         yield path
 
 
-def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
+def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
     """The report of a run that is finished: of the same plan, with an answer to every sample, of cases that are as they
     were, and with nothing that `rerun` asks again. None: go on with it.
 
@@ -59,7 +59,7 @@ def kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | 
     except RunFolderError:
         return None
     model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
-    same = _asked(report.plan) == _asked(replace(run.plan, model=model))
+    same = _describe_asked(report.plan) == _describe_asked(replace(run.plan, model=model))
     living = [task for task in report.tasks if is_mutable(task.spec.name)]
     if rerun == "all" or (living and rerun in ("changed", "version")):
         return None
@@ -85,7 +85,7 @@ def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> b
 
 
 def _check_same(path: Path, old: Suite, new: Suite) -> None:
-    found, wanted = ({run.name: _asked(run.plan, address=True) for run in suite.runs} for suite in (old, new))
+    found, wanted = ({run.name: _describe_asked(run.plan, address=True) for run in suite.runs} for suite in (old, new))
     lines = [f"the run {name} is not in this suite" for name in found if name not in wanted]
     lines += [f"the run {name} is not in the folder's" for name in wanted if name not in found]
     lines += [line for name in found if name in wanted for line in differences(found[name], wanted[name], name)]
@@ -97,7 +97,7 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
         )
 
 
-def _asked(plan: Plan, *, address: bool = False) -> Any:
+def _describe_asked(plan: Plan, *, address: bool = False) -> Any:
     """What a plan asks, as JSON values: without how fast, how reached and where the data lies."""
     content = msgspec.json.decode(msgspec.json.encode(plan))
     kept = {"early_stop", "repeats", "repeats_of"}  # a finished run of a suite is not gone on with

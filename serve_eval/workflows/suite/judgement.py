@@ -52,10 +52,10 @@ class SuiteJudgement:
 def judge(ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False) -> SuiteJudgement:
     """The verdict of a suite. `today` is a day in UTC; `strict` makes what is undecided fail."""
     runs = {one.run.name: _with_model(one) for one in ended}
-    found = corrected([row for one in ended for row in rows(one)])
+    found = correct_rows([row for one in ended for row in rows(one)])
     uses = [_use(waiver, found, runs, today) for waiver in waivers]
     valid = [use.waiver for use in uses if use.state is WaiverState.APPLIED]
-    found = [_waived(row, valid, runs) for row in found]
+    found = [_waive(row, valid, runs) for row in found]
     errors = {one.run.name: one.error.exit_code for one in ended if one.error is not None}
     codes = [PASS if row.waiver else errors.get(row.run, code_of(row.outcome)) for row in found]
     code = worst(codes, strict=strict)
@@ -113,7 +113,7 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
     )
 
 
-def corrected(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
+def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
     """The rows with p_holm, q_bh and what follows from them.
 
     Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is proven": where that
@@ -151,20 +151,20 @@ def _with_model(one: EndedRun) -> SuiteRun:
     return one.run if one.report is None else replace(one.run, plan=one.report.plan)
 
 
-def _named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
+def _is_named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
     return matches(waiver.match, runs[row.run], row.task)
 
 
-def _waived(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
+def _waive(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
     """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else may: what was not
     decided is not known, and an error is no property of a model."""
     if row.own is not VerdictOutcome.FAIL:
         return row
-    return replace(row, waiver=next((waiver for waiver in valid if _named(waiver, row, runs)), None))
+    return replace(row, waiver=next((waiver for waiver in valid if _is_named(waiver, row, runs)), None))
 
 
 def _use(waiver: Waiver, found: Sequence[SuiteRow], runs: dict[str, SuiteRun], today: date) -> WaiverUse:
-    named = [row for row in found if _named(waiver, row, runs)]
+    named = [row for row in found if _is_named(waiver, row, runs)]
     failing = [row for row in named if row.own is VerdictOutcome.FAIL]
     if not named:
         state = WaiverState.NO_MATCH

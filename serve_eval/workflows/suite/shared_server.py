@@ -70,7 +70,7 @@ class SharedServer:
                 if not over:  # else the run that used it was told
                     raise
 
-    async def used(self, error: RunError | None) -> None:
+    async def note_end(self, error: RunError | None) -> None:
         """To be told how each run ended."""
         if error is None:
             self._worked = self._endpoint is not None
@@ -78,12 +78,12 @@ class SharedServer:
             await self.stop()
 
     @asynccontextmanager
-    async def launching(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
         """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
         if self._refused is not None:
             raise self._refused
         ended = self._keeper is not None and self._keeper.done()
-        if ended or (self._endpoint is not None and await _gone(self._endpoint.base_url)):
+        if ended or (self._endpoint is not None and await _is_gone(self._endpoint.base_url)):
             await self.stop()
         if self._endpoint is None:
             self._endpoint = await self._start(plan, prepared)
@@ -144,7 +144,7 @@ class SharedServer:
         return found
 
 
-async def _gone(base_url: str) -> bool:
+async def _is_gone(base_url: str) -> bool:
     """Return whether no server listens any more where a server was."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serve_eval.client.connection import expanded
+from serve_eval.client.connection import expand
 from serve_eval.errors import PlanError
-from serve_eval.processes.environment import inherited
+from serve_eval.processes.environment import inherit
 from serve_eval.schema import Connection
 
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
@@ -44,7 +44,7 @@ def delivery(
         raise PlanError(f"--on-alarm-command: {error}") from error
     if command is not None and not words:
         raise PlanError("--on-alarm-command: there is no command in it")
-    if webhook is not None and not _is_address(expanded(webhook, environ, "--webhook")):
+    if webhook is not None and not _is_address(expand(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
     if pass_env and command is None:
         raise PlanError("--alarm-env is for --on-alarm-command: give one")
@@ -66,19 +66,19 @@ async def deliver(
     alarm: Mapping[str, object],
     connection: Connection,
     environ: Mapping[str, str],
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> dict[str, bool]:
-    """Gives an alarm to all of them at the same time; whether each took it. `told` hears what went wrong."""
+    """Send an alarm to all receivers at once. Return whether each accepted it. `notify` gets the errors."""
     body = msgspec.json.encode(alarm)
     ways = {}
     if to.command:
         ways["command"] = _run(to.command, body, _for_command(environ, connection, to.pass_env))
     if to.webhook is not None:
-        ways["webhook"] = _post(expanded(to.webhook, environ, "--webhook"), body)
+        ways["webhook"] = _post(expand(to.webhook, environ, "--webhook"), body)
     results = await asyncio.gather(*ways.values())
     for way, problem in zip(ways, results, strict=True):
         if problem:
-            told(f"warning: the alarm's {way} failed: {problem}")
+            notify(f"warning: the alarm's {way} failed: {problem}")
     return {way: not problem for way, problem in zip(ways, results, strict=True)}
 
 
@@ -87,7 +87,7 @@ def _for_command(environ: Mapping[str, str], connection: Connection, named: Sequ
     endpoint, and those named for it."""
     texts = [*connection.headers.values(), connection.proxy or ""]
     hidden = {"OPENAI_API_KEY", connection.api_key_env, *(name for text in texts for name in _VARIABLE.findall(text))}
-    return {name: value for name, value in inherited(environ, named).items() if name in named or name not in hidden}
+    return {name: value for name, value in inherit(environ, named).items() if name in named or name not in hidden}
 
 
 async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]) -> str:

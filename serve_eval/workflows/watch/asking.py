@@ -10,7 +10,7 @@ from serve_eval.checks.run import run_checks
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.client import Client
 from serve_eval.client.connection import connect, openai_client
-from serve_eval.evaluation.engine.scoring import ScoredApart
+from serve_eval.evaluation.results.scoring import ScoredApart
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import HOLDOUT, Endpoint, Failure, Response
@@ -30,7 +30,7 @@ async def ask_round(session: WatchSession) -> Seen:
         prompt_tokens=state.prompt_tokens,
         answer_tokens=session.pool.answer_tokens,
     )
-    due = bool(spending.smoke_every) and (state.rounds % spending.smoke_every == 0 or judging.asked_again(state))
+    due = bool(spending.smoke_every) and (state.rounds % spending.smoke_every == 0 or judging.is_asked_again(state))
     positions = _questions(session, spending, smoke=due)
     seen = Seen(
         round=state.rounds + 1,
@@ -78,7 +78,7 @@ async def _note_all(session: WatchSession, seen: Seen, results: Sequence[Respons
         await note(seen, session.state, session.pool, position, result, apart)
     seen.failures = dict(Counter(str(one.kind) for one in results if isinstance(one, Failure)))
     failed = ((i, one) for i, one in zip(seen.asked, results, strict=True) if isinstance(one, Failure))
-    seen.first_failure = next((_shown_failure(session.pool, i, one) for i, one in failed), "")
+    seen.first_failure = next((_show_failure(session.pool, i, one) for i, one in failed), "")
 
 
 async def note(
@@ -94,7 +94,7 @@ async def note(
     found = await pool.worth(asked, position, result, apart)
     if isinstance(found, Unfinished):
         seen.unscored += 1
-        seen.first_unscored = seen.first_unscored or _unscored(asked, position, found)
+        seen.first_unscored = seen.first_unscored or _explain_unscored(asked, position, found)
         seen.values.append(None)
         seen.usable += "0"
     else:
@@ -106,13 +106,13 @@ async def note(
     seen.tokens += read + (result.usage.completion_tokens or asked.answer_tokens)
 
 
-def _unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
+def _explain_unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
     """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what was expected."""
     sample = asked.samples[position]
     return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
-def _shown_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
+def _show_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
     """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote what they refuse."""
     if HOLDOUT not in asked.samples[position].metadata:
         return failure.message

@@ -28,17 +28,17 @@ async def begin(job: WatchJob, folder: Path, environ: Mapping[str, str]) -> tupl
         return await _begin_anew(job, environ)
     if job.plan.model not in (None, state.model):
         raise RunFolderError(f"{folder} watches the model {state.model}", hint="Use another folder with -o.")
-    return state, job.pool or pool.generated(job.prompts, chat=state.chat)
+    return state, job.pool or pool.generate_pool(job.prompts, chat=state.chat)
 
 
 async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
     """Return a new state, with what can be asked. Raises RunFolderError for too few prompts."""
-    plan = job.limited(await with_model(job.plan, environ))
+    plan = job.limit(await with_model(job.plan, environ))
     assert plan.model is not None
     async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), environ) as client:
         if job.pool is None:
             chat = await pool.answers_chat(client)
-            asked = pool.generated(job.prompts, chat=chat)
+            asked = pool.generate_pool(job.prompts, chat=chat)
         else:
             await pool.check_able(client, job.pool)
             asked, chat = job.pool, job.pool.task.chat

@@ -56,7 +56,7 @@ def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_toke
     return Budget(tokens=tokens, smoke=smoke if every else 0, smoke_every=every, question=question)
 
 
-def told(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[str]:
+def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[str]:
     """What a watch costs, in lines."""
     day = 86400.0 / every_s if every_s else 0.0
     plain = min(prompts, one.questions(smoke=False))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serve_eval.checks.check import Check
-from serve_eval.evaluation.engine.scoring import ScoringProcesses
+from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.schema import Plan
 from serve_eval.workflows.watch import record
 from serve_eval.workflows.watch.alarming import Delivery
@@ -52,7 +52,7 @@ class WatchJob:
             del rules["round_means"]  # which folders of older versions do not have
         return {"base_url": self.base_url, "asked": asked, "rules": rules}
 
-    def limited(self, plan: Plan) -> Plan:
+    def limit(self, plan: Plan) -> Plan:
         """Return a plan by which each request is sent once: what fails says how available the endpoint is."""
         limits = replace(
             plan.limits,

@@ -46,7 +46,7 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
     Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that alone. With
     `round_means` a subset holds hard and easy prompts in the pool's shares.
     """
-    left = _left(state)
+    left = _list_left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")
     if state.accuracy is not None:
         most = min(most, len(left))
@@ -99,7 +99,7 @@ def recent(state: State) -> tuple[int, int, float | None]:
 
 def learnt(state: State, rules: WatchRules) -> float:
     """How much of the baseline there is, 0..1."""
-    left = _left(state)
+    left = _list_left(state)
     return sum(min(rules.passes, len(state.answers[i])) for i in left) / (rules.passes * len(left)) if left else 0.0
 
 
@@ -119,7 +119,7 @@ def blind(state: State, rules: WatchRules) -> bool:
     return state.accuracy is not None and state.accuracy.floor <= rules.tolerance
 
 
-def _left(state: State) -> list[int]:
+def _list_left(state: State) -> list[int]:
     dropped = set(state.dropped)
     return [i for i in range(len(state.answers)) if i not in dropped]
 
@@ -136,7 +136,7 @@ def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
             state.misses[i] += 1
             if state.misses[i] >= MISSES:
                 state.dropped.append(i)
-    left = _left(state)
+    left = _list_left(state)
     if left and all(len(state.answers[i]) >= rules.passes for i in left):
         state.accuracy = _level([state.answers[i] for i in left], ACCURACY, rules.reference)
         state.share_usable = _level([state.usable[i] for i in left], USABLE, None)
@@ -158,7 +158,7 @@ def _bet(state: State, kind: str, values: Sequence[float], null: float, highest:
     bets = state.bets.setdefault(kind, Bets(logs=[]))
     before = bets.logs or [-math.inf] * len(GRID)
     bets.rounds += 1
-    bets.logs = sequential_monitor.grown(before, bets.rounds, sequential_monitor.gains(values, null, highest)).tolist()
+    bets.logs = sequential_monitor.grow(before, bets.rounds, sequential_monitor.gains(values, null, highest)).tolist()
     return evidence(state, kind) >= limit(kind)
 
 
@@ -173,7 +173,7 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
         (ACCURACY, state.accuracy, seen.values, state.answers, "answers are right less often"),
         (USABLE, state.share_usable, given, state.usable, "fewer answers hold anything to score"),
     ):
-        usual = {i: _usual(before[i]) for i in _left(state)}
+        usual = {i: _usual(before[i]) for i in _list_left(state)}
         mean = math.fsum(usual.values()) / len(usual)
         least = level.floor - rules.tolerance
         values, highest = [(1.0 if x is None else x) - usual[i] for i, x in zip(seen.asked, now, strict=True)], 1.0
@@ -250,7 +250,7 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
         row.failing = 0 if passes else row.failing + 1
         if passes:
             _over(state, {f"{CHECK} {name}"})
-        elif row.failing >= FAILING and watched(row):
+        elif row.failing >= FAILING and is_watched(row):
             told = f"{name} passed in all of the first {LEARNT} smoke tests, and not in the last {row.failing}: "
             alarm = _alarm(state, seen, CHECK, told + seen.told.get(name, outcome), {})
             alarm.subject = name
@@ -258,14 +258,14 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
     return raised
 
 
-def watched(row: CheckHistory) -> bool:
+def is_watched(row: CheckHistory) -> bool:
     """Whether a check passed in the first LEARNT smoke tests."""
     return row.first_passed >= LEARNT
 
 
-def asked_again(state: State) -> bool:
+def is_asked_again(state: State) -> bool:
     """Whether a check that is watched has to be looked at again in the next round."""
-    return any(0 < row.failing < FAILING and watched(row) for row in state.rows.values())
+    return any(0 < row.failing < FAILING and is_watched(row) for row in state.rows.values())
 
 
 def _over(state: State, names: set[str]) -> None:

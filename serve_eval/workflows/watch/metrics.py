@@ -84,14 +84,14 @@ class Metrics:
         self._duration.set(seen.seconds)
         self._last.set(time.time())
 
-    def delivered(self, results: dict[str, bool]) -> None:
+    def count_deliveries(self, results: dict[str, bool]) -> None:
         """Counts what became of the deliveries of an alarm."""
         for way, took in results.items():
             self._delivered.labels(way, "taken" if took else "failed").inc()
 
 
 @contextmanager
-def served(metrics: Metrics, port: int) -> Iterator[int]:
+def serve(metrics: Metrics, port: int) -> Iterator[int]:
     """Serves the figures at http://127.0.0.1:PORT/metrics; gives the port, which is chosen where 0 is asked for.
 
     Raises PlanError for a port that is taken.

@@ -11,9 +11,9 @@ from serve_eval.client.preflight import refuse, trial
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import probe
 from serve_eval.evaluation.engine import send
-from serve_eval.evaluation.engine.scoring import ScoredApart, graded_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.results.scoring import ScoredApart, grade_answer
 from serve_eval.plugins import extensions
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.fingerprint import fingerprint
@@ -88,7 +88,7 @@ def of_plan(plan: Plan) -> QuestionPool:
     return QuestionPool(task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one)
 
 
-def generated(count: int, *, chat: bool) -> QuestionPool:
+def generate_pool(count: int, *, chat: bool) -> QuestionPool:
     """Questions that are made here, of which any instructed model answers nearly all."""
     task = questions.task(chat=chat)
     dataset = task.load(DataRoots(), count)
@@ -130,7 +130,7 @@ async def worth(
     pool: QuestionPool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
     """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the scorer failed."""
-    graded = await graded_of(pool.task, pool.samples[position], response, apart)
+    graded = await grade_answer(pool.task, pool.samples[position], response, apart)
     if isinstance(graded, Unfinished):
         return graded
     score, _ = graded

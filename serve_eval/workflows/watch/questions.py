@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serve_eval.checks.kinds.quality import QUESTION_TOKENS, QualityQuestion, is_right, questions, wording
+from serve_eval.checks.kinds.quality import QUESTION_TOKENS, QualityQuestion, choose_wording, is_right, questions
 from serve_eval.schema import (
     DataRoots,
     Dataset,
@@ -50,7 +50,7 @@ def task(*, chat: bool) -> Task:
 
 
 def _prompt(text: str, *, chat: bool) -> Prompt:
-    worded = wording(text, chat=chat)
+    worded = choose_wording(text, chat=chat)
     return (Message(role="user", content=worded),) if chat else worded
 
 

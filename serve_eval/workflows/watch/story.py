@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from serve_eval.checks.run import chosen
+from serve_eval.checks.run import choose_checks
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.scoring import ScoringProcesses
+from serve_eval.evaluation.results.scoring import ScoringProcesses
 from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.task_run import scoring_of
+from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.verdicts.exit_code import FAIL, PASS
 from serve_eval.workflows.watch import judging, record
 from serve_eval.workflows.watch.alarming import deliver
@@ -23,7 +23,7 @@ from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
 from serve_eval.workflows.watch.budget import checks_of
 from serve_eval.workflows.watch.job import WatchJob, WatchSession
 from serve_eval.workflows.watch.record import Seen, WatchAlarm
-from serve_eval.workflows.watch.text import line, unjudged
+from serve_eval.workflows.watch.text import describe_unjudged, line
 
 if TYPE_CHECKING:
     from serve_eval.workflows.watch.metrics import Metrics
@@ -48,7 +48,7 @@ async def watch(
     start of a new watch, RunFolderError for the folder of another one, JournalError for a full disk.
     """
     prepared = [job.pool.prepared] if job.pool is not None and job.pool.prepared is not None else []
-    with run_folder.held(folder, record.STATE_FILE, "watch"), scoring_of(job.plan, prepared) as scoring:
+    with run_folder.hold(folder, record.STATE_FILE, "watch"), open_scoring(job.plan, prepared) as scoring:
         session = await _open(job, folder, scoring, environ, metrics, notify)
         _catch_up(session, forget=forget)
         ready()
@@ -58,7 +58,7 @@ async def watch(
         try:
             return await _watch_rounds(session)
         finally:
-            if (last := unjudged(session.state, job.rules)) is not None:
+            if (last := describe_unjudged(session.state, job.rules)) is not None:
                 notify(last)
 
 
@@ -74,11 +74,11 @@ async def _open(
     state, asked = await begin(job, folder, environ)
     return WatchSession(
         job=job,
-        plan=job.limited(replace(job.plan, model=state.model)),
+        plan=job.limit(replace(job.plan, model=state.model)),
         folder=folder,
         state=state,
         pool=asked,
-        checks=checks_of(chosen("quick")) if job.smoke else [],
+        checks=checks_of(choose_checks("quick")) if job.smoke else [],
         scoring=scoring,
         environ=environ,
         metrics=metrics,
@@ -157,15 +157,15 @@ async def _deliver(session: WatchSession) -> None:
     for alarm in state.alarms:
         if alarm.delivered:
             continue
-        told = _shown(alarm, session)
+        told = _show(alarm, session)
         results = await deliver(job.delivery, told, job.plan.connection, session.environ, session.notify)
         alarm.delivered = True
         record.save(session.folder, state)
         if session.metrics is not None:
-            session.metrics.delivered(results)
+            session.metrics.count_deliveries(results)
 
 
-def _shown(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
+def _show(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
     """Return an alarm as others get it."""
     job = session.job
     about = {"base_url": job.base_url, "model": session.state.model, "folder": str(session.folder.absolute())}

@@ -45,7 +45,7 @@ def _accuracy(state: State, rules: WatchRules) -> str:
     return f"evidence {', '.join(words)}"
 
 
-def unjudged(state: State, rules: WatchRules) -> str | None:
+def describe_unjudged(state: State, rules: WatchRules) -> str | None:
     """Return the last line of a watch whose baseline is not complete; None where it is."""
     if state.accuracy is not None:
         return None

@@ -16,7 +16,7 @@ from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, another_an
 from serve_eval.evaluation.agreement.self_flips import FLIP_ALPHA, self_flips
 from serve_eval.evaluation.agreement.words import conclusion, evidence
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Agreement, Outcome, Response, SelfFlips, ToolCall
 
 ROUNDS, PROMPTS = 700, 200

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from serve_eval.evaluation.attribution.from_run import PLACE, attributed, wrong
+from serve_eval.evaluation.attribution.from_run import PLACE, attribute_task, wrong
 from serve_eval.evaluation.storage.journal import Record
-from serve_eval.evaluation.storage.traces import Served
+from serve_eval.evaluation.storage.records.traces import Served
 from serve_eval.report.attribution import sentences, table
 from serve_eval.schema import (
     Attempt,
@@ -25,7 +25,7 @@ from serve_eval.schema import (
     Usage,
     WorkerShare,
 )
-from serve_eval.verdicts.below_reference import RIGHT, expected
+from serve_eval.verdicts.below_reference import RIGHT, estimate_expected
 
 POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=None, hi=None)
 
@@ -73,7 +73,7 @@ def _known(n: int) -> dict[str, list[Served]]:
 def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
     fates = [(f"{i}", math.nan if i % 4 == 1 else float(i % 4 != 3), i % 4 == 3) for i in range(80)]
     records = [(_failure if i % 4 == 1 else _answer)(f"{i}", float(i)) for i in range(80)]
-    told = attributed(fates, records, _known(80), POINTS)
+    told = attribute_task(fates, records, _known(80), POINTS)
     assert (told.joined, told.planned) == (80, 80)
     shown = {(row.worker, row.measure): (row.answers, row.bad, row.accused) for row in told.rows}
     assert shown["g1", "wrong answers"] == (20, 20, True)
@@ -86,13 +86,13 @@ def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
     """Half of the prompts are too hard for the model, and one server turns some of its right answers wrong: that
     is lost among the hard ones, and plain among those that the reference had right."""
     hard = [i % 4 in (0, 1) for i in range(400)]
-    known = expected([[float(not one) for one in hard]] * 2, lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected([[float(not one) for one in hard]] * 2, lo=0.0, hi=1.0, higher_is_better=True)
     fates = [(f"{i}", float(not hard[i] and i % 100 not in (3, 31)), False) for i in range(400)]
     records = [_answer(f"{i}", float(i)) for i in range(400)]
-    alone = attributed(fates, records, _known(400), POINTS)
+    alone = attribute_task(fates, records, _known(400), POINTS)
     assert not any(row.accused for row in alone.rows)
     assert {(row.worker, row.bad, row.answers) for row in alone.rows} == {("g0", 100, 200), ("g1", 108, 200)}
-    told = attributed(fates, records, _known(400), POINTS, expected=known)
+    told = attribute_task(fates, records, _known(400), POINTS, expected=known)
     [row] = [row for row in told.rows if row.accused]
     assert (row.worker, row.measure, row.bad, row.answers) == ("g1", "wrong answers", 8, 100)
     assert (row.others_bad, row.others) == (0, 100)
@@ -106,11 +106,11 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
     hard = [i < 200 and i % 2 == 0 for i in range(400)]
     once = [1.0] * 400
     runs = {"a lucky run": [once], "runs that had them wrong": [[float(not one) for one in hard], once, once]}
-    known = expected(runs.get(against, []), lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(runs.get(against, []), lo=0.0, hi=1.0, higher_is_better=True)
     assert (known is None) == (against == "nothing")
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i // 200}")] for i in range(400)}
     fates = [(f"{i}", float(not hard[i]), hard[i]) for i in range(400)]
-    told = attributed(fates, [_answer(f"{i}", float(i)) for i in range(400)], lines, POINTS, expected=known)
+    told = attribute_task(fates, [_answer(f"{i}", float(i)) for i in range(400)], lines, POINTS, expected=known)
     assert {row.measure for row in told.rows} == {"wrong answers", "empty answers"}
     assert not any(row.accused for row in told.rows)
     assert PLACE in told.dealt_by
@@ -122,20 +122,20 @@ def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselve
     fates = [(f"{i}", float(i % 100 % 2 == 0 or i % 100 >= 20), False) for i in range(400)]
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i % 100 % 2}")] for i in range(400)}
     records = [_answer(f"{i}", float(i)) for i in range(400)]
-    told = attributed(fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]})
+    told = attribute_task(fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]})
     assert told.dealt_by == ("beginning",)
     assert not any(row.accused for row in told.rows)
 
 
 def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
-    told = attributed([("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS)
+    told = attribute_task([("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS)
     assert (told.joined, told.planned) == (0, 1)
 
 
 def test_the_answer_counts_and_not_the_failure_before_it() -> None:
     records = [_failure("0", 5.0), _answer("0", 7.0), _answer("0", 9.0)]
     lines = {"0": [_line("0", 5.0, "g0"), _line("0", 7.0, "g1"), _line("0", 9.0, "g0")]}
-    told = attributed([("0", 1.0, False)], records, lines, POINTS)
+    told = attribute_task([("0", 1.0, False)], records, lines, POINTS)
     assert [(one.worker, one.answers) for one in told.figures if one.role == "generation"] == [("g1", 1)]
 
 
@@ -146,13 +146,13 @@ def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
         response = msgspec.structs.replace(record.response, latency_s=5.0 if k % 2 else 1.0)
         return msgspec.structs.replace(record, response=response)
 
-    told = attributed([(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS)
+    told = attribute_task([(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS)
     assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [("g1", 5.0, 1.0)]
     assert told.rows == ()
 
 
 def test_figures_are_medians_and_sums() -> None:
-    told = attributed(
+    told = attribute_task(
         [(f"{i}", 1.0, False) for i in range(10)], [_answer(f"{i}", float(i), i) for i in range(10)], _known(10), POINTS
     )
     one, two = (figure for figure in told.figures if figure.role == "generation")

@@ -7,7 +7,7 @@ import random
 import pytest
 from scipy.stats import binom
 
-from serve_eval.evaluation.attribution.latency import ALPHA, Timed, asked, in_run, told
+from serve_eval.evaluation.attribution.latency import ALPHA, Timed, describe_slow, in_run, rank_asked
 
 CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 
@@ -34,7 +34,7 @@ def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
 
 
 def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
-    first, second = ([f"{row.role} {row.worker}" for row in rows if row.slow] for rows in asked(alone, joint))
+    first, second = ([f"{row.role} {row.worker}" for row in rows if row.slow] for rows in rank_asked(alone, joint))
     return first, second
 
 
@@ -74,7 +74,7 @@ def test_longer_answers_may_take_longer() -> None:
 
 
 def test_nothing_to_compare_with() -> None:
-    assert asked([], []) == ((), ())
+    assert rank_asked([], []) == ((), ())
     assert in_run([]) == ()
     assert in_run([Timed("c0", "g0", "1", 1.0, 5)] * 50) == ()
 
@@ -110,15 +110,15 @@ def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(sprea
 
 
 def test_it_is_said_in_a_sentence() -> None:
-    alone, _ = asked(each({"g2": 4.0}), [])
+    alone, _ = rank_asked(each({"g2": 4.0}), [])
     [row] = [row for row in alone if row.slow]
     said = "generation server g2 takes 11.8 s per answer and the other generation servers 2.95 s (medians); more than 2"
-    assert told(row).startswith(f"slow_worker: {said} times as long for 40 of 40 (p = ")
-    [leg] = [row for row in asked(each(dict.fromkeys(GENERATIONS, 4.0)), [])[0] if row.slow]
-    assert told(leg).startswith(
+    assert describe_slow(row).startswith(f"slow_worker: {said} times as long for 40 of 40 (p = ")
+    [leg] = [row for row in rank_asked(each(dict.fromkeys(GENERATIONS, 4.0)), [])[0] if row.slow]
+    assert describe_slow(leg).startswith(
         "slow_leg: the generation servers take 11.8 s per answer and the context servers 2.95 s"
     )
-    [pair] = [row for row in asked([], pairs({"c1 + g2": 5.0}))[1] if row.slow]
-    assert told(pair, "answer of a pair").startswith(
+    [pair] = [row for row in rank_asked([], pairs({"c1 + g2": 5.0}))[1] if row.slow]
+    assert describe_slow(pair, "answer of a pair").startswith(
         "slow_pair: context server c1 with generation server g2 takes 10 s per answer of a pair, and either of them "
     )

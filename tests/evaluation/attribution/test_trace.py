@@ -8,6 +8,7 @@ import json
 import stat
 import threading
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import journal
 from serve_eval.evaluation.storage.file_names import TRACE_FILE
-from serve_eval.evaluation.storage.traces import Served, read_traces
+from serve_eval.evaluation.storage.records.traces import Served, read_traces
+from serve_eval.plugins.scope import scope
 from serve_eval.report.terminal import render
 from serve_eval.schema import Endpoint, Limits, Plan, Report, Spec
 from serve_eval.verdicts.below_reference import RIGHT
@@ -312,3 +314,28 @@ def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
     found = read_traces(tmp_path)
     assert found is not None
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]
+
+
+def _tell(request: HttpRequest) -> Reply:
+    return json_reply([] if request.path.endswith("/perf_metrics") else {})
+
+
+def test_a_door_is_shared_by_the_runs_of_a_command_and_by_no_others() -> None:
+    async def open_here(client: Client) -> Any:
+        with scope():
+            return await trace._door(client)
+
+    async def story(url: str) -> list[Any]:
+        async with Client(Endpoint(base_url=url, model="m"), Limits()) as client:
+            alone = asyncio.get_running_loop().create_task(open_here(client), context=Context())
+            return [await open_here(client), await open_here(client), await alone]
+
+    async def begin() -> list[list[Any]]:
+        async with ScriptedServer(_tell, paths=EVERY_PATH).serve() as url:
+            return [await story(url), await asyncio.to_thread(asyncio.run, story(url))]
+
+    first, second = asyncio.run(begin())
+    for one, other, alone in (first, second):
+        assert one is other
+        assert alone is not one
+    assert second[0] is not first[0], "its lock and its task are of another event loop"

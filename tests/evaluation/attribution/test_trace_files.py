@@ -159,8 +159,8 @@ def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
     out = tmp_path / "run"
     run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
     with Journal(out / "samples/gsm8k.jsonl") as journal:
-        assert len(list(trace_files._unjoined({"gsm8k": journal}, tmp_path))) == 5
-        assert not list(trace_files._unjoined({"gsm8k": journal}, out))
+        assert len(list(trace_files._list_unjoined({"gsm8k": journal}, tmp_path))) == 5
+        assert not list(trace_files._list_unjoined({"gsm8k": journal}, out))
 
 
 @pytest.mark.parametrize(

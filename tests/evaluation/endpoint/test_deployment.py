@@ -15,9 +15,9 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.endpoint import deployment
 from serve_eval.evaluation.endpoint.deployment import (
     chunk_sizes,
+    describe,
     first_tokens,
     remarks,
-    told,
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DeploymentInfo, Endpoint, Limits, ServerInfo, Spec
@@ -66,8 +66,8 @@ def _seen(
             servers = dict(zip(info.get("names", ()), [*urls, url], strict=False))
             endpoint = Endpoint(base_url=url, model="m", info={**info, "servers": servers} if servers else info)
             async with Client(endpoint, Limits(), api_key=key) as client:
-                endpoint = await deployment.seen(endpoint, client)
-                endpoint = await deployment.seen_again(endpoint, client)
+                endpoint = await deployment.learn_deployment(endpoint, client)
+                endpoint = await deployment.learn_again(endpoint, client)
             return endpoint.info, [request.path for request in door.asked]
 
     return asyncio.run(run())
@@ -101,7 +101,7 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
     versions, left = remarks(info)
     assert versions == "several versions serve together: 1.2.1: orchestrator, w0; 1.3.0: w1"
     assert left.startswith("1 servers left the deployment during the run: context server 127.0.0.1:")
-    assert told(info) == {"orchestrator": "version 1.2.1", "context servers": "2: version 1.2.1; version 1.3.0"}
+    assert describe(info) == {"orchestrator": "version 1.2.1", "context servers": "2: version 1.2.1; version 1.3.0"}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_of_another_server_nothing_more_is_asked(front: Answers, info: dict[str,
     found, paths = _seen(front, [], info)
     assert found == ServerInfo.read(info)
     assert paths == asked
-    assert (remarks(found), told(found), found.deployment) == ([], {}, None)
+    assert (remarks(found), describe(found), found.deployment) == ([], {}, None)
 
 
 def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_no_run(
@@ -158,7 +158,7 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
     workers: list[Answers] = [{"/version": {"version": "1.2.1"}}] * 2
     info, _ = _seen({"/cluster_info": {"is_ready": True}}, workers, given, key="secret-key-of-ours")
     assert "secret-key" not in str(_known(info))
-    assert told(info) == {
+    assert describe(info) == {
         "orchestrator": "version 1.2.1, max_retries 0, context_servers.num_instances 1",
         "context servers": "1: version 1.2.1, tp 2, max_num_tokens 4096, enable_chunked_prefill true",
         "generation servers": "1: version 1.2.1, tp 1, kv_cache_config.dtype fp8, token ***",
@@ -173,7 +173,7 @@ def test_one_launched_server_is_no_disaggregated_deployment() -> None:
     commands = [["trtllm-serve", "serve", "m", "--tp_size", "4"]]
     given = {"version": "1.2.1", "launcher": "trtllm", "commands": commands, "names": ["trtllm"]}
     info, asked = _seen({"/version": {"version": "1.2.1"}}, [], given)
-    assert told(info) == {"server": "version 1.2.1, tp 4"}
+    assert describe(info) == {"server": "version 1.2.1, tp 4"}
     assert asked[0] == "/cluster_info"
     assert sorted(asked[1:]) == ["/server_info", "/version"]
     assert not _known(info).disaggregated

@@ -156,7 +156,7 @@ def test_silence_counts_only_while_something_is_awaited() -> None:
         async with ScriptedServer(AT_ONCE).serve() as url, Client(Endpoint(base_url=url), limits) as client:
             told: list[str] = []
             watch = asyncio.create_task(
-                HangDetector(client, ProbedServer("x", lambda: client, question()), told=told.append).watch()
+                HangDetector(client, ProbedServer("x", lambda: client, question()), notify=told.append).watch()
             )
             for _ in range(2):
                 assert isinstance(await client.send(LONG), Response)

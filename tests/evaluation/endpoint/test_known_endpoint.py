@@ -20,7 +20,7 @@ from serve_eval.schema import Limits, Plan, Response, Spec
 from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.stats.judgement import judge
-from serve_eval.stats.missing import missing_bounds
+from serve_eval.stats.missing import bound_missing
 from serve_eval.stats.pairs import pair
 from serve_eval.workflows.references.register import register
 
@@ -68,7 +68,7 @@ def _record(n: int, reference: Sequence[list[float]], scores: list[float]) -> di
     """The numbers and the verdicts that follow from the scores, in points."""
     known = [score for score in scores if not math.isnan(score)]
     missing = n - len(known)
-    low, high = missing_bounds(math.fsum(known), len(known), n, 0.0, 1.0)
+    low, high = bound_missing(math.fsum(known), len(known), n, 0.0, 1.0)
     ends = 100 * low, 100 * high
     mean = math.fsum(100 * (math.fsum(run) / n) for run in reference) / len(reference)
     test = classic_test(n, mean, 50.0, 0.05, 0.2)

@@ -35,7 +35,7 @@ def _drive(
             heapq.heappush(flying, (now + took, number, took, refuses(len(flying) + 1)))
         now, _, took, refused = heapq.heappop(flying)
         samples -= 1
-        pace.finished(_response(took, *([429] if refused else [])), now)
+        pace.note_result(_response(took, *([429] if refused else [])), now)
         seen.append((now, pace.limit))
     return seen
 
@@ -72,7 +72,7 @@ def test_timeouts_make_it_fall_to_one_and_never_below() -> None:
     pace = Automatic(Limits(concurrency="auto"))
     lost = Failure(kind=FailureKind.TIMEOUT, message="", attempts=(_attempt(failure=FailureKind.TIMEOUT),))
     for second in range(500):
-        pace.finished(lost, float(second))
+        pace.note_result(lost, float(second))
     assert pace.limit == 1
 
 
@@ -94,5 +94,5 @@ def test_answers_that_near_the_time_limit_make_it_fall() -> None:
 
 def test_a_fixed_number_stays_what_it_is() -> None:
     fixed = Fixed(7)
-    fixed.finished(_response(1.0, 429), 1.0)
+    fixed.note_result(_response(1.0, 429), 1.0)
     assert (fixed.limit, fixed.steps) == (7, ())

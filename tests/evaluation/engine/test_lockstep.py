@@ -56,8 +56,8 @@ def _both(
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:
-        seats = Lockstep().seats
-        runs = [_run(seats[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i]) for i in (0, 1)]
+        participants = Lockstep().participants
+        runs = [_run(participants[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i]) for i in (0, 1)]
         await asyncio.gather(*runs)
 
     run_counted(main())
@@ -92,7 +92,7 @@ def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: in
     ahead: list[int] = []
 
     async def main() -> None:
-        seats = Lockstep().seats
+        participants = Lockstep().participants
 
         async def look() -> None:
             while len(started[0]) + len(started[1]) < 2 * len(places):
@@ -100,8 +100,8 @@ def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: in
                 await asyncio.sleep(0.05)
 
         await asyncio.gather(
-            _run(seats[0], places, workers, started[0], s=1.0),
-            _run(seats[1], places, workers, started[1], s=slower),
+            _run(participants[0], places, workers, started[0], s=1.0),
+            _run(participants[1], places, workers, started[1], s=slower),
             look(),
         )
 
@@ -122,17 +122,17 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:
-        seats = Lockstep().seats
+        participants = Lockstep().participants
 
         async def stops_early() -> None:
-            await seats[0].take(PLACES)
+            await participants[0].take(PLACES)
             for place in [*PLACES[:2], *PLACES[8:]]:
-                await seats[0].meet(*place)
+                await participants[0].meet(*place)
                 started[0].append(place)
             await asyncio.Event().wait()  # it is still there
 
         first = asyncio.create_task(stops_early())
-        await _run(seats[1], PLACES, 3, started[1])
+        await _run(participants[1], PLACES, 3, started[1])
         first.cancel()
 
     run_counted(main())
@@ -143,16 +143,16 @@ def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on
 @pytest.mark.parametrize("places", [[], [PLACES[1]]])
 def test_a_run_that_has_nothing_to_ask_keeps_nobody(places: list[Place]) -> None:
     async def main() -> None:
-        seats = Lockstep().seats
-        await asyncio.gather(_run(seats[0], places, 2, []), seats[1].leave())
+        participants = Lockstep().participants
+        await asyncio.gather(_run(participants[0], places, 2, []), participants[1].leave())
 
     run_counted(main())
 
 
 def test_one_that_leaves_before_the_other_has_come_does_not_wait() -> None:
     async def main() -> None:
-        seats = Lockstep().seats
-        await seats[0].leave()
-        await _run(seats[1], PLACES, 2, [])
+        participants = Lockstep().participants
+        await participants[0].leave()
+        await _run(participants[1], PLACES, 2, [])
 
     run_counted(main())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.engine.order import arranged
+from serve_eval.evaluation.engine.order import arrange
 from serve_eval.schema import Message, Order, Prompt, Sample
 
 ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")
@@ -21,35 +21,35 @@ def _samples(prompts: Sequence[Prompt], targets: Sequence[str] | None = None) ->
 def test_every_order_asks_each_sample_once(prompts: list[str], order: Order) -> None:
     samples = _samples(prompts)
     chosen = [i for i in range(len(samples)) if i % 3]
-    assert sorted(arranged(samples, chosen, order, "s")) == chosen
+    assert sorted(arrange(samples, chosen, order, "s")) == chosen
 
 
 def test_natural_is_the_protocols_own() -> None:
-    assert list(arranged(_samples("cab"), [2, 0, 1], "natural", "s")) == [2, 0, 1]
+    assert list(arrange(_samples("cab"), [2, 0, 1], "natural", "s")) == [2, 0, 1]
 
 
 def test_random_is_the_same_for_the_same_seed() -> None:
     samples = _samples([str(i) for i in range(100)])
-    one, two, three = (list(arranged(samples, range(100), "random", seed)) for seed in ("0", "0", "1"))
+    one, two, three = (list(arrange(samples, range(100), "random", seed)) for seed in ("0", "0", "1"))
     assert one == two != three
     assert one != sorted(one)
 
 
 def test_samples_that_share_a_prefix_stand_together() -> None:
     prompts = ["law: q1", "art: q1", "law: q2", "art: q2"]
-    assert [prompts[i] for i in arranged(_samples(prompts), range(4), "prefix", "s")] == sorted(prompts)
+    assert [prompts[i] for i in arrange(_samples(prompts), range(4), "prefix", "s")] == sorted(prompts)
     chats: list[Prompt] = [(Message(role="system", content=p[:3]), Message(role="user", content=p)) for p in prompts]
-    assert list(arranged(_samples(chats), range(4), "prefix", "s")) == [1, 3, 0, 2]
+    assert list(arrange(_samples(chats), range(4), "prefix", "s")) == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize(("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])])
 def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]) -> None:
-    assert list(arranged(_samples("xyz", targets), range(3), "longest", "s")) == first
+    assert list(arrange(_samples("xyz", targets), range(3), "longest", "s")) == first
 
 
 def test_an_order_that_is_changed_is_nobody_elses() -> None:
     samples = _samples([str(i) for i in range(100)])
-    one = arranged(samples, range(100), "random", "0")
+    one = arrange(samples, range(100), "random", "0")
     before = list(one)
     one.reverse()
-    assert list(arranged(samples, range(100), "random", "0")) == before
+    assert list(arrange(samples, range(100), "random", "0")) == before

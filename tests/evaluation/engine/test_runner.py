@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from launchers._simulated.simulator import STATS, SimulatorConfig, _Simulator, create_app
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator, score_response
 from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, CircuitBreaker
 from serve_eval.evaluation.engine.concurrency import START
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
-from serve_eval.evaluation.engine.replay import replay
 from serve_eval.evaluation.engine.runner import ask
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator, score_response
+from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import (
     DataRoots,
@@ -107,10 +107,10 @@ def test_an_answer_without_a_text_scores_0_and_says_why(response: Response, outc
 
 
 def test_a_failure_is_counted_never_scored() -> None:
-    tally = ScoreAccumulator(_task(), _samples(4))
+    accumulator = ScoreAccumulator(_task(), _samples(4))
     for i, result in enumerate([RIGHT, WRONG, FAILED]):
-        tally.add(i, result)
-    result = tally.result()
+        accumulator.add(i, result)
+    result = accumulator.result()
     assert (result.planned, result.scored, result.failed) == (4, 2, 2)
     assert result.value == 50.0
     assert result.bounds == (25.0, 75.0)
@@ -119,16 +119,16 @@ def test_a_failure_is_counted_never_scored() -> None:
 
 
 def test_a_failure_that_is_answered_later_no_longer_counts_but_never_the_other_way_round() -> None:
-    tally = ScoreAccumulator(_task(), _samples(1))
+    accumulator = ScoreAccumulator(_task(), _samples(1))
     for result in (FAILED, FAILED, RIGHT, FAILED, WRONG):
-        tally.add(0, result)
-    assert (tally.scored, tally.failed, tally.result().value) == (1, 0, 100.0)
+        accumulator.add(0, result)
+    assert (accumulator.scored, accumulator.failed, accumulator.result().value) == (1, 0, 100.0)
 
 
 def test_a_task_without_an_answer_has_no_value() -> None:
-    tally = ScoreAccumulator(_task(), _samples(2))
-    tally.add(0, FAILED)
-    result = tally.result()
+    accumulator = ScoreAccumulator(_task(), _samples(2))
+    accumulator.add(0, FAILED)
+    result = accumulator.result()
     assert (result.value, result.bounds, result.scored) == (None, (0.0, 100.0), 0)
 
 
@@ -143,10 +143,10 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
     order = list(range(len(made)))
     results = []
     for _ in range(2):
-        tally = ScoreAccumulator(_task(score=score), _samples(len(made)))
+        accumulator = ScoreAccumulator(_task(score=score), _samples(len(made)))
         for i in order:
-            tally.add(i, made[i])
-        results.append(tally.result())
+            accumulator.add(i, made[i])
+        results.append(accumulator.result())
         rng.shuffle(order)
     assert results[0] == results[1]
     assert results[0].scored + results[0].failed == results[0].planned
@@ -155,19 +155,19 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
 
 @given(st.integers(1, 400), st.integers(0, 400))
 def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int) -> None:
-    tally = ScoreAccumulator(_task(), _samples(right + wrong))
+    accumulator = ScoreAccumulator(_task(), _samples(right + wrong))
     for i in range(right + wrong):
-        tally.add(i, RIGHT if i < right else WRONG)
-    result = tally.result()
+        accumulator.add(i, RIGHT if i < right else WRONG)
+    result = accumulator.result()
     assert result.bounds == (result.value, result.value)
 
 
 def test_an_unbounded_metric_has_no_bounds_once_something_is_missing() -> None:
-    tally = ScoreAccumulator(_task(metric=Metric(hi=None)), _samples(2))
-    tally.add(0, RIGHT)
-    assert tally.result().bounds is None
-    tally.add(1, RIGHT)
-    assert tally.result().bounds == (100.0, 100.0)
+    accumulator = ScoreAccumulator(_task(metric=Metric(hi=None)), _samples(2))
+    accumulator.add(0, RIGHT)
+    assert accumulator.result().bounds is None
+    accumulator.add(1, RIGHT)
+    assert accumulator.result().bounds == (100.0, 100.0)
 
 
 # ------------------------------------------------------------------------------------------ against a real socket
@@ -193,13 +193,13 @@ def _session(server: Server, samples: list[Sample], journal_path: Path, **limits
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
         async with serve(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
             with Journal(journal_path) as journal:
-                tally = ScoreAccumulator(_task(), samples)
-                replay(journal, tally)
+                accumulator = ScoreAccumulator(_task(), samples)
+                replay(journal, accumulator)
                 session = LoadSession(client, order_seed=0)
-                lane = Lane("letters", tally, journal, list(tally.unanswered()))
+                lane = Lane("letters", accumulator, journal, list(accumulator.list_unanswered()))
                 await ask(session, [lane], watch=CircuitBreaker(answered=0))
-                await ask(session, [Lane("letters", tally, journal, list(tally.worth_another_pass()))])
-                return tally, session.load()
+                await ask(session, [Lane("letters", accumulator, journal, list(accumulator.worth_another_pass()))])
+                return accumulator, session.load()
 
     return asyncio.run(main())
 
@@ -207,18 +207,18 @@ def _session(server: Server, samples: list[Sample], journal_path: Path, **limits
 def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> None:
     samples = _samples(500)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.2))
-    tally = _run(app, samples, tmp_path / "j", concurrency=64)
+    accumulator = _run(app, samples, tmp_path / "j", concurrency=64)
     with Journal(tmp_path / "j") as journal:
         records = {record.id: record.response for record in journal.records()}
     assert len(records) == 500
     stats = app[STATS]
     assert set(stats.requests.values()) == {1}
     assert stats.max_concurrent == 64
-    assert 40 < (tally.result().value or 0) < 60
+    assert 40 < (accumulator.result().value or 0) < 60
     again = ScoreAccumulator(_task(), samples)
     with Journal(tmp_path / "j") as journal:
         assert replay(journal, again) == 500
-    assert again.result() == tally.result()
+    assert again.result() == accumulator.result()
 
 
 def test_what_failed_is_asked_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,7 +324,7 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
                     Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))
                 ]
                 await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
-                assert [lane.tally.scored for lane in lanes] == [10, 10]
+                assert [lane.accumulator.scored for lane in lanes] == [10, 10]
         return said
 
     assert asyncio.run(main()) == [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
@@ -378,8 +378,8 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
                 return lanes, session.load()
 
     (one, two), load = asyncio.run(main())
-    assert one.tally.scored == 20
-    assert (two.tally.scored, two.tally.failed) == (15, 0)
+    assert one.accumulator.scored == 20
+    assert (two.accumulator.scored, two.accumulator.failed) == (15, 0)
     assert load.cancelled == 7
     assert said == [("begin", "one"), ("end", "one"), ("begin", "two"), ("end", "two")]
 
@@ -442,11 +442,11 @@ def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: p
 
     sound = _run(create_app(config), samples, tmp_path / "sound", concurrency=64)
     server = ScriptedServer(failing, routes={"/v1/models": hand_over(simulator.models)})
-    tally, load = _session(server, samples, tmp_path / "faulty", concurrency=64)
-    assert tally.result() == sound.result()
-    assert tally.result().scored == number
+    accumulator, load = _session(server, samples, tmp_path / "faulty", concurrency=64)
+    assert accumulator.result() == sound.result()
+    assert accumulator.result().scored == number
     assert faulty > 0.09 * number
-    traffic = tally.traffic
+    traffic = accumulator.traffic
     assert traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
     # Of what met the end of a used connection, the next attempt is no retry that the budget pays.
     again = sum(traffic.retries.values())
@@ -502,7 +502,7 @@ def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream:
                     await server.listen()
                     await until(lambda: not client.liveness.closed)
                 await run
-                assert (lane.tally.scored, lane.tally.failed) == (600, 0)
+                assert (lane.accumulator.scored, lane.accumulator.failed) == (600, 0)
                 return session.load()
 
     limits = Limits(concurrency=64, max_attempts=1, retry_budget=0, stream=stream)
@@ -534,29 +534,29 @@ def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path: Path, monkeypatc
     samples = _samples(400)
     faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
-    tally, load = _session(app, samples, tmp_path / "j", retry_budget=10)
+    accumulator, load = _session(app, samples, tmp_path / "j", retry_budget=10)
     assert load.retries == load.retry_budget == 10
     with Journal(tmp_path / "j") as journal:
         messages = [record.failure.message for record in journal.records() if record.failure]
     assert any("the retry budget is spent" in message for message in messages)
-    assert 0 < tally.result().failed < 60
+    assert 0 < accumulator.result().failed < 60
 
 
 def test_starts_keep_to_the_rate_limit_retries_included(tmp_path: Path) -> None:
     samples = _samples(60)
     faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "429", "failures_per_prompt": 1}
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), **faults))
-    tally, load = _session(app, samples, tmp_path / "j", rate_limit=50.0)
-    assert tally.scored == 60
-    assert load.wall_s >= (tally.traffic.attempts - 1) / 50.0 - 0.02
+    accumulator, load = _session(app, samples, tmp_path / "j", rate_limit=50.0)
+    assert accumulator.scored == 60
+    assert load.wall_s >= (accumulator.traffic.attempts - 1) / 50.0 - 0.02
     assert app[STATS].max_concurrent <= 4
 
 
 def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> None:
     samples = _samples(3000)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.1))
-    tally, load = _session(app, samples, tmp_path / "j", concurrency="auto")
-    assert (tally.scored, tally.failed) == (3000, 0)
+    accumulator, load = _session(app, samples, tmp_path / "j", concurrency="auto")
+    assert (accumulator.scored, accumulator.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
     # The machine decides if the second step climbs or falls: tests/evaluation/engine/test_concurrency.py has the rule.
     assert load.steps[0].concurrency == 32
@@ -582,9 +582,9 @@ def test_the_loop_of_the_client_is_watched_and_the_mode_of_answering_changes_no_
 ) -> None:
     samples = _samples(300)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples)))
-    tally, load = _session(app, samples, tmp_path / "j", stream=stream)
+    accumulator, load = _session(app, samples, tmp_path / "j", stream=stream)
     again = _run(create_app(SimulatorConfig(answers=tmp_path / "a")), samples, tmp_path / "k", stream=not stream)
-    assert tally.result() == again.result()
-    assert bool(tally.traffic.ttft_s) is stream
+    assert accumulator.result() == again.result()
+    assert bool(accumulator.traffic.ttft_s) is stream
     assert (load.finished, load.limits.stream) == (300, stream)
     assert load.loop_lag_s >= 0.0

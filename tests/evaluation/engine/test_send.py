@@ -14,10 +14,10 @@ from serve_eval.cli._dry_run import facts
 from serve_eval.client.client import Client
 from serve_eval.errors import NotComparableError
 from serve_eval.evaluation.engine import send
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.protocol.fingerprint import fingerprint, sample_key
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import (
@@ -91,14 +91,14 @@ def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (FailureKind.HTTP_ERROR, True, 2, 2)
     other = replace(SAMPLE, id="r", target="A")
     answered, _ = _send(_told)
-    tally = ScoreAccumulator(TASK, [SAMPLE, other])
-    tally.add(0, failed)
-    tally.add(1, answered)
-    result = tally.result()
+    accumulator = ScoreAccumulator(TASK, [SAMPLE, other])
+    accumulator.add(0, failed)
+    accumulator.add(1, answered)
+    result = accumulator.result()
     assert (result.planned, result.scored, result.failed) == (2, 1, 1)
     assert (result.value, result.bounds) == (100.0, (50.0, 100.0))
     assert result.breakdown["subject"] == {"anatomy": {"value": 100.0, "scored": 1}}
-    traffic = tally.traffic
+    traffic = accumulator.traffic
     assert (traffic.attempts, traffic.retries) == (5, {})  # a request for the next choice is no retry
 
 
@@ -169,6 +169,7 @@ def _plan(data_root: Path, **more: Any) -> Plan:
         "tasks": (LIKELIHOOD,),
         "dataset_roots": (str(data_root),),
         "no_reference": True,
+        "limits": Limits(order_seed=1),  # what an early stop sees, and with what chance it holds back, is a draw
     }
     return Plan(**{**fields, **more})
 

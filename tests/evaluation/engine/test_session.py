@@ -12,9 +12,9 @@ import pytest
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine import runner, upkeep
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
 from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.schema import Endpoint, Limits, Response
 from tests.clock import until

@@ -69,7 +69,7 @@ class JudgeServer:
 
 
 def _answer(ask: Ask, number: int, said: str) -> bytes:
-    one = words.limited(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
+    one = words.limit(Generated(said, "stop"), ask.max_tokens or DEFAULT_MAX_TOKENS, ask.stop)
     (prompt,) = ask.prompts
     assert isinstance(prompt, tuple)
     usage = TokenUsage(words.of_prompt(prompt, None), len((one.text or "").split()))

@@ -19,8 +19,8 @@ from serve_eval.errors import EndpointError, PlanError, RunFolderError
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, judges_proofs
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, judges_proofs
 from serve_eval.report.terminal import render
 from serve_eval.schema import FailureKind, Limits, Outcome, Plan, Spec
 from serve_eval.workflows.references.register import register
@@ -245,7 +245,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
     asyncio.run(main())
     had = [record for record in _records(out) if "response" in record]
     assert len(had) >= 2
-    plan = run_folder.saved_plan(out)
+    plan = run_folder.read_plan(out)
     (task,) = judge_again(plan, out).tasks
     assert task.result.failures == {FailureKind.JUDGE_ERROR: count - len(had)}
     assert task.judges[0].missing > 0

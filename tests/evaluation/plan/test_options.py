@@ -12,7 +12,7 @@ from serve_eval.evaluation.plan.options import IN_A_PLAN, ProtocolOptions, keys_
 from serve_eval.evaluation.plan.parse import KEYS, SECTIONS
 from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import NOT_SAVED, to_file
-from serve_eval.plugins.setting import Declared, declared
+from serve_eval.plugins.setting import Declared, list_declared
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec
 
 PLAN: dict[str, Any] = {
@@ -80,5 +80,7 @@ def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, t
 
 
 def test_no_flag_is_declared_twice() -> None:
-    flags = [flag for structure in (*IN_A_PLAN, ProtocolOptions) for one in declared(structure) for flag in one.flags]
+    flags = [
+        flag for structure in (*IN_A_PLAN, ProtocolOptions) for one in list_declared(structure) for flag in one.flags
+    ]
     assert len(flags) == len(set(flags))

@@ -15,15 +15,15 @@ import pytest
 from launchers._simulated.simulator import SimulatorConfig, _Simulator, create_app, serve
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
-from serve_eval.evaluation.engine.degradation import Course, degradations
-from serve_eval.evaluation.engine.order import arranged, task_seed
+from serve_eval.evaluation.engine.order import arrange, task_seed
 from serve_eval.evaluation.evaluate import evaluate, judge_again
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rerun import Rerun
 from serve_eval.evaluation.rescore import rescore
+from serve_eval.evaluation.results.degradation import Course, degradations
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.evaluation.storage.file_names import ORDER_FILE
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Comparison, Limits, Metric, Plan, Report, Spec
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.invariants.check import check
@@ -91,7 +91,7 @@ def _asked(out: Path, since: int = 0) -> list[str]:
 def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
     """The ids in the random order of a seed."""
     samples = prepare(plan)[0].dataset.samples
-    ids = [samples[i].id for i in arranged(samples, range(len(samples)), "random", task_seed(seed, "gsm8k"))]
+    ids = [samples[i].id for i in arrange(samples, range(len(samples)), "random", task_seed(seed, "gsm8k"))]
     return [name for name in ids if name not in set(but)]
 
 
@@ -171,7 +171,7 @@ def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_a
     report = _whole(_run(given, config, out))
     (worse,) = (one for one in report.tasks[0].degradations if one.measure == "value")
     assert worse.since == N // 2 + 1
-    saved = run_folder.saved_plan(out)
+    saved = run_folder.read_plan(out)
     for state in ("as it is", "old"):
         if state == "old":
             (out / ORDER_FILE).unlink()
@@ -189,20 +189,20 @@ def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(plan: Pla
     (tmp_path / "samples/gsm8k.jsonl").write_text("{}\n")
     early = replace(plan, seed=4, early_stop=0.01)
     expected = order_seed.OrderSeeds(samples=4, early_stop=9)
-    assert order_seed.kept(tmp_path, early) == order_seed.settled(tmp_path, early, 7) == expected
+    assert order_seed.read_seeds(tmp_path, early) == order_seed.settle_seeds(tmp_path, early, 7) == expected
     (tmp_path / ORDER_FILE).unlink()
-    assert order_seed.kept(tmp_path, early) == order_seed.OrderSeeds(samples=4, early_stop=None)
-    drawn = order_seed.settled(tmp_path, early, None)
+    assert order_seed.read_seeds(tmp_path, early) == order_seed.OrderSeeds(samples=4, early_stop=None)
+    drawn = order_seed.settle_seeds(tmp_path, early, None)
     assert drawn.samples == 4
     assert drawn.early_stop is not None
-    assert order_seed.kept(tmp_path, early) == order_seed.settled(tmp_path, early, None) == drawn
+    assert order_seed.read_seeds(tmp_path, early) == order_seed.settle_seeds(tmp_path, early, None) == drawn
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"order_seed": "x"}', "[]"])
 def test_a_damaged_file_is_named(plan: Plan, tmp_path: Path, text: str) -> None:
     (tmp_path / ORDER_FILE).write_text(text)
     with pytest.raises(RunFolderError, match=r"order\.json"):
-        order_seed.kept(tmp_path, plan)
+        order_seed.read_seeds(tmp_path, plan)
 
 
 # -------------------------------------------------------------------------------------------------------- false alarms
@@ -301,7 +301,7 @@ def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp
     async def other() -> None:
         async with serve(create_app(config)) as url:
             live = CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": url})))
-            finished = CompareSide(plan=run_folder.saved_plan(done), folder=done)
+            finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
             await compare(
                 finished, live, CompareRules(rule=Spec(name="paired"), again=0), out, environ={}, show_flips=0
             )

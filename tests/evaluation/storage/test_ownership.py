@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.ownership import has_key, is_own, signed
+from serve_eval.evaluation.storage.ownership import add_signature, has_key, is_own
 
 CONTENT = {"plan": {"a": 0.1, "b": [1, None]}, "schema_version": 1}
 
@@ -19,7 +19,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 
 def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path: Path, environ: dict[str, str]) -> None:
-    saved = signed(CONTENT, tmp_path, environ)
+    saved = add_signature(CONTENT, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
     assert is_own(saved, tmp_path, environ)
@@ -42,7 +42,7 @@ def test_no_key_counts_that_lies_where_the_command_was_called(
     """A folder that was unpacked could bring one along, and plans that are signed with it."""
     monkeypatch.chdir(tmp_path)
     unpacked = tmp_path / ("state" if name == "XDG_STATE_HOME" else ".local/state")
-    saved = signed(CONTENT, tmp_path, {"XDG_STATE_HOME": str(unpacked)})
+    saved = add_signature(CONTENT, tmp_path, {"XDG_STATE_HOME": str(unpacked)})
     monkeypatch.setenv("HOME", "." if name == "HOME" else str(tmp_path / "home"))
     relative = {"XDG_STATE_HOME": "state"} if name == "XDG_STATE_HOME" else {}
     assert not is_own(saved, tmp_path, relative)
@@ -51,7 +51,7 @@ def test_no_key_counts_that_lies_where_the_command_was_called(
 
 def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str, str]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: signed(CONTENT, tmp_path, environ)["signature"], range(32)))
+        found = list(pool.map(lambda _: add_signature(CONTENT, tmp_path, environ)["signature"], range(32)))
     assert len(set(found)) == 1
     assert [path.name for path in (tmp_path / "state/serve-eval").iterdir()] == ["key"]
 
@@ -60,7 +60,7 @@ def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str,
 def test_a_key_that_others_may_have_made_does_not_count(
     tmp_path: Path, environ: dict[str, str], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = signed(CONTENT, tmp_path, environ)
+    saved = add_signature(CONTENT, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     if how == "readable":
         key.chmod(0o640)
@@ -75,4 +75,4 @@ def test_a_key_that_others_may_have_made_does_not_count(
         monkeypatch.setenv("HOME", "/proc/nowhere")
     assert not is_own(saved, tmp_path, environ)
     assert not has_key(environ)
-    assert "signature" not in signed(CONTENT, tmp_path, environ)
+    assert "signature" not in add_signature(CONTENT, tmp_path, environ)

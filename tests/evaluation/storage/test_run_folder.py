@@ -10,7 +10,7 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.private_files import write_private
-from serve_eval.evaluation.storage.run_folder import differences, open_folder, saved_plan
+from serve_eval.evaluation.storage.run_folder import differences, open_folder, read_plan
 from serve_eval.schema import Connection, Limits, Plan, Spec
 
 PLAN = Plan(
@@ -30,7 +30,7 @@ def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
     for _ in range(2):
         with open_folder(tmp_path / "out", PLAN, PRINTS) as folder:
             assert (folder / "samples").is_dir()
-    assert saved_plan(tmp_path / "out") == PLAN
+    assert read_plan(tmp_path / "out") == PLAN
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_run_without_any_answer_yet_takes_another_plan(tmp_path: Path) -> None
     other = replace(PLAN, model="corrected")
     with open_folder(tmp_path, other, PRINTS):
         pass
-    assert saved_plan(tmp_path) == other
+    assert read_plan(tmp_path) == other
 
 
 def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path: Pat
     (tmp_path / "plan.json.partial").write_text("{")
     (tmp_path / "lock").touch()
     with open_folder(tmp_path, PLAN, PRINTS):
-        assert saved_plan(tmp_path) == PLAN
+        assert read_plan(tmp_path) == PLAN
 
 
 def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ def test_files_are_private_and_the_folder_too(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="holds no run"):
-        saved_plan(tmp_path)
+        read_plan(tmp_path)
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(RunFolderError, match="cannot be read"):
-        saved_plan(tmp_path)
+        read_plan(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_ours() -> None:

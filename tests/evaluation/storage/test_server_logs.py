@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.storage import server_logs
-from serve_eval.evaluation.storage.ownership import signed
+from serve_eval.evaluation.storage.ownership import add_signature
 from serve_eval.evaluation.storage.server_logs import (
     between,
     errors_near,
@@ -106,11 +106,11 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
         file.write_text("x\n")
     info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
     session = {"endpoint": {"base_url": "http://h/v1", "info": info}}
-    assert log_files(run, _noted(run, signed(session, run))) == [inside, beside, named]
+    assert log_files(run, _noted(run, add_signature(session, run))) == [inside, beside, named]
     (link := tmp_path / "latest").symlink_to(run)
     assert log_files(link, []) == [link / "logs/ctx_0.log"]
     assert log_files(run, _noted(run, session)) == [inside, beside], "who wrote this could name any file"
-    assert log_files(run, _noted(run, signed(session, elsewhere))) == [inside, beside]
+    assert log_files(run, _noted(run, add_signature(session, elsewhere))) == [inside, beside]
     assert list(read(elsewhere / "gone.log")) == []
 
 

@@ -15,7 +15,7 @@ from serve_eval.evaluation.storage.sessions import (
     note_session,
     own_endpoint,
     read_sessions,
-    unsupported,
+    read_unsupported,
 )
 from serve_eval.schema import Ability, Endpoint, Limits, ServerInfo
 
@@ -36,7 +36,7 @@ def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
     [session] = read_sessions(tmp_path)
     assert (session.endpoint, session.limits, session.load) == (ENDPOINT, Limits(concurrency=4), None)
     assert (session.own, session.extensions["tasks.mine"].sha256) == (True, "aa")
-    assert unsupported(tmp_path) == {"gsm8k": LACKING}
+    assert read_unsupported(tmp_path) == {"gsm8k": LACKING}
     assert session.endpoint.info.hidden_retries == {"context": 2}
     assert loads(tmp_path) == ()
 

@@ -32,7 +32,7 @@ def context(tmp_path: Path) -> LaunchContext:
 
 def launch_and(context: LaunchContext, story: Callable[[Endpoint], Awaitable[Any]], **options: Any) -> Any:
     async def tell() -> Any:
-        async with embedded.launch(context, **options) as endpoint:
+        async with embedded.launch(context, embedded.EmbeddedOptions(**options)) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -85,7 +85,7 @@ def test_it_ends_when_the_run_fails_and_when_its_parent_is_killed(
         "from serve_eval.schema import LaunchContext\n"
         "async def main():\n"
         "    context = LaunchContext(model='m', log_dir=pathlib.Path(sys.argv[1]))\n"
-        "    async with embedded.launch(context, weights=sys.argv[2]) as endpoint:\n"
+        "    async with embedded.launch(context, embedded.EmbeddedOptions(weights=sys.argv[2])) as endpoint:\n"
         "        print(endpoint.info.pid, flush=True)\n"
         "        await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -123,7 +123,10 @@ def test_what_cannot_be_served_is_an_error_that_says_why(context: LaunchContext,
 
 def test_the_command_says_what_is_served(context: LaunchContext, folder: Path) -> None:
     [command] = embedded.commands(
-        context, weights=str(folder), damage="int8", also={"a=b": "int4-g32"}, strict_fields=True, port=8123
+        context,
+        embedded.EmbeddedOptions(
+            weights=str(folder), damage="int8", also={"a=b": "int4-g32"}, strict_fields=True, port=8123
+        ),
     )
     assert command[1:5] == ["-m", "launchers._embedded", "--weights", str(folder)]
     assert command[5:] == [

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from launchers._embedded.engine import CHUNK, PER_TURN, ROWS, Engine
 from launchers._embedded.generation import Generation, Wanted
 from launchers._embedded.model import Model
-from launchers._embedded.sampling import drawn
+from launchers._embedded.sampling import draw_token
 from launchers._embedded.tokenizer import Tokenizer
 from tests.launchers.embedded import tiny
 
@@ -208,7 +208,9 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     chance = np.random.default_rng(0)
 
     def frequencies(**how: float) -> list[float]:
-        found = Counter(drawn(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance) for _ in range(count))
+        found = Counter(
+            draw_token(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance) for _ in range(count)
+        )
         return [found[i] / count for i in range(4)]
 
     def close(found: list[float], expected: np.ndarray) -> bool:
@@ -218,4 +220,4 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
     assert close(frequencies(temperature=0.5), shares**2 / (shares**2).sum())
     assert close(frequencies(top_p=0.75), np.array([0.5, 0.3, 0, 0]) / 0.8)
     assert frequencies(top_p=0.0) == [1, 0, 0, 0]
-    assert drawn(logits, 0.0, 1.0, None) == 0
+    assert draw_token(logits, 0.0, 1.0, None) == 0

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from serve_eval.errors import EndpointError, NotComparableError, PlanError
+from serve_eval.errors import EndpointError, NotComparableError, PlanError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.evaluate import evaluate
 from serve_eval.evaluation.prepare import prepare
+from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_SCHEMA
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
-from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepared, worker
+from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepare_asking, worker
 from serve_eval.workflows.attribute.attributed import Attributed
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
@@ -71,7 +72,7 @@ def asked(
                 sessions[-1]["endpoint"]["info"]["servers"] = {**there.workers, "orchestrator": there.url}
                 file.write_text(json.dumps(sessions))
             given = [] if workers is None else workers(there)
-            asking = await prepared(out, here, given=given, samples=samples, with_pairs=with_pairs, environ={})
+            asking = await prepare_asking(out, here, given=given, samples=samples, with_pairs=with_pairs, environ={})
             return await attribute(out, asking, environ={}), there
 
     return asyncio.run(story())
@@ -94,7 +95,8 @@ def test_a_corrupt_worker_of_six_is_named_alone_and_in_pairs(
     assert done.exit_code == 1
     assert (done.asked, done.requests) == (12, 12 * (6 + 2 * 8))
     assert done.alone.how == "asked"
-    assert json.loads((tmp_path / "attribution.json").read_text())["exit_code"] == 1
+    written = json.loads((tmp_path / "attribution.json").read_text())
+    assert (written["schema_version"], written["exit_code"]) == (ATTRIBUTION_SCHEMA, 1)
 
 
 def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_path: Path) -> None:
@@ -104,6 +106,18 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     assert [line for line in done.warnings if not line.startswith("slow")] == []  # on a busy machine one may be slow
     assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
+
+
+def test_what_a_newer_version_found_is_not_replaced(plan: Plan, answers: Path, tmp_path: Path) -> None:
+    newer = json.dumps({"schema_version": ATTRIBUTION_SCHEMA + 1})
+
+    def after_the_run(there: Deployed) -> list[Worker]:
+        (tmp_path / "attribution.json").write_text(newer)
+        return [worker(url) for url in there.workers.values()]
+
+    with pytest.raises(RunFolderError, match=rf"attribution\.json is of format {ATTRIBUTION_SCHEMA + 1}, and"):
+        asked(plan, tmp_path, 1, 2, answers=answers, workers=after_the_run)
+    assert (tmp_path / "attribution.json").read_text() == newer
 
 
 def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path: Path) -> None:
@@ -147,7 +161,8 @@ def slow(done: Attributed) -> list[tuple[str, str]]:
     return [(row.role, row.worker) for part in (done.alone, done.in_pairs) if part for row in part.times if row.slow]
 
 
-@pytest.mark.parametrize("with_pairs", [pytest.param(True, marks=pytest.mark.slow), False])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_pairs", [True, False])
 def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool) -> None:
     """So slow that no busy machine makes the others look so; of three, one is always beside the slow one."""
     faults = {"generation_1": {"latency_s": 1.0}}
@@ -221,9 +236,9 @@ def test_a_role_that_there_is_not_is_refused() -> None:
 def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
     one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
     body = {"is_ready": True, "current_workers": {"context_servers": [one], "generation_servers": []}}
-    assert workers.registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
+    assert workers.list_registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
     for odd in (b"", b"{}", b"[]", b'{"current_workers": 3}', b'{"current_workers": {"context_servers": [{}]}}'):
-        assert workers.registered(odd) == []
+        assert workers.list_registered(odd) == []
 
 
 @pytest.fixture
@@ -241,7 +256,7 @@ def finished(plan: Plan, tmp_path: Path) -> tuple[Path, Plan]:
 
 def test_without_known_workers_the_user_is_asked_for_them(finished: tuple[Path, Plan]) -> None:
     with pytest.raises(PlanError, match=r"no two workers of one role are known \(known: none\)"):
-        asyncio.run(prepared(*finished, environ={}))
+        asyncio.run(prepare_asking(*finished, environ={}))
 
 
 def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
@@ -249,7 +264,7 @@ def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
     given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
 
     async def story() -> Attributed:
-        return await attribute(run, await prepared(run, plan, given=given, environ={}), environ={})
+        return await attribute(run, await prepare_asking(run, plan, given=given, environ={}), environ={})
 
     with pytest.raises(EndpointError, match="none of 2 workers can be reached") as error:
         asyncio.run(story())
@@ -260,16 +275,16 @@ def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]) -> Non
     run, plan = finished
     given = [worker("host:1"), worker("host:2")]
     with pytest.raises(NotComparableError, match="not those of the run any more"):
-        asyncio.run(prepared(run, replace(plan, limit=3), given=given, environ={}))
+        asyncio.run(prepare_asking(run, replace(plan, limit=3), given=given, environ={}))
 
 
 def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]) -> None:
     with pytest.raises(PlanError, match="no two workers of one role are known"):
-        asyncio.run(prepared(*finished, given=[worker("host:1"), worker("http://host:1/v1")], environ={}))
+        asyncio.run(prepare_asking(*finished, given=[worker("host:1"), worker("http://host:1/v1")], environ={}))
 
 
 def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]) -> None:
-    asking = asyncio.run(prepared(*finished, given=[worker("h:1"), worker("h:2")], environ={}))
+    asking = asyncio.run(prepare_asking(*finished, given=[worker("h:1"), worker("h:2")], environ={}))
     assert asking.cost().startswith("4 prompts to 2 servers and 0 pairs: 8 requests")
 
 

@@ -22,13 +22,13 @@ from serve_eval.errors import NoRoomError, NotComparableError, RunFolderError
 from serve_eval.evaluation.endpoint.launch import _write_answers
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import run_folder
-from serve_eval.evaluation.storage.report_file import read_report
+from serve_eval.evaluation.storage.reports.report_file import read_report
 from serve_eval.schema import Comparison, Endpoint, Limits, Plan, Spec
 from serve_eval.verdicts.exit_code import FAIL, PASS, UNDECIDED
 from serve_eval.workflows.compare import asking
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.compare.text import render
-from serve_eval.workflows.compare.verdict import compared
+from serve_eval.workflows.compare.verdict import compare_folders
 from tests.cli.command import serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -262,7 +262,7 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     async def one() -> Comparison:
         async with serve(app) as url:
             live = CompareSide(plan=_at(plan, url))
-            done = CompareSide(plan=run_folder.saved_plan(out / "a"), folder=out / "a")
+            done = CompareSide(plan=run_folder.read_plan(out / "a"), folder=out / "a")
             sides = (done, live) if finished == "A" else (live, done)
             return await compare(*sides, PAIRED, tmp_path / "out", environ={})
 
@@ -298,16 +298,18 @@ def test_tasks_that_a_context_server_answers_alone_are_told(
 
 def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]) -> None:
     _, out = alike
-    found = compared(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5}))
+    found = compare_folders(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5}))
     assert (found.exit_code, found.tasks[0].verdict.outcome) == (UNDECIDED, "INCONCLUSIVE")
-    assert compared(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})).exit_code == PASS
+    assert (
+        compare_folders(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})).exit_code == PASS
+    )
 
 
 def test_flips_of_a_hold_out_set_are_counted_and_not_listed(damaged: tuple[Comparison, Path]) -> None:
     comparison, out = damaged
     [all_shown] = comparison.tasks
     secret = frozenset(("gsm8k", flip.id) for flip in all_shown.flips[:3])
-    [task] = compared(out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret).tasks
+    [task] = compare_folders(out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret).tasks
     assert (task.worse, task.better) == (all_shown.worse, all_shown.better)
     assert [flip.id for flip in task.flips] == [flip.id for flip in all_shown.flips[3:]]
     assert "3 flips are of a hold-out set, and not listed" in task.warnings
@@ -322,7 +324,7 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     said: list[str] = []
 
     @asynccontextmanager
-    async def launch(plan: Plan, prepared: object, folder: Path, told: object) -> AsyncIterator[Endpoint]:
+    async def launch(plan: Plan, prepared: object, folder: Path, notify: object) -> AsyncIterator[Endpoint]:
         if up:
             raise NoRoomError("GPU 0 is used by another launch")
         up.append(folder.name)
@@ -365,7 +367,7 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
 ) -> None:
     """A plan file that starts its endpoint, against a run."""
     _, out = damaged
-    saved = run_folder.saved_plan(out / "a")
+    saved = run_folder.read_plan(out / "a")
     (tmp_path / "plan.yaml").write_text(
         json.dumps(
             {

@@ -26,7 +26,7 @@ def _compared(
 
     async def story() -> None:
         context = LaunchContext(model=SOUND, log_dir=folder / "logs")
-        async with embedded.launch(context, also={one: one for one in damages}) as endpoint:
+        async with embedded.launch(context, embedded.EmbeddedOptions(also={one: one for one in damages})) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             task = Spec(name="word_problems", options={"num_samples": problems, "random_seed": seed})
             for damage in damages:

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import Outcome
 from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import ALPHA
-from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, summed
+from serve_eval.workflows.diagnose.levels import OF_A_RUN, OF_A_TASK, sum_levels
 from serve_eval.workflows.diagnose.story import findings
 from tests.workflows.diagnose.test_pure import healthy
 
@@ -27,10 +27,10 @@ def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
     assert f"together .{round(1000 * own):03d}" in said
     found = re.search(r"a healthy run of one task with a probability of \.(\d+) at most", said)
     assert found is not None
-    assert float(f"0.{found[1]}") == pytest.approx(summed())
+    assert float(f"0.{found[1]}") == pytest.approx(sum_levels())
     more = re.search(r"each further task adds \.(\d+)", said)
     assert more is not None
-    assert float(f"0.{more[1]}") == pytest.approx(summed(2) - summed(1))
+    assert float(f"0.{more[1]}") == pytest.approx(sum_levels(2) - sum_levels(1))
 
 
 def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:

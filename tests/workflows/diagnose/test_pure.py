@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_eval.evaluation.storage.scores import ScoreRecord
+from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.evaluation.storage.sessions import SessionRecord
 from serve_eval.schema import Attempt, Limits, Outcome, Plan, Response, Spec, Usage
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence

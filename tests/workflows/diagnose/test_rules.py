@@ -22,7 +22,7 @@ from serve_eval.workflows.compare.compare import CompareRules, CompareSide, comp
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
-from serve_eval.workflows.diagnose.told import lines
+from serve_eval.workflows.diagnose.text import lines
 from serve_eval.workflows.references.register import register
 from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
 

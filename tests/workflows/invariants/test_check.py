@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from aiohttp import web
@@ -270,7 +271,7 @@ def _long(body: dict[str, Any]) -> bool:
         ),
         (lambda body, before, flying: False, []),
         # One who answers long texts at random is not accused of anything at their boundary.
-        (lambda body, before, flying: "pass key" in body["prompt"] and hash(body["prompt"]) % 2 > 0, []),
+        (lambda body, before, flying: "pass key" in body["prompt"] and crc32(body["prompt"].encode()) % 2 > 0, []),
     ],
     ids=["chunks", "sound", "random"],
 )

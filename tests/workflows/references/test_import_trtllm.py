@@ -234,7 +234,7 @@ OURS = "word_problems"
 
 
 def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None:
-    files = {file.stem: file for file in references.known_files([REPOSITORY_ROOT / "references"])}
+    files = {file.stem: file for file in references.list_files([REPOSITORY_ROOT / "references"])}
     assert files.pop(OURS)
     assert set(files) == set(import_trtllm.TRTLLM_COMMITS)
     for file in files.values():

@@ -21,7 +21,7 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.reply_proofs import SESSION_CHARACTERS, ConnectionStep, Proofs
+from serve_eval.evaluation.storage.records.reply_proofs import SESSION_CHARACTERS, ConnectionStep, Proofs
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register

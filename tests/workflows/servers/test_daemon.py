@@ -28,7 +28,7 @@ from serve_eval.schema import Endpoint, HeldServers, Limits, Plan, Spec, Suite, 
 from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held
 from serve_eval.workflows.servers.identity import TEXT_BYTES
-from serve_eval.workflows.servers.reuse import attached
+from serve_eval.workflows.servers.reuse import attach
 from serve_eval.workflows.suite.execution import evaluate_suite
 from tests.standin.process import environment
 
@@ -66,6 +66,13 @@ def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any
 )
 def test_what_is_served_decides_which_servers_are_the_same(options: dict[str, Any], same: bool) -> None:
     assert (identity(**options) == identity()) is same
+
+
+def test_a_nested_default_may_be_written_out() -> None:
+    given = {"context_servers": {"num_instances": 1}, "generation_servers": {"tp": None, "env": {}}}
+    assert identity(launcher="trtllm_disaggregated", **given) == identity(launcher="trtllm_disaggregated")
+    more = {"context_servers": {"num_instances": 2}}
+    assert identity(launcher="trtllm_disaggregated", **more) != identity(launcher="trtllm_disaggregated")
 
 
 def test_the_model_is_what_is_loaded_and_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +171,7 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
     async def story() -> None:
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
-        async with attached(PLAN, (), tmp_path, reuse=True, keep=False, told=told, registry=tmp_path) as endpoint:
+        async with attach(PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path) as endpoint:
             assert endpoint.info.attached == HeldServers(id=ours.id, holder=ours.pid, since="")
             held_servers.update(tmp_path, replace(ours, state="ending"))
             try:
@@ -185,7 +192,7 @@ def test_a_failure_of_the_run_itself_is_told_as_it_is(
     monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
     async def story() -> None:
-        async with attached(PLAN, (), tmp_path, reuse=True, keep=False, told=told, registry=tmp_path):
+        async with attach(PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path):
             raise EndpointError("refuses everything")
 
     with pytest.raises(EndpointError, match="refuses everything"):
@@ -215,15 +222,15 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = held_servers.registry()
     yield folder
     for entry in held_servers.entries(folder):
-        asyncio.run(daemon.stop(entry, told=told))
+        asyncio.run(daemon.stop(entry, notify=told))
 
 
 def start(plan: Plan = PLAN, *, attach: bool = False) -> Held:
-    return asyncio.run(daemon.start(plan, told=told, attach=attach))
+    return asyncio.run(daemon.start(plan, notify=told, attach=attach))
 
 
 def run(plan: Plan, out: Path, *, reuse: bool = True, keep: bool = False, tell: Callable[[str], None] = told) -> Any:
-    return asyncio.run(evaluate(plan, out, launching=partial(attached, reuse=reuse, keep=keep, told=tell)))
+    return asyncio.run(evaluate(plan, out, launching=partial(attach, reuse=reuse, keep=keep, notify=tell)))
 
 
 def of_launch(entry: Held) -> set[int]:
@@ -276,7 +283,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert report.tasks[0].result.scored == 20
     simulated = replace(plan, model="simulated", launcher=Spec(name="simulated"))
     suite = Suite(name="s", runs=(SuiteRun(name="held", plan=plan), SuiteRun(name="own", plan=simulated)))
-    launching = partial(attached, reuse=True, keep=False, told=said.append)
+    launching = partial(attach, reuse=True, keep=False, notify=said.append)
     assert asyncio.run(evaluate_suite(suite, tmp_path / "suite", launching=launching)).exit_code == 3
     assert said[1:] == said[:1]
     assert start(attach=True) == entry
@@ -338,7 +345,7 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
     assert len(servers) >= 6  # each with its supervisor
 
     async def killed_meanwhile() -> None:
-        launching = partial(attached, reuse=True, keep=False, told=told)
+        launching = partial(attach, reuse=True, keep=False, notify=told)
         running = asyncio.create_task(evaluate(disaggregated, tmp_path / "out", launching=launching))
         journal = tmp_path / "out/samples/gsm8k.jsonl"
         while not (journal.exists() and journal.stat().st_size):  # noqa: ASYNC110
@@ -360,7 +367,7 @@ def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, t
     said: list[str] = []
 
     async def both() -> list[Held]:
-        starts = (daemon.start(PLAN, folder=tmp_path / n, told=said.append, attach=True) for n in ("1", "2"))
+        starts = (daemon.start(PLAN, folder=tmp_path / n, notify=said.append, attach=True) for n in ("1", "2"))
         return await asyncio.gather(*starts)
 
     one, other = asyncio.run(both())
@@ -377,13 +384,13 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
     said: list[str] = []
 
     async def story() -> Any:
-        starting = asyncio.create_task(daemon.start(PLAN, told=told, attach=False))
+        starting = asyncio.create_task(daemon.start(PLAN, notify=told, attach=False))
         while not held_servers.entries(registry):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         [entry] = held_servers.entries(registry)
         with pytest.raises(LaunchError, match=f"process {entry.pid} starts the same servers already"):
-            await daemon.start(PLAN, told=told, attach=False)
-        launching = partial(attached, reuse=True, keep=False, told=said.append)
+            await daemon.start(PLAN, notify=told, attach=False)
+        launching = partial(attach, reuse=True, keep=False, notify=said.append)
         report = await evaluate(plan, tmp_path / "out", launching=launching)
         assert (await starting).pid == entry.pid
         return report
@@ -397,7 +404,7 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: py
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
     async def story() -> set[int]:
-        starting = asyncio.create_task(daemon.start(PLAN, told=told, attach=False))
+        starting = asyncio.create_task(daemon.start(PLAN, notify=told, attach=False))
         while not (found := held_servers.entries(registry)) or not (servers := of_launch(found[0])):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         starting.cancel()

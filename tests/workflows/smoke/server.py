@@ -242,7 +242,7 @@ class _Script:
             if self.has("wrong_guided"):
                 return '{"type":"json_schema"}'
             schema = guided.schema_of(form)
-            return '{"answer":2}' if schema is None else guided.fitting(schema)
+            return '{"answer":2}' if schema is None else guided.generate_text(schema)
         skilled = (
             None
             if self.has("unskilled") or self.has("one_word")

@@ -211,7 +211,7 @@ NEVER_FAILS = {"passkey_8k"}
 
 def test_a_sound_endpoint_passes_everything() -> None:
     done = smoke_of(create(SOUND), passkey_tokens=2000)
-    assert {row.name for row in done.rows} == {check.name for check in smoke.chosen("full", passkey_tokens=2000)}
+    assert {row.name for row in done.rows} == {check.name for check in smoke.choose_checks("full", passkey_tokens=2000)}
     assert {row.name: row.told for row in done.rows if row.outcome != PASS} == {}
     assert (done.exit_code, done.stopped) == (0, "")
 
@@ -228,7 +228,7 @@ def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks)
 
 def test_the_table_above_provokes_every_check() -> None:
     seen = {(name, outcome) for name, outcome, _, _ in CASES}
-    for check in smoke.chosen("full"):
+    for check in smoke.choose_checks("full"):
         if check.name not in NEVER_UNSUPPORTED:
             assert (check.name, UNSUPPORTED) in seen, check.name
         if check.name not in NEVER_FAILS and check.name != "reachable":

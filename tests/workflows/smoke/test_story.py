@@ -96,7 +96,7 @@ def test_a_model_that_is_not_served_is_named() -> None:
 def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
     server = _quirks()
     done = smoke_of(server, level=level)
-    checks = smoke.chosen(level, context_tokens=9000)
+    checks = smoke.choose_checks(level, context_tokens=9000)
     assert done.exit_code == 0
     assert len(server.requests) == done.requests <= sum(check.requests for check in checks)
     asked = [request.body for request in server.requests if request.method == "POST"]
@@ -109,7 +109,7 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
 def test_the_cost_is_a_line(context_tokens: int | None) -> None:
-    quick, full = (smoke.cost(smoke.chosen(level, context_tokens=context_tokens)) for level in ("quick", "full"))
+    quick, full = (smoke.cost(smoke.choose_checks(level, context_tokens=context_tokens)) for level in ("quick", "full"))
     assert "at most" in quick
     assert "beyond the context" not in quick
     assert "beyond the context" in full
@@ -126,10 +126,10 @@ def test_unsupported_is_no_failure_unless_it_is_required() -> None:
 
 
 def test_what_is_required_has_to_be_checked() -> None:
-    checks = smoke.chosen("quick")
-    assert smoke.required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
+    checks = smoke.choose_checks("quick")
+    assert smoke.check_required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
     with pytest.raises(PlanError, match="Did you mean 'json_schema'") as caught:
-        smoke.required(["json_shema", "cancel"], checks)
+        smoke.check_required(["json_shema", "cancel"], checks)
     assert "cancel is checked at --level full only" in str(caught.value)
 
 

@@ -28,7 +28,7 @@ CONTEXT = 12000
 
 def no_pass(done: Smoke) -> dict[str, str]:
     """The rows that are no PASS, of a smoke test in which every check had its row."""
-    assert [row.name for row in done.rows] == [check.name for check in smoke.chosen("full")], done.stopped
+    assert [row.name for row in done.rows] == [check.name for check in smoke.choose_checks("full")], done.stopped
     return {row.name: row.outcome for row in done.rows if row.outcome != "PASS"}
 
 
@@ -119,7 +119,7 @@ TOO_LONG = dict.fromkeys(("reasoning", "passkey_1k", "passkey_8k", "cancel"), UN
 
 def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
     async def main() -> Smoke:
-        async with embedded.launch(LaunchContext(model=None, log_dir=tmp_path)) as endpoint:
+        async with embedded.launch(LaunchContext(model=None, log_dir=tmp_path), embedded.EmbeddedOptions()) as endpoint:
             return await smoke_at(endpoint.base_url)
 
     done = asyncio.run(main())

@@ -38,7 +38,7 @@ async def smoke_at(
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
-    checks = smoke.chosen(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
+    checks = smoke.choose_checks(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
     if only is not None:
         wanted = {*FIRST, *only}
         checks = [check for check in checks if check.name in wanted]

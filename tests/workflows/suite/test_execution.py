@@ -34,7 +34,7 @@ from serve_eval.schema import (
 )
 from serve_eval.schema.prompt_hash import prompt_sha256
 from serve_eval.workflows.suite.execution import evaluate_suite
-from serve_eval.workflows.suite.folder import kept_report, open_folder
+from serve_eval.workflows.suite.folder import open_folder, read_kept_report
 from serve_eval.workflows.suite.shared_server import groups
 
 TODAY = date(2026, 11, 21)
@@ -179,11 +179,11 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
     file.write_text(json.dumps(report))
     old = replace(plan, launcher=Spec(name="external", options={"base_url": "http://old:1/v1"}))
     (run,) = _suite(a=old).runs
-    assert kept_report(tmp_path / "out", run) is not None
-    assert kept_report(tmp_path / "out", replace(run, plan=replace(old, model=None))) is not None
-    assert kept_report(tmp_path / "out", replace(run, plan=replace(old, seed=1))) is None
+    assert read_kept_report(tmp_path / "out", run) is not None
+    assert read_kept_report(tmp_path / "out", replace(run, plan=replace(old, model=None))) is not None
+    assert read_kept_report(tmp_path / "out", replace(run, plan=replace(old, seed=1))) is None
     file.write_text("{")
-    assert kept_report(tmp_path / "out", run) is None
+    assert read_kept_report(tmp_path / "out", run) is None
 
 
 def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> None:

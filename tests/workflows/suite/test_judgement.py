@@ -31,7 +31,7 @@ from serve_eval.schema import (
 from serve_eval.stats.finding import finding
 from serve_eval.verdicts.references import AcceptanceLength
 from serve_eval.verdicts.rules._acceptance import judge as acceptance
-from serve_eval.workflows.suite.judgement import EndedRun, SuiteJudgement, corrected, judge
+from serve_eval.workflows.suite.judgement import EndedRun, SuiteJudgement, correct_rows, judge
 
 TODAY = date(2026, 11, 21)
 PASS, FAIL, ERROR = VerdictOutcome.PASS, VerdictOutcome.FAIL, VerdictOutcome.ERROR
@@ -204,7 +204,7 @@ ROWS = st.lists(st.tuples(P, st.booleans(), st.sampled_from(["paired", "classic"
 @given(ROWS)
 def test_the_correction_only_ever_takes_a_proof_away(given_rows: list[tuple[float | None, bool, str]]) -> None:
     before = [_row(i, *one) for i, one in enumerate(given_rows)]
-    after = corrected([replace(row, p_holm=None, q_bh=None) for row in before])
+    after = correct_rows([replace(row, p_holm=None, q_bh=None) for row in before])
     for old, new, (p, excluded, rule) in zip(before, after, given_rows, strict=True):
         assert (new.p_holm is None) == (rule != "paired" or p is None)
         assert (new.q_bh is None) == (p is None)

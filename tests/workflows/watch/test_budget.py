@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serve_eval.checks.run import chosen
+from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
-from serve_eval.workflows.watch.budget import Budget, budget, checks_of, smoke_tokens, told
+from serve_eval.workflows.watch.budget import Budget, budget, checks_of, describe_budget, smoke_tokens
 
 
 def _budget(tokens: int, smoke: int = 4000) -> Budget:
@@ -29,23 +29,26 @@ def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
 
 
 def test_what_it_costs_is_told() -> None:
-    lines = list(told(_budget(6000), every_s=600.0, prompts=200, passes=8))
+    lines = list(describe_budget(_budget(6000), every_s=600.0, prompts=200, passes=8))
     assert lines == [
         "a round: 10 or 30 questions (of at most 200 tokens) and every 2 rounds a smoke test; at most 6000 tokens",
         "a day: 144 rounds, at most 864,000 tokens",
         "the baseline: 8 times 200 prompts, about 80 rounds, 13.3 hours; the watch begins after it",
     ]
-    assert "about 80 rounds, 13.3 minutes;" in list(told(_budget(6000), every_s=10.0, prompts=200, passes=8))[-1]
+    assert (
+        "about 80 rounds, 13.3 minutes;"
+        in list(describe_budget(_budget(6000), every_s=10.0, prompts=200, passes=8))[-1]
+    )
 
 
 def test_no_round_asks_a_prompt_twice() -> None:
-    first, _, last = told(_budget(16_000), every_s=600.0, prompts=20, passes=8)
+    first, _, last = describe_budget(_budget(16_000), every_s=600.0, prompts=20, passes=8)
     assert first.startswith("a round: 20 questions")
     assert "about 8 rounds" in last
 
 
 def test_a_watch_sends_no_bursts() -> None:
-    names = {check.name for check in checks_of(chosen("quick"))}
+    names = {check.name for check in checks_of(choose_checks("quick"))}
     assert {"chat", "stream_chat", "openai_chat"} <= names
     assert not names & {"concurrency", "questions", "cancel"}
-    assert smoke_tokens(checks_of(chosen("quick"))) < 8000
+    assert smoke_tokens(checks_of(choose_checks("quick"))) < 8000

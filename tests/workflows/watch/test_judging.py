@@ -220,10 +220,10 @@ def test_only_checks_that_always_passed_at_first_are_watched() -> None:
     bad = {"chat": "FAIL", "seed": "FAIL"}
     for _ in range(FAILING - 1):
         assert not _play(state, _half_right, checks=bad)
-        assert judging.asked_again(state)
+        assert judging.is_asked_again(state)
     (alarm,) = _play(state, _half_right, checks=bad)
     assert (alarm.kind, alarm.subject, alarm.name) == (CHECK, "chat", "check chat")
-    assert not judging.asked_again(state)
+    assert not judging.is_asked_again(state)
     assert not _play(state, _half_right, checks=bad)
     assert not _play(state, _half_right, checks={"chat": "PASS"})
     assert not state.standing
@@ -280,7 +280,7 @@ def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
     def score(sample: Sample, response: Response) -> Score:
         raise KeyError(response.text)
 
-    asked = pool.generated(20, chat=False)
+    asked = pool.generate_pool(20, chat=False)
     asked = replace(asked, task=replace(asked.task, score=score))
     seen = Seen(round=1, started_at="", seconds=1.0, asked=[0], values=[], usable="", prompt_tokens=[], failures={})
     response = Response(text="7", finish_reason="stop", usage=Usage(prompt_tokens=9, completion_tokens=2))

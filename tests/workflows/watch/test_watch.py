@@ -21,14 +21,14 @@ from serve_eval.workflows.smoke import smoke as smoking
 from serve_eval.workflows.watch import judging, pool, record, story
 from serve_eval.workflows.watch.alarming import Delivery
 from serve_eval.workflows.watch.judging import WatchRules
-from serve_eval.workflows.watch.metrics import Metrics, served
+from serve_eval.workflows.watch.metrics import Metrics, serve
 from serve_eval.workflows.watch.story import WatchJob, watch
 from tests.scripted_server import ScriptedServer, json_reply, models
 from tests.workflows.smoke.server import Quirks, create
 from tests.workflows.smoke.trying import FIRST
 from tests.workflows.watch.server import Endpoint
 
-CHECKS = smoking.chosen("quick")
+CHECKS = smoking.choose_checks("quick")
 RULES = WatchRules(passes=2, tolerance=0.01, max_error_rate=0.05)
 
 
@@ -199,7 +199,7 @@ def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
 
 def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = (*FIRST, "json", "json_schema", "json_portable", "tools")
-    monkeypatch.setattr(story, "chosen", lambda level: [one for one in CHECKS if one.name in names])
+    monkeypatch.setattr(story, "choose_checks", lambda level: [one for one in CHECKS if one.name in names])
     broken = False
     server = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
     lines = list[str]()
@@ -223,7 +223,7 @@ def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monk
 def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
     async def run(url: str) -> None:
         metrics = Metrics()
-        with served(metrics, 0) as port:
+        with serve(metrics, 0) as port:
             await watch(_job(url, rounds=6), tmp_path, environ={}, metrics=metrics)
             with pytest.raises(OSError, match="refused"):
                 socket.create_connection(("127.0.0.2", port), 5)
@@ -289,7 +289,7 @@ def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_is_none_is_told(port: int) -> None:
-    with pytest.raises(PlanError, match="cannot be used"), served(Metrics(), port):
+    with pytest.raises(PlanError, match="cannot be used"), serve(Metrics(), port):
         pass
 
 
@@ -299,7 +299,7 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
         paths=["/v1/chat/completions"],
         routes={"/v1/models": models("m")},
     )
-    asked = pool.generated(30, chat=True)
+    asked = pool.generate_pool(30, chat=True)
     hidden = [replace(one, metadata={HOLDOUT: "yes"}) for one in asked.samples]
     told: list[str] = []
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_eval.evaluation.engine import degradation
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.degradation import (
+from serve_eval.evaluation.results import degradation
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.degradation import (
     ALPHA,
     EMPTY,
     FIRST,
@@ -23,12 +23,12 @@ from serve_eval.evaluation.engine.degradation import (
     Course,
     Lookout,
     degradations,
-    told,
-    told_so_far,
+    describe,
+    describe_so_far,
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import Attempt, Failure, FailureKind, Metric, Response, Sample, Spec, Usage
-from serve_eval.verdicts.below_reference import RIGHT, Expected, expected
+from serve_eval.verdicts.below_reference import RIGHT, Expected, estimate_expected
 
 
 def _course(n: int = 400, **given: list[float]) -> Course:
@@ -69,7 +69,7 @@ def _answers(
     of_reference = [(random.random(n) < chance).astype(float).tolist() for _ in range(runs)]
     right = random.random(n) < chance
     right[at:] &= random.random(n - at) < after / before
-    known = expected(of_reference, lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(of_reference, lo=0.0, hi=1.0, higher_is_better=True)
     assert known is not None
     return _course(n, values=right.astype(float).tolist()), known
 
@@ -106,7 +106,7 @@ def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(r
 def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at() -> None:
     """Every other prompt is one that the reference had wrong: what comes of it says nothing, however it falls."""
     values = [float(i < 200) if i % 2 == 0 else float(i < 100) for i in range(400)]
-    known = expected([[float(i % 2 == 0) for i in range(400)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected([[float(i % 2 == 0) for i in range(400)]], lo=0.0, hi=1.0, higher_is_better=True)
     course = _course(values=values)
     [one] = degradations(course, Metric(), 400, known)
     assert (one.since, one.before, one.after, one.of) == (201, 0.0, 1.0, 400)
@@ -115,19 +115,19 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
     assert one.course is not None
     assert (one.course.at[0], one.course.at[-1], one.course.window) == (19, 399, 10)
     assert (one.course.by_start[0], one.course.by_start[-1]) == (0.0, 1.0)
-    assert told(one) == (
+    assert describe(one) == (
         f"degrading from request 201 of 400 on, in the order of their starts: 0.0% {RIGHT} before, 100.0% from there "
         f"on (noticed at request {one.noticed})"
     )
     [alone] = degradations(course, Metric(), 400)
     assert alone.since == 102
-    assert "bad scores" in told(alone)
+    assert "bad scores" in describe(alone)
 
 
 def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
     """Where the reference had 100 of 2000 right, four wrong ones in a row suffice; of 2000 that count they do not."""
     right = [float(place % 20 == 0) for place in range(2000)]
-    known = expected([right], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected([right], lo=0.0, hi=1.0, higher_is_better=True)
     values = [score * (place < 1920) for place, score in enumerate(right)]
     [one] = degradations(_course(2000, values=values, lengths=[9.0] * 2000), Metric(), 2000, known)
     assert (one.since, one.after) == (1921, 1.0)
@@ -156,7 +156,7 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
         empty=[float(drawn.random() < 0.02 + 0.3 * bad) for bad in worse],
         repetitive=[float(drawn.random() < 0.02 + 0.2 * bad) for bad in worse],
     )
-    known = expected([[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected([[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True)
     known = known if against else None
     lookout, found, start = Lookout(Metric(), n, known), set[str](), 0
     for end in [*range(FIRST, n, step), n]:
@@ -193,7 +193,9 @@ def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_ro
     drawn = random.Random(seed)
     values = [drawn.random() * (1.0 - fall * (i >= n // 2)) for i in range(n)]
     course = _course(n, values=values, lengths=[drawn.randint(1, 99) * (1 + (i > n / 2)) for i in range(n)])
-    known = expected([[drawn.choice([0.0, 0.6, 1.0]) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(
+        [[drawn.choice([0.0, 0.6, 1.0]) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True
+    )
     known = known if against else None
     whole = {one.measure: one.noticed for one in degradations(course, Metric(), n, known)}
     looks = [degradations(_beginning(course, k), Metric(), n, known) for k in range(FIRST, n + 1)]
@@ -213,7 +215,7 @@ def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() ->
     assert (course.by_start[0], course.by_start[-1]) == (0.0, 0.5)
     assert course.by_end[0] == 0.0
     assert course.by_start != course.by_end
-    assert "request 400 of 1000" in told_so_far(one, 1000)
+    assert "request 400 of 1000" in describe_so_far(one, 1000)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_each_measure_is_found_with_the_request_from_which_on(given: dict[str, l
     assert set(found) == {measure}
     assert abs(found[measure].since - 301) <= 3
     assert found[measure].started_s == found[measure].since - 1
-    assert f"degrading from request {found[measure].since} of 400 on" in told(found[measure])
+    assert f"degrading from request {found[measure].since} of 400 on" in describe(found[measure])
 
 
 def test_where_lower_is_better_a_rise_is_the_decline() -> None:
@@ -247,20 +249,20 @@ def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() 
     """Asked again at the end, after a failure or an interruption, a sample keeps its place."""
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt="?", target="1") for i in range(5)]
-    tally = ScoreAccumulator(replace(task, name="course"), samples)
+    accumulator = ScoreAccumulator(replace(task, name="course"), samples)
 
     def answer(text: str, start_s: float, tokens: int) -> Response:
         attempt = Attempt(start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r")
         return Response(text=text, finish_reason="stop", usage=Usage(completion_tokens=tokens), attempts=(attempt,))
 
-    tally.add(2, answer("#### 1", 30.0, 5))
-    tally.add(0, answer("wait, " * 200, 20.0, 900))
-    tally.add(1, answer("", 10.0, 0))
-    tally.add(3, Failure(kind=FailureKind.TIMEOUT, message="late"))
-    course = tally.course([1, 2, 3, 0, 4])
+    accumulator.add(2, answer("#### 1", 30.0, 5))
+    accumulator.add(0, answer("wait, " * 200, 20.0, 900))
+    accumulator.add(1, answer("", 10.0, 0))
+    accumulator.add(3, Failure(kind=FailureKind.TIMEOUT, message="late"))
+    course = accumulator.course([1, 2, 3, 0, 4])
     assert list(course.started_s) == [10.0, 30.0, 20.0]
     assert list(course.ended_s) == [11.0, 31.0, 21.0]
-    assert list(tally.course([2, 4, 1]).started_s) == [30.0]
+    assert list(accumulator.course([2, 4, 1]).started_s) == [30.0]
     assert list(course.values) == [0.0, 1.0, 0.0]
     assert list(course.lengths) == [0, 5, 900]
     assert (list(course.empty), list(course.repetitive)) == ([1, 0, 0], [0, 0, 1])

@@ -12,12 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.evaluation.early_stop import EarlyStopping
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.replay import replay
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import replay
 from serve_eval.evaluation.steps.open_tasks import open_judgements
 from serve_eval.evaluation.storage.journal import Journal, Record, answers, read, withdrawals
-from serve_eval.evaluation.storage.reply_proofs import ConnectionStep, Proofs, judges_proofs, told, withdraw_all
-from serve_eval.evaluation.storage.scores import ScoreRecord, encoded, settled
+from serve_eval.evaluation.storage.records.reply_proofs import (
+    ConnectionStep,
+    Proofs,
+    describe_proofs,
+    judges_proofs,
+    withdraw_all,
+)
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode, pick_last_lines
 from serve_eval.schema import (
     Attempt,
     Dataset,
@@ -132,7 +138,7 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path:
     assert b"turn" not in msgspec.json.encode(record)
 
 
-# ------------------------------------------------------------------------------------------------------ the tally
+# ------------------------------------------------------------------------------------------------------ the accumulator
 
 
 @given(texts=st.lists(st.sampled_from(["7", "8", "9", "long one"]), min_size=1, max_size=12), data=st.data())
@@ -140,26 +146,26 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts: list[s
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
     written, expected_lines = list[bytes](), list[bytes]()
-    tally = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(written))
+    accumulator = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(written))
     never = ScoreAccumulator(_task(), _samples(len(texts)), _Lines(expected_lines))
     for i, text in enumerate(texts):
-        tally.add(i, _response(text, turn=i))
+        accumulator.add(i, _response(text, turn=i))
     for i in gone:
-        tally.forget(i, _response(texts[i], turn=i))
+        accumulator.forget(i, _response(texts[i], turn=i))
     for i in again:
-        tally.add(i, _response("7"))
+        accumulator.add(i, _response("7"))
     for i, text in enumerate(texts):
         if i not in gone or i in again:
             never.add(i, _response("7" if i in again else text, turn=0 if i in again else i))
-    assert tally.result() == never.result()
-    assert (tally.scored, tally.failed, list(tally.unanswered())) == (
+    assert accumulator.result() == never.result()
+    assert (accumulator.scored, accumulator.failed, list(accumulator.list_unanswered())) == (
         never.scored,
         never.failed,
-        list(never.unanswered()),
+        list(never.list_unanswered()),
     )
-    assert list(settled(written, tally.scored_ids())) == expected_lines
-    assert [tally.score(i) for i in range(len(texts))] == [never.score(i) for i in range(len(texts))]
-    one, other = tally.traffic, never.traffic
+    assert list(pick_last_lines(written, accumulator.list_scored_ids())) == expected_lines
+    assert [accumulator.score(i) for i in range(len(texts))] == [never.score(i) for i in range(len(texts))]
+    one, other = accumulator.traffic, never.traffic
     for name in ("attempts", "prompt_tokens", "completion_tokens", "cached_tokens"):
         assert (getattr(one, name) or 0) == (getattr(other, name) or 0)
     if never.scored:
@@ -173,7 +179,7 @@ class _Lines:
         self._lines = lines
 
     def write(self, record: ScoreRecord) -> None:
-        self._lines.append(encoded(record))
+        self._lines.append(encode(record))
 
 
 # ----------------------------------------------------------------------------------------------------- early stop
@@ -181,10 +187,10 @@ class _Lines:
 
 def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
     n = 400
-    tally = ScoreAccumulator(_task(), _samples(n))
+    accumulator = ScoreAccumulator(_task(), _samples(n))
     order = list(range(n))
     prefix = EarlyStopping(
-        tally,
+        accumulator,
         lambda: EarlyClassic.mean_only(n, 0.5, lo=0.0, hi=1.0, eps=0.01, max_missing=0.02),
         order,
         seed=0,
@@ -193,15 +199,15 @@ def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
     )
     wrong = [(i, _response("8", turn=2)) for i in order[:300]]
     for i, answer in wrong:
-        tally.add(i, answer)
+        accumulator.add(i, answer)
     assert prefix.look()
     for i, answer in wrong:
-        tally.forget(i, answer)
+        accumulator.forget(i, answer)
     prefix.restart()
     assert not prefix.look()
     assert (prefix.looked_at, prefix.decision, prefix.result().saved) == (0, None, 0)
     for i in order:
-        tally.add(i, _response("7"))
+        accumulator.add(i, _response("7"))
     assert prefix.look()
     assert prefix.result().estimate == 100.0
 
@@ -246,15 +252,15 @@ def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(tm
     with Journal(path) as journal:
         withdraw_all(journal, proofs)
     assert len(list(read(path))) == 5
-    assert told(proofs, [path]) == []
+    assert describe_proofs(proofs, [path]) == []
     proofs.note(ConnectionStep(SESSION, 1, turns=2))
     proofs.note(ConnectionStep(SESSION, 2, out="why"))
     with Journal(path) as journal:
         withdraw_all(journal, proofs)
-        tally = ScoreAccumulator(_task(), _samples(5))
-        replay(journal, tally)
-    assert list(tally.unanswered()) == [3, 4]
-    (line,) = told(proofs, [path])
+        accumulator = ScoreAccumulator(_task(), _samples(5))
+        replay(journal, accumulator)
+    assert list(accumulator.list_unanswered()) == [3, 4]
+    (line,) = describe_proofs(proofs, [path])
     assert "1 connection of the endpoint" in line
     assert "2 answers were withdrawn" in line
 

@@ -6,48 +6,50 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.scoring import Grade
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.scoring import Grade
 from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.processes.bounded_call import Unfinished
 
 AHEAD = 16
-"""Answers of a journal that are given to other processes ahead."""
+"""The number of answers that are given to other processes ahead."""
 
 
-def replay(journal: Journal, tally: ScoreAccumulator, *, failures_stand: bool = False) -> int:
-    """Gives the tally what the journal holds; returns how many responses."""
-    return 0 if journal.empty else take(journal.records(), tally, failures_stand=failures_stand)
+def replay(journal: Journal, accumulator: ScoreAccumulator, *, failures_stand: bool = False) -> int:
+    """Give the accumulator the records of the journal. Return the number of responses."""
+    return 0 if journal.empty else take(journal.records(), accumulator, failures_stand=failures_stand)
 
 
-def take(records: Iterable[Record], tally: ScoreAccumulator, *, failures_stand: bool = False) -> int:
-    """Gives the tally these records, those of other samples left out; returns how many responses. What failed is asked
-    again, and so counts in the traffic alone, unless `failures_stand`."""
-    index = {sample.id: i for i, sample in enumerate(tally.samples)}
+def take(records: Iterable[Record], accumulator: ScoreAccumulator, *, failures_stand: bool = False) -> int:
+    """Give the accumulator these records without those of other samples. Return the number of responses.
+
+    A failed sample is asked again: its failure counts only in the traffic, unless `failures_stand`.
+    """
+    index = {sample.id: i for i, sample in enumerate(accumulator.samples)}
     responses = 0
-    for record, graded in _graded(records, index, tally):
+    for record, graded in _grade_records(records, index, accumulator):
         i = index.get(record.id)
         if i is None:
             continue
         if record.response is not None:
-            tally.add(i, record.response, graded)
+            accumulator.add(i, record.response, graded)
             responses += 1
         elif record.failure is not None and failures_stand:
-            tally.add(i, record.failure)
+            accumulator.add(i, record.failure)
         elif record.failure is not None:
-            tally.count(record.failure)
+            accumulator.count(record.failure)
     return responses
 
 
-def _graded(
-    records: Iterable[Record], index: Mapping[str, int], tally: ScoreAccumulator
+def _grade_records(
+    records: Iterable[Record], index: Mapping[str, int], accumulator: ScoreAccumulator
 ) -> Iterator[tuple[Record, Grade | Unfinished | None]]:
     """The records in their order, with their grades where those are had from other processes: some are asked for
     ahead, so that these have something to do."""
     ahead: deque[tuple[Record, Future[Grade | Unfinished] | None]] = deque()
     for record in records:
         i = index.get(record.id)
-        future = None if record.response is None or i is None else tally.scoring(i, record.response)
+        future = None if record.response is None or i is None else accumulator.start_scoring(i, record.response)
         ahead.append((record, future))
         while ahead and (ahead[0][1] is None or len(ahead) > AHEAD):
             first, waited = ahead.popleft()

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import scores_file
-from serve_eval.evaluation.storage.scores import (
+from serve_eval.evaluation.storage.records.scores import (
     ScoreRecord,
     as_on_file,
     read_scores,

@@ -22,7 +22,7 @@ def holds_suite(folder: Path) -> bool:
     return (folder / SUITE_FILE).exists()
 
 
-def saved_suite(folder: Path) -> Suite:
+def read_suite(folder: Path) -> Suite:
     """Return the suite of a folder. Raises RunFolderError when there is none."""
     return suite_and_owner(folder)[0]
 
@@ -46,7 +46,7 @@ def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
 
 def write_suite(folder: Path, suite: Suite) -> None:
     """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full disk."""
-    content = ownership.signed({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
+    content = ownership.add_signature({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
     write_private(folder / SUITE_FILE, pretty_json(content))
 
 

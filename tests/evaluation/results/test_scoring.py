@@ -18,15 +18,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from serve_eval.evaluation.engine.accumulator import ScoreAccumulator
-from serve_eval.evaluation.engine.replay import replay, take
-from serve_eval.evaluation.engine.scoring import Grade, Recipe, ScoringProcesses, grade
-from serve_eval.evaluation.storage.executions import Executions
+from serve_eval.evaluation.results.accumulator import ScoreAccumulator
+from serve_eval.evaluation.results.replay import replay, take
+from serve_eval.evaluation.results.scoring import Grade, Recipe, ScoringProcesses, grade
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.scores import ScoreRecord, encoded
+from serve_eval.evaluation.storage.records.executions import Executions
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.scope import opened
+from serve_eval.plugins.scope import open_scope
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import (
@@ -96,8 +96,9 @@ MENDED = FILE.replace("SCORE", "pass")
 
 def _forget() -> None:
     """The code of others, as a new process knows none."""
-    opened().folders.clear()
-    opened().loaded.clear()
+    open_scope().folders.clear()
+    open_scope().loaded.clear()
+    open_scope().kept.clear()
     for name in [name for name in sys.modules if name.startswith(extensions._PREFIX)]:
         del sys.modules[name]
 
@@ -270,7 +271,7 @@ def test_every_task_of_ours_says_where_it_is_scored() -> None:
     assert apart == {"cnn_dailymail", "json_mode_eval", "longbench_v1", "zero_scrolls"}
 
 
-# ----------------------------------------------------------------------------------------------------------- a tally
+# ----------------------------------------------------------------------------------------------------- an accumulator
 
 
 def _load(roots: DataRoots, wanted: int) -> Dataset:
@@ -309,22 +310,22 @@ def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path
         for i, text in enumerate(["1", "x", "y"]):
             journal.append(Record(id=f"s{i}", response=_said(text)))
     with Journal(tmp_path / "numbers.jsonl") as journal:
-        tally = ScoreAccumulator(_task(), _samples(4))
-        assert replay(journal, tally) == 3
-    tally.add(1, FAILED)
-    tally.add(3, FAILED)
-    result = tally.result()
+        accumulator = ScoreAccumulator(_task(), _samples(4))
+        assert replay(journal, accumulator) == 3
+    accumulator.add(1, FAILED)
+    accumulator.add(3, FAILED)
+    result = accumulator.result()
     assert (result.scored, result.failed, result.failures) == (1, 3, {"timeout": 1, "scorer_error": 2})
     assert result.bounds == (25.0, 100.0)
-    assert list(tally.worth_another_pass()) == [3]
+    assert list(accumulator.worth_another_pass()) == [3]
     assert [(error.count, error.sample) for error in result.scorer_errors] == [(1, "s1"), (1, "s2")]
 
 
 def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
-    tally = ScoreAccumulator(_task(), _samples(60))
+    accumulator = ScoreAccumulator(_task(), _samples(60))
     for i in reversed(range(60)):
-        tally.add(i, _said("x" if i % 2 else f"x{i}"))
-    errors = tally.result().scorer_errors
+        accumulator.add(i, _said("x" if i % 2 else f"x{i}"))
+    errors = accumulator.result().scorer_errors
     assert (errors[0].count, errors[0].sample) == (30, "s1")
     assert sum(error.count for error in errors) == 60
     assert len(errors) == 21
@@ -332,9 +333,9 @@ def test_equal_errors_are_told_once_with_how_many_there_are() -> None:
 
 
 def test_of_a_hold_out_sample_no_message_is_told() -> None:
-    tally = ScoreAccumulator(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
-    tally.add(0, _said("secret"))
-    assert [error.told for error in tally.result().scorer_errors] == ["ValueError"]
+    accumulator = ScoreAccumulator(_task(), _samples(1, metadata={HOLDOUT: "yes"}))
+    accumulator.add(0, _said("secret"))
+    assert [error.told for error in accumulator.result().scorer_errors] == ["ValueError"]
 
 
 def test_half_a_character_in_an_answer_is_written_escaped() -> None:
@@ -343,8 +344,8 @@ def test_half_a_character_in_an_answer_is_written_escaped() -> None:
 
     lines: list[bytes] = []
 
-    tally = ScoreAccumulator(_task(score=score), _samples(1), _Lines(lines))
-    tally.add(0, _said('"\\ud800"'))
+    accumulator = ScoreAccumulator(_task(score=score), _samples(1), _Lines(lines))
+    accumulator.add(0, _said('"\\ud800"'))
     assert msgspec.json.decode(lines[0])["answer"] == "\\ud800"
 
 
@@ -355,7 +356,7 @@ class _Lines:
         self._lines = lines
 
     def write(self, record: ScoreRecord) -> None:
-        self._lines.append(encoded(record))
+        self._lines.append(encode(record))
 
 
 class _Odd:
@@ -380,9 +381,9 @@ class _Odd:
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
     lines: list[bytes] = []
-    tally = ScoreAccumulator(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
-    tally.add(0, _said("1"))
-    result = tally.result()
+    accumulator = ScoreAccumulator(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
+    accumulator.add(0, _said("1"))
+    result = accumulator.result()
     msgspec.json.encode(result)
     assert bool(lines) == (told is None)
     assert result.value == (50.0 if told is None else None)
@@ -392,9 +393,9 @@ def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float) -> None:
     task = _task(metric=Metric(lo=None, hi=None), score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL))
-    tally = ScoreAccumulator(task, _samples(1))
-    tally.add(0, _said("1"))
-    assert tally.result().failures == {"scorer_error": 1}
+    accumulator = ScoreAccumulator(task, _samples(1))
+    accumulator.add(0, _said("1"))
+    assert accumulator.result().failures == {"scorer_error": 1}
 
 
 def _raise(*_: object) -> Any:
@@ -411,19 +412,19 @@ def _raise(*_: object) -> Any:
     ],
 )
 def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook: dict[str, Any], lost: dict[str, Any]) -> None:
-    tally = ScoreAccumulator(_task(**hook), _samples(2))
-    tally.add(0, _said("1"))
-    result = tally.result()
+    accumulator = ScoreAccumulator(_task(**hook), _samples(2))
+    accumulator.add(0, _said("1"))
+    result = accumulator.result()
     assert {name: getattr(result, name) for name in lost} == lost
     assert result.value == (None if "aggregation" in hook else 100.0)
     assert [line.partition(":")[0] for line in result.hook_errors] == list(hook)
 
 
 def test_a_failure_mode_that_cannot_be_told_costs_no_score() -> None:
-    tally = ScoreAccumulator(_task(failure_mode=_raise), _samples(1))
-    tally.add(0, _said("0.5"))
-    assert tally.result().modes == {"unknown: failure_mode raised KeyError": 1}
-    assert tally.result().value == 50.0
+    accumulator = ScoreAccumulator(_task(failure_mode=_raise), _samples(1))
+    accumulator.add(0, _said("0.5"))
+    assert accumulator.result().modes == {"unknown: failure_mode raised KeyError": 1}
+    assert accumulator.result().value == 50.0
 
 
 def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn() -> None:
@@ -434,15 +435,15 @@ def test_a_score_that_comes_late_is_waited_for_unless_the_answer_was_withdrawn()
         return futures[-1]
 
     async def story() -> None:
-        tally = ScoreAccumulator(_task(), _samples(2), apart=apart)
-        waiting = [asyncio.create_task(tally.take_result(i, _said("1"))) for i in range(2)]
+        accumulator = ScoreAccumulator(_task(), _samples(2), apart=apart)
+        waiting = [asyncio.create_task(accumulator.take_result(i, _said("1"))) for i in range(2)]
         await asyncio.sleep(0)
-        assert (tally.scored, tally.score(0)) == (0, None)
-        del tally._being_scored[1]
+        assert (accumulator.scored, accumulator.score(0)) == (0, None)
+        del accumulator._being_scored[1]
         for future in futures:
             future.set_result((Score(value=0.25, outcome=Outcome.PARTIAL), None))
         await asyncio.gather(*waiting)
-        assert (tally.scored, tally.score(0), tally.score(1)) == (1, 0.25, None)
+        assert (accumulator.scored, accumulator.score(0), accumulator.score(1)) == (1, 0.25, None)
 
     asyncio.run(story())
 
@@ -456,15 +457,15 @@ def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_pat
     judgements = Judgements(tmp_path / "judgements.jsonl")
     executions = Executions(tmp_path / "executions.jsonl", keep=False)
     records = [Record(id="s0", response=_said("1"))]
-    assert judgements.pending(judged, _samples(1), records) == {}
+    assert judgements.list_pending(judged, _samples(1), records) == {}
     assert judgements.figures(judged, _samples(1), records) == ()
-    assert executions.pending(run, _samples(1), records) == {}
-    for tally in (
+    assert executions.list_pending(run, _samples(1), records) == {}
+    for accumulator in (
         ScoreAccumulator(judged, _samples(1), judgements=judgements),
         ScoreAccumulator(run, _samples(1), executions=executions),
     ):
-        assert take(records, tally) == 1
-        result = tally.result()
+        assert take(records, accumulator) == 1
+        result = accumulator.result()
         assert (result.scored, result.failures) == (0, {"scorer_error": 1})
         assert result.scorer_errors[0].told.startswith("KeyError: 'no such question' (")
 
@@ -475,9 +476,9 @@ def test_what_a_judge_said_is_unreadable_where_reading_it_raises(tmp_path: Path)
     task = _task(questions=lambda sample, response: (question,))
     file = tmp_path / "judgements.jsonl"
     records = [Record(id="s0", response=_said("1"))]
-    [name] = Judgements(file).pending(task, _samples(1), records)
+    [name] = Judgements(file).list_pending(task, _samples(1), records)
     with Journal(file) as journal:
         journal.append(Record(id=name, response=_said("good")))
     judgements = Judgements(file)
     assert judgements.figures(task, _samples(1), records)[0].unreadable == 1
-    assert list(judgements.pending(task, _samples(1), records)) == [name], "it is asked again"
+    assert list(judgements.list_pending(task, _samples(1), records)) == [name], "it is asked again"

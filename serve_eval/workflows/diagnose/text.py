@@ -17,7 +17,7 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.between:
         yield "A beside B"
         for number, finding in enumerate(diagnosis.between, 1):
-            yield from _finding(number, finding)
+            yield from _describe_finding(number, finding)
 
 
 def _run(run: DiagnosedRun) -> Iterator[str]:
@@ -28,7 +28,7 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
         lost = any(task.outcome != "PASS" and (task.wrong or task.missing) for task in run.tasks)
         yield f"{label}nothing found{' but that answers are wrong or missing' if lost else ''} ({run.folder})"
     for number, finding in enumerate(run.findings, 1):
-        yield from _finding(number, finding)
+        yield from _describe_finding(number, finding)
     yield ""
 
 
@@ -41,7 +41,7 @@ def _task(task: DiagnosedTask) -> str:
     return f"{said}; of {task.asked} samples that were asked {task.wrong} are wrong and {task.missing} missing"
 
 
-def _finding(number: int, finding: Finding) -> Iterator[str]:
+def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
     where = f" ({finding.task})" if finding.task else ""
     yield f"{number}. {finding.rule}{where}: {finding.told}"
     if finding.explains is not None:

@@ -19,8 +19,8 @@ from serve_eval.evaluation.plan.resolve import resolve
 from serve_eval.evaluation.plan.serialise import to_file
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage import ownership
-from serve_eval.evaluation.storage.executions import Executions
 from serve_eval.evaluation.storage.private_files import pretty_json
+from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.report.terminal import render
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
@@ -214,7 +214,7 @@ def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_
     )
     suite = _suite(tmp_path / "suite.yaml", None, allow_code_execution=False)
     assert [run.plan.allow_code_execution for run in suite.runs] == [True, True]
-    saved = ownership.signed({"schema_version": 1, "suite": suite}, tmp_path)
+    saved = ownership.add_signature({"schema_version": 1, "suite": suite}, tmp_path)
     (tmp_path / "suite.json").write_bytes(pretty_json(saved))
     for allowed in (False, True):
         resumed = _suite(None, tmp_path, allow_code_execution=allowed)

@@ -42,7 +42,7 @@ class Proofs:
     be read are passed over: what is not proven is at worst asked again."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._path, self._torn = path, path is not None and _torn(path)
+        self._path, self._torn = path, path is not None and _is_torn(path)
         self._turns: dict[Key, int] = {}
         self._out: dict[Key, str] = {}
         for line in () if path is None or not path.exists() else path.read_bytes().splitlines():
@@ -107,7 +107,7 @@ def judges_proofs(judgements: Path) -> Proofs:
     return Proofs(judges_proofs_file(judgements))
 
 
-def _torn(path: Path) -> bool:
+def _is_torn(path: Path) -> bool:
     """Return whether a kill left a part of a line at the end."""
     return path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
 
@@ -136,13 +136,13 @@ def withdraw_all(journal: Journal, proofs: Proofs) -> None:
         withdraw(journal, list(doubtful(journal.records(), proofs)))
 
 
-def standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
+def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
     """The records without the answers that do not count, of a folder that is only read: a killed run has not withdrawn
     those yet."""
     return (one for one in records if one.response is None or proofs.doubt(one.response) is None)
 
 
-def told(proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint") -> list[str]:
+def describe_proofs(proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint") -> list[str]:
     """What a reader should know of connections that were out of step, and of the answers that were withdrawn; `of` says
     whose they are."""
     if not proofs.out:

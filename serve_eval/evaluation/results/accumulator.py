@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
-from serve_eval.evaluation.engine.sample_table import (
+from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     OUTCOME_CODES,
     REPETITIVE,
@@ -20,12 +20,12 @@ from serve_eval.evaluation.engine.sample_table import (
     TRUNCATED,
     SampleTable,
 )
-from serve_eval.evaluation.engine.scoring import Grade, ScoredApart, try_grading
-from serve_eval.evaluation.engine.scoring import score_response as score_response
-from serve_eval.evaluation.engine.task_result import task_result
-from serve_eval.evaluation.storage.executions import Executions, program_of
-from serve_eval.evaluation.storage.judgements import Judgements
-from serve_eval.evaluation.storage.scores import ScoreRecord, ScoreWriter
+from serve_eval.evaluation.results.scoring import Grade, ScoredApart, try_grading
+from serve_eval.evaluation.results.scoring import score_response as score_response
+from serve_eval.evaluation.results.task_result import task_result
+from serve_eval.evaluation.storage.records.executions import Executions, program_of
+from serve_eval.evaluation.storage.records.judgements import Judgements
+from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
     HOLDOUT,
@@ -97,7 +97,7 @@ class ScoreAccumulator(SampleTable):
     async def take_result(self, i: int, result: Response | Failure) -> None:
         """As `add`, but the scoring of an answer is waited for where it is done in another process."""
         graded = None
-        if self._apart is not None and (future := self.scoring(i, result)) is not None:
+        if self._apart is not None and (future := self.start_scoring(i, result)) is not None:
             assert isinstance(result, Response)
             self._being_scored[i] = result
             graded = await asyncio.wrap_future(future)
@@ -105,12 +105,12 @@ class ScoreAccumulator(SampleTable):
                 return  # it was withdrawn meanwhile
         self.add(i, result, graded)
 
-    def scoring(self, i: int, result: Response | Failure) -> Future[Grade | Unfinished] | None:
+    def start_scoring(self, i: int, result: Response | Failure) -> Future[Grade | Unfinished] | None:
         """The scoring of a result in another process, where it is an answer that needs it."""
         if self._apart is None or self.outcomes[i] or not isinstance(result, Response):
             return None
         sample = self.samples[i]
-        ready = self._looked_up(sample, result)
+        ready = self._look_up(sample, result)
         return self._apart(sample, ready) if isinstance(ready, Response) else None
 
     def add(self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None) -> None:
@@ -121,7 +121,7 @@ class ScoreAccumulator(SampleTable):
             return
         sample = self.samples[i]
         if isinstance(result, Response) and not self._counts_only:
-            result = self._looked_up(sample, result)
+            result = self._look_up(sample, result)
         if isinstance(result, Failure):
             self._take_failure(i, sample, result)
             return
@@ -217,7 +217,7 @@ class ScoreAccumulator(SampleTable):
         for part in self.parts.values():
             part[i] = 0.0
 
-    def scored_ids(self) -> Iterator[str]:
+    def list_scored_ids(self) -> Iterator[str]:
         """Yield the ids of the samples that have a score, in the order of the protocol."""
         return (sample.id for i, sample in enumerate(self.samples) if self.outcomes[i])
 
@@ -250,13 +250,13 @@ class ScoreAccumulator(SampleTable):
         for said, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             yield ScorerError(told=said, count=count, sample=self.samples[first[said]].id)
 
-    def _looked_up(self, sample: Sample, response: Response) -> Response | Failure:
+    def _look_up(self, sample: Sample, response: Response) -> Response | Failure:
         """The answer with what running it gave and what judges said of it."""
         if self._executions is not None and (program := program_of(self.task, sample, response)) is not None:
             if isinstance(program, Unfinished):
                 return Failure(kind=FailureKind.SCORER_ERROR, message=program.told, retryable=False)
             response = msgspec.structs.replace(response, ran=self._executions.result(program))
-        return response if self._judgements is None else self._judgements.judged(self.task, sample, response)
+        return response if self._judgements is None else self._judgements.apply(self.task, sample, response)
 
     def count(self, earlier: Failure) -> None:
         """Takes a failure of an earlier session, whose sample is asked again."""

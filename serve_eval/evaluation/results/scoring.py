@@ -21,7 +21,7 @@ import msgspec
 from serve_eval.errors import ServeEvalError
 from serve_eval.plugins import extensions, registry
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.processes.forkserver import escaped, told
+from serve_eval.processes.forkserver import describe_error, escape
 from serve_eval.protocol.shared import TASKS, bare_task
 from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec, Task
 
@@ -78,7 +78,7 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
     if task.failure_mode is None or score.outcome is Outcome.CORRECT:
         return score, None
     try:
-        mode = escaped(str(task.failure_mode(sample, response, score)))
+        mode = escape(str(task.failure_mode(sample, response, score)))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -93,10 +93,10 @@ def try_grading(task: Task, sample: Sample, response: Response) -> Grade | Unfin
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit too: no scorer ends a run
-        return Unfinished(**told(error))
+        return Unfinished(**describe_error(error))
 
 
-async def graded_of(task: Task, sample: Sample, response: Response, apart: ScoredApart | None) -> Grade | Unfinished:
+async def grade_answer(task: Task, sample: Sample, response: Response, apart: ScoredApart | None) -> Grade | Unfinished:
     """The grade of an answer, had in another process where there is one for the task."""
     if apart is None:
         return try_grading(task, sample, response)
@@ -112,7 +112,7 @@ def _in_form(score: Any) -> Score:
             value=float(score.value),
             outcome=Outcome(score.outcome),
             answer=None if score.answer is None else str(score.answer),
-            parts={escaped(str(name)): float(part) for name, part in score.parts.items()},
+            parts={escape(str(name)): float(part) for name, part in score.parts.items()},
             mode=score.mode,
             kept=score.kept,
         )
@@ -141,12 +141,12 @@ def recipe_for(spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, w
     """Return how another process builds a task as it is built here."""
     return Recipe(
         spec=spec,
-        include_path=extensions.included(),
+        include_path=extensions.list_included(),
         places=registry.places((TASKS, registry.SCORERS)),
         dataset_roots=dataset_roots,
         allow_hub=allow_hub,
         wanted=wanted,
-        code={name: one.sha256 for name, one in extensions.loaded().items()},
+        code={name: one.sha256 for name, one in extensions.list_loaded().items()},
     )
 
 
@@ -167,7 +167,7 @@ class ScoringProcesses:
             return None
         return lambda sample, response: apart.submit(name, sample, response)
 
-    async def waited(self, scores: Callable[..., T], *args: Any) -> T:
+    async def wait_for(self, scores: Callable[..., T], *args: Any) -> T:
         """What `scores` gives, which waits for these processes: in a thread, so that a signal is heard meanwhile. A
         cancellation ends them, and with them the wait. Where nothing is scored so it is called here."""
         if self._apart is None:
@@ -198,7 +198,7 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
     extensions.include(recipe.include_path)
     registry.look_in(recipe.places)
     task = bare_task(recipe.spec)
-    now = extensions.loaded()
+    now = extensions.list_loaded()
     changed = [name for name, sha256 in recipe.code.items() if name in now and now[name].sha256 != sha256]
     if changed:
         raise ServeEvalError(
@@ -224,11 +224,11 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
 
 def why_not_rebuilt(recipe: Recipe, *, limit_s: float) -> Unfinished | None:
     """Return why a task cannot be built and loaded in another process; None where it can."""
-    with Apart({"task": (_built, (recipe,))}, limit_s=limit_s, at_once=1) as apart:
+    with Apart({"task": (_build, (recipe,))}, limit_s=limit_s, at_once=1) as apart:
         problem: Unfinished | None = apart.call("task")
         return problem
 
 
-def _built(recipe: Recipe) -> Callable[[], None]:
+def _build(recipe: Recipe) -> Callable[[], None]:
     rebuilt(recipe)
     return lambda: None

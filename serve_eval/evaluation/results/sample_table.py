@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from serve_eval.evaluation.engine.degradation import Course
-from serve_eval.evaluation.engine.repeats import Repeated
+from serve_eval.evaluation.results.degradation import Course
+from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.schema import FailureKind, Outcome, Sample, Score, Task
 
 TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
@@ -61,7 +61,7 @@ class SampleTable:
             if all(self.outcomes[place] for place in places):
                 yield [(self.answers[place] or None, self.values[place]) for place in places]
 
-    def unanswered(self) -> Iterator[int]:
+    def list_unanswered(self) -> Iterator[int]:
         """Positions of the samples without a response, failed ones included."""
         return (i for i, outcome in enumerate(self.outcomes) if not outcome)
 
@@ -75,7 +75,7 @@ class SampleTable:
         rounds = [[i for i in range(start, start + n) if self.outcomes[i]] for start in range(0, len(self.samples), n)]
         return [self.task.metric.scale * self.task.aggregation.of(self.pairs(places)) for places in rounds if places]
 
-    def scored_places(self) -> Iterator[int]:
+    def list_scored_places(self) -> Iterator[int]:
         """Yield the positions of the samples that have a score."""
         return (i for i, outcome in enumerate(self.outcomes) if outcome)
 
@@ -92,7 +92,7 @@ class SampleTable:
         for i, outcome in enumerate(self.outcomes):
             yield self.samples[i].id, self.values[i] if outcome else math.nan, outcome in no_text
 
-    def had(self, order: Sequence[int], since: int = 0) -> int:
+    def count_completed(self, order: Sequence[int], since: int = 0) -> int:
         """How many samples of an order are answered or failed without a gap, when the first `since` are."""
         import numpy
 
@@ -113,7 +113,7 @@ class SampleTable:
         """
         import numpy
 
-        order = numpy.asarray(planned[: self.had(planned)], dtype=numpy.int64)
+        order = numpy.asarray(planned[: self.count_completed(planned)], dtype=numpy.int64)
         outcome = numpy.frombuffer(self.outcomes, numpy.uint8)[order]
         order, outcome = order[outcome != 0], outcome[outcome != 0]
         no_text = [OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]]

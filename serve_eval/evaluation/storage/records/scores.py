@@ -106,7 +106,7 @@ def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
     raise RunFolderError(f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval verdict {run}") from error
 
 
-def encoded(record: ScoreRecord) -> bytes:
+def encode(record: ScoreRecord) -> bytes:
     """Return a record as a JSON line.
 
     Half of a surrogate pair, which a model may write, cannot be encoded: it is escaped.
@@ -121,7 +121,7 @@ def encoded(record: ScoreRecord) -> bytes:
 
 def as_on_file(record: ScoreRecord) -> ScoreRecord:
     """Return a record as it comes back out of a file."""
-    return _decode(encoded(record))
+    return _decode(encode(record))
 
 
 class ScoreWriter(Protocol):
@@ -139,20 +139,20 @@ class ScoreFile:
 
     def write(self, record: ScoreRecord) -> None:
         """Add a score. Raises OSError."""
-        self._file.write(encoded(record) + b"\n")
+        self._file.write(encode(record) + b"\n")
 
     def settle(self, samples: Iterable[str]) -> None:
         """Keep the last score of each of these samples alone, in their order: those of others were withdrawn."""
         self._file.flush()
         with self._path.open("rb") as file:
-            lines = b"".join(settled(file, samples))
+            lines = b"".join(pick_last_lines(file, samples))
         self._file.seek(0)
         self._file.truncate()
         self._file.write(lines)
         self._file.flush()
 
 
-def settled(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[bytes]:
+def pick_last_lines(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[bytes]:
     """Yield the last line of each of these samples, in their order."""
     last = {_values.decode(line).id: line for line in lines}
     return (last[sample] for sample in samples if sample in last)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from serve_eval.errors import DatasetError
-from serve_eval.evaluation.engine.repeats import Repeated
 from serve_eval.evaluation.evaluate import evaluate, judge_again
+from serve_eval.evaluation.results.repeats import Repeated
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.schema import AccuracySpec, Plan, Report, Sample, Spec
 from serve_eval.verdicts import references
@@ -71,7 +71,7 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp
     assert (tmp_path / "out/samples/gsm8k.jsonl").read_bytes().startswith(first)
     lines = (tmp_path / "out/samples/gsm8k.jsonl").read_bytes().splitlines()
     assert len({json.loads(line)["id"] for line in lines}) == len(lines) == 2 * N
-    kept = judge_again(run_folder.saved_plan(tmp_path / "out"), tmp_path / "out")
+    kept = judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out")
     assert kept.tasks[0].result == twice
 
 

@@ -9,7 +9,7 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PAGE_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
-from serve_eval.evaluation.storage.private_files import pretty_json, write_private, written_text
+from serve_eval.evaluation.storage.private_files import pretty_json, read_written_text, write_private
 from serve_eval.schema import Report
 
 REPORT_SCHEMA = 2
@@ -66,7 +66,7 @@ def write_report(run: Path, report: Report) -> None:
 
 def report_text(run: Path) -> str:
     """Return the report that was just written, as it stands in the file."""
-    return written_text(run / REPORT_FILE)
+    return read_written_text(run / REPORT_FILE)
 
 
 def drop_report(run: Path) -> None:

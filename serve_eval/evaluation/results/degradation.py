@@ -70,7 +70,7 @@ class _Rule:
         self._usual: Usual = usual(values, None if worst is None else self._sign * worst)
         lengths = numpy.frombuffer(start.lengths, dtype=numpy.intc)[:FIRST]
         self._low, self._high = numpy.quantile(lengths, [0.25, 0.75])
-        by_value = planned if expected is None else expected.looked_at(planned)
+        by_value = planned if expected is None else expected.count_looks(planned)
         self.planned = {**dict.fromkeys(ALPHA, planned), VALUE: by_value}
 
     def looks(self, course: Course) -> Iterator[_Look]:
@@ -117,7 +117,7 @@ def degradations(
                     before=one.before,
                     after=one.after,
                     started_s=min(course.started_s[since - 1 :]),  # some may have been asked again much later
-                    course=_running(look, course.ended_s),
+                    course=_build_running(look, course.ended_s),
                     counted=look.counted,
                 )
             )
@@ -156,7 +156,7 @@ class Lookout:
         return found
 
 
-def _running(look: _Look, ended_s: array[float]) -> RunningShare:
+def _build_running(look: _Look, ended_s: array[float]) -> RunningShare:
     """Return the course as a picture shows it: by starts, and by ends."""
     import numpy
 
@@ -177,7 +177,7 @@ def _running(look: _Look, ended_s: array[float]) -> RunningShare:
     )
 
 
-def told(one: Degradation) -> str:
+def describe(one: Degradation) -> str:
     """A line for people."""
     return (
         f"degrading from request {one.since} of {one.of} on, in the order of their starts: {one.before:.1%} "
@@ -185,7 +185,7 @@ def told(one: Degradation) -> str:
     )
 
 
-def told_so_far(one: Degradation, planned: int) -> str:
+def describe_so_far(one: Degradation, planned: int) -> str:
     """The same while the run goes on."""
     return (
         f"degrading from request {one.since} on: {one.before:.1%} {what(one)} before, {one.after:.1%} from there to "

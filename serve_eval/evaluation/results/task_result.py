@@ -9,17 +9,17 @@ from functools import partial
 from typing import TypeVar
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.evaluation.engine.sample_table import (
+from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     OUTCOME_CODES,
     STOPPED_IN_REASONING,
     TRUNCATED,
     SampleTable,
 )
-from serve_eval.evaluation.engine.stability import stability
-from serve_eval.processes.forkserver import told
+from serve_eval.evaluation.results.stability import stability
+from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import MEAN, Outcome, Sample, Score, ScorerError, TaskResult
-from serve_eval.stats.missing import missing_bounds
+from serve_eval.stats.missing import bound_missing
 
 T = TypeVar("T")
 
@@ -35,12 +35,12 @@ def task_result(
     aggregation, hooks = table.task.aggregation, _Hooks()
     outcomes = Counter(table.outcomes)
     failures = Counter(table.failures)
-    total = math.fsum(table.values[i] for i in table.scored_places())
-    scored = ((table.samples[i], table.values[i]) for i in table.scored_places())
+    total = math.fsum(table.values[i] for i in table.list_scored_places())
+    scored = ((table.samples[i], table.values[i]) for i in table.list_scored_places())
     value = None
     if n:
         plain = aggregation is MEAN
-        found = total / n if plain else hooks.call("aggregation", partial(_aggregated, table), None)
+        found = total / n if plain else hooks.call("aggregation", partial(_aggregate, table), None)
         value = None if found is None else metric.scale * found
     unknown = spared or (n and value is None)
     bounds = None if unknown else hooks.call("aggregation", lambda: _bounds(table, total, value), None)
@@ -48,7 +48,9 @@ def task_result(
     secondary: Mapping[str, float] = {}
     if n:
         breakdown = hooks.call("breakdown", lambda: table.task.breakdown(scored), breakdown)
-        secondary = hooks.call("secondary", lambda: table.task.secondary(table.pairs(table.scored_places())), secondary)
+        secondary = hooks.call(
+            "secondary", lambda: table.task.secondary(table.pairs(table.list_scored_places())), secondary
+        )
     stable = None if spared else hooks.call("aggregation", lambda: stability(table), None)
     return TaskResult(
         task=table.task.name,
@@ -57,14 +59,14 @@ def task_result(
         scored=n,
         failed=table.failed if spared else planned - n,
         spared=planned - n - table.failed if spared else 0,
-        truncated=_flagged(table, TRUNCATED),
-        stopped_in_reasoning=_flagged(table, STOPPED_IN_REASONING),
+        truncated=_count_flagged(table, TRUNCATED),
+        stopped_in_reasoning=_count_flagged(table, STOPPED_IN_REASONING),
         outcomes={str(key): count for key, code in OUTCOME_CODES.items() if (count := outcomes[code])},
         failures={str(key): count for key, code in FAILURE_CODES.items() if (count := failures[code])},
         value=value,
         bounds=bounds,
         parts={
-            name: metric.scale * math.fsum(part[i] for i in table.scored_places()) / n
+            name: metric.scale * math.fsum(part[i] for i in table.list_scored_places()) / n
             for name, part in sorted(table.parts.items())
             if n
         },
@@ -78,14 +80,14 @@ def task_result(
     )
 
 
-def _aggregated(table: SampleTable) -> float:
-    value = float(table.task.aggregation.of(table.pairs(table.scored_places())))
+def _aggregate(table: SampleTable) -> float:
+    value = float(table.task.aggregation.of(table.pairs(table.list_scored_places())))
     if not math.isfinite(value):
         raise ServeEvalError(f"the {table.task.aggregation.name} of the scores is {value}")
     return value
 
 
-def _flagged(table: SampleTable, flag: int) -> int:
+def _count_flagged(table: SampleTable, flag: int) -> int:
     return sum(flags & flag for flags in table.flags) // flag
 
 
@@ -101,16 +103,16 @@ def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[floa
     if aggregation is not MEAN:
         assert lo is not None
         assert hi is not None
-        low, high = (aggregation.of(_completed(table, worst)) for worst in (lo, hi))
+        low, high = (aggregation.of(_complete(table, worst)) for worst in (lo, hi))
     else:
-        low, high = missing_bounds(total, table.scored, planned, lo or 0.0, hi or 0.0)
+        low, high = bound_missing(total, table.scored, planned, lo or 0.0, hi or 0.0)
     return metric.scale * low, metric.scale * high
 
 
-def _completed(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
+def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
     """Every sample with its score, those without one with `value`."""
-    yield from table.pairs(table.scored_places())
-    yield from ((table.samples[i], Score(value=value, outcome=Outcome.PARTIAL)) for i in table.unanswered())
+    yield from table.pairs(table.list_scored_places())
+    yield from ((table.samples[i], Score(value=value, outcome=Outcome.PARTIAL)) for i in table.list_unanswered())
 
 
 class _Hooks:
@@ -126,7 +128,7 @@ class _Hooks:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            line = f"{name}: {told(error)['told']}"
+            line = f"{name}: {describe_error(error)['told']}"
             if line not in self.errors:
                 self.errors.append(line)
             return without

@@ -18,7 +18,7 @@ from serve_eval.client.traffic import TrafficCounter
 from serve_eval.errors import PlanError, RunFolderError
 from serve_eval.evaluation.storage.journal import Record, answers, read
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.processes.forkserver import told
+from serve_eval.processes.forkserver import describe_error
 from serve_eval.schema import (
     Failure,
     FailureKind,
@@ -57,7 +57,7 @@ class Judgements:
             if record.response is not None or not isinstance(self._said.get(key), Response):
                 self._said[key] = said
 
-    def judged(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
+    def apply(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
         """The answer with what was said of it, where the task asks judges about it; a failure where too little could be
         read, and where the task's function raises."""
         questions = questions_of(task, sample, response)
@@ -70,15 +70,15 @@ class Judgements:
             return Failure(kind=FailureKind.JUDGE_ERROR, message=short, retryable=False)
         return msgspec.structs.replace(response, judgements=said) if said else response
 
-    def pending(
+    def list_pending(
         self, task: Task, samples: Sequence[Sample], records: Iterable[Record], *, again: bool = True
     ) -> dict[str, Question]:
         """What is to be asked about the answers in `records`, by the ids of its records: all that was not, and `again`
         what could not be read where an answer has no score for that."""
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
-            questions = _known_questions(task, sample, response)
-            short = again and isinstance(self.judged(task, sample, response), Failure)
+            questions = _list_known_questions(task, sample, response)
+            short = again and isinstance(self.apply(task, sample, response), Failure)
             for q in questions:
                 key = _key(q)
                 if key not in self._said or (short and self._value(q) is None):
@@ -90,7 +90,7 @@ class Judgements:
         judges: dict[str, Judge] = {}
         counts: dict[str, Counter[str]] = {}
         for sample, response in answers(samples, records):
-            for q in _known_questions(task, sample, response):
+            for q in _list_known_questions(task, sample, response):
                 judges[q.judge.name] = q.judge
                 counts.setdefault(q.judge.name, Counter()).update(self._states(q))
         return tuple(
@@ -133,10 +133,10 @@ def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Que
     try:
         return task.questions(sample, response)
     except Exception as error:  # of code of others
-        return Unfinished(**told(error))
+        return Unfinished(**describe_error(error))
 
 
-def _known_questions(task: Task, sample: Sample, response: Response) -> Sequence[Question]:
+def _list_known_questions(task: Task, sample: Sample, response: Response) -> Sequence[Question]:
     questions = questions_of(task, sample, response)
     return () if isinstance(questions, Unfinished) else questions
 
@@ -155,7 +155,7 @@ def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
     answer = Response(text="?", finish_reason="stop")
     counts: dict[str, tuple[Judge, int]] = {}
     for sample in samples:
-        for q in _known_questions(task, sample, answer):
+        for q in _list_known_questions(task, sample, answer):
             judge, count = counts.get(q.judge.name, (q.judge, 0))
             if judge != q.judge:
                 raise PlanError(

@@ -10,8 +10,12 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import COMPARISON, COMPARISON_PLAN, SIDE_A, SIDE_B
+from serve_eval.evaluation.storage.folder_format import FORMAT_KEY, decode_known
 from serve_eval.evaluation.storage.private_files import pretty_json, write_private
 from serve_eval.schema import Comparison
+
+COMPARISON_SCHEMA = 1
+"""The version of both files that this version writes, and the newest that it reads."""
 
 
 class _Side(msgspec.Struct):
@@ -30,38 +34,47 @@ def is_comparison(folder: Path) -> bool:
     return (folder / COMPARISON_PLAN).exists()
 
 
-def compared_runs(folder: Path) -> list[tuple[str, Path]]:
+def locate_runs(folder: Path) -> list[tuple[str, Path]]:
     """Return A and B with their run folders: below the comparison's, or where a finished run lies.
 
-    Raises RunFolderError for a file that is damaged or not there.
+    Raises RunFolderError for a file that is damaged or not there, and for one that a newer serve-eval wrote.
     """
     file = folder / COMPARISON_PLAN
     try:
-        sides = msgspec.json.decode(file.read_bytes(), type=_Sides)
+        sides = decode_known(file, _Sides, COMPARISON_SCHEMA)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     places = ((SIDE_A, sides.a.run), (SIDE_B, sides.b.run))
     return [(side.upper(), Path(run) if run else folder / side) for side, run in places]
 
 
-def saved_comparison_plan(folder: Path) -> dict[str, Any] | None:
-    """Return what is compared, as JSON values; None for a new folder. Raises RunFolderError for a damaged file."""
+def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
+    """Return what is compared, as JSON values without the version; None for a new folder.
+
+    Raises RunFolderError for a file that is damaged, and for one that a newer serve-eval wrote.
+    """
     file = folder / COMPARISON_PLAN
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else None
+        found = decode_known(file, dict[str, Any], COMPARISON_SCHEMA) if file.exists() else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
+    if found is not None:
+        found.pop(FORMAT_KEY, None)
+    return found
 
 
 def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
     """Write down what is compared and how. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / COMPARISON_PLAN, pretty_json(content))
+    write_private(folder / COMPARISON_PLAN, pretty_json({FORMAT_KEY: COMPARISON_SCHEMA, **content}))
 
 
 def find_comparison(folder: Path) -> Comparison | None:
-    """Return the result of an earlier session; None where none came to its end, or it cannot be read."""
+    """Return the result of an earlier session; None where none came to its end, or it cannot be read.
+
+    Raises RunFolderError for one that a newer serve-eval wrote.
+    """
     try:
-        return msgspec.json.decode((folder / COMPARISON).read_bytes(), type=Comparison)
+        return decode_known(folder / COMPARISON, Comparison, COMPARISON_SCHEMA)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
 

@@ -18,7 +18,7 @@ import msgspec
 from serve_eval.errors import RunFolderError, SandboxError
 from serve_eval.evaluation.storage.journal import Record, answers
 from serve_eval.processes.bounded_call import Unfinished
-from serve_eval.processes.forkserver import told
+from serve_eval.processes.forkserver import describe_error
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
 from serve_eval.schema import ExecutionResult, Isolation, Program, Response, Sample, Task
@@ -75,7 +75,7 @@ class Executions:
                 hint=f"serve-eval run --resume {self.path.parents[1]} --allow-code-execution",
             ) from None
 
-    def pending(self, task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> dict[str, Program]:
+    def list_pending(self, task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> dict[str, Program]:
         """The programs of the answers in `records` that have not been run, by their keys."""
         keyed = ((_key(program), program) for program in _programs(task, samples, records))
         return {key: program for key, program in keyed if key not in self._ran}
@@ -144,10 +144,10 @@ def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfi
     try:
         return task.program(sample, response)
     except Exception as error:  # of code of others
-        return Unfinished(**told(error))
+        return Unfinished(**describe_error(error))
 
 
-async def permitted(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:
+async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:
     """A sandbox for the answers of these tasks. Raises SandboxError where that is not allowed or not possible."""
     if not allowed:
         raise SandboxError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from serve_eval.evaluation.storage.archive import decoded_lines, whole_lines
+from serve_eval.evaluation.storage.archive import decode_lines, whole_lines
 from serve_eval.evaluation.storage.file_names import cases_file
 from serve_eval.evaluation.storage.private_files import write_private
 
@@ -31,7 +31,7 @@ _encode = msgspec.json.Encoder().encode
 
 def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
     """Return by sample under what it was asked last. Raises RunFolderError for a damaged line."""
-    return {line.id: line for line in decoded_lines(cases_file(run, task), _decoder)}
+    return {line.id: line for line in decode_lines(cases_file(run, task), _decoder)}
 
 
 def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:

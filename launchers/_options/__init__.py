@@ -1,0 +1,27 @@
+"""Declare the options that several launchers take, each with its line of help."""
+
+from __future__ import annotations
+
+from launchers._options.options import (
+    LOOPBACK,
+    EngineOptions,
+    Env,
+    FrontDoor,
+    GpuChoice,
+    ReadyTimeout,
+    TimeLimits,
+    Variables,
+    WorkerOptions,
+)
+
+__all__ = [
+    "LOOPBACK",
+    "EngineOptions",
+    "Env",
+    "FrontDoor",
+    "GpuChoice",
+    "ReadyTimeout",
+    "TimeLimits",
+    "Variables",
+    "WorkerOptions",
+]

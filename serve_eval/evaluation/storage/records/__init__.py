@@ -1,0 +1,10 @@
+"""Keep what there is of each answer: scores, judgements, results of programs, proofs and traces."""
+
+__all__ = [
+    "asked_cases",
+    "executions",
+    "judgements",
+    "reply_proofs",
+    "scores",
+    "traces",
+]

@@ -1,0 +1,9 @@
+"""Keep what each story ends with: reports, comparisons, invariants, suites and attributions."""
+
+__all__ = [
+    "attribution_file",
+    "comparison_files",
+    "invariants_files",
+    "report_file",
+    "suite_files",
+]

@@ -1,0 +1,121 @@
+"""Options as a function declares them: as the fields of one structure, or as keyword-only parameters.
+
+A function whose parameter `options` is a structure, a dataclass or a msgspec.Struct, takes all of its options in it:
+
+    @dataclass(frozen=True, kw_only=True)
+    class NeighbourOptions:
+        file: Annotated[str, Setting("A file with the address.")]
+
+    async def launch(context: LaunchContext, options: NeighbourOptions) -> AsyncIterator[Endpoint]: ...
+
+Any other function has its keyword-only parameters as options. In both forms a type may be Annotated with a Setting.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from serve_eval.plugins.setting import Setting
+
+PARAMETER = "options"
+"""The parameter by which a function takes its options as one structure."""
+REQUIRED = inspect.Parameter.empty
+"""The default of an option that has none, and the type of one that says none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option: its dotted path, its type, its default (REQUIRED: it has none) and what it means ("": nobody says)."""
+
+    path: str
+    hint: Any
+    default: Any
+    meaning: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Return whether it has to be given."""
+        return self.default is REQUIRED
+
+
+def is_structure(hint: Any) -> bool:
+    """Return whether a type is a structure, whose fields are options of their own."""
+    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+
+
+def find_structure(function: Callable[..., Any]) -> type | None:
+    """Return the structure in which a function takes its options; None for keyword-only parameters."""
+    parameter = inspect.signature(function).parameters.get(PARAMETER)
+    if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        return None
+    hint = typing.get_type_hints(function).get(PARAMETER)
+    return hint if is_structure(hint) else None
+
+
+def read_options(function: Callable[..., Any]) -> dict[str, Option]:
+    """Return the options of a function by name. Raises NameError for a type that cannot be read."""
+    if (structure := find_structure(function)) is not None:
+        return {option.path: option for option in list_fields(structure)}
+    hints = typing.get_type_hints(function, include_extras=True)
+    return {
+        name: _describe(name, hints.get(name, REQUIRED), parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def list_fields(structure: type) -> list[Option]:
+    """Return the fields of a structure as options: its own before those of its bases, which keep their order.
+
+    A field that a structure takes over from a base, to change its default, keeps the place that it has there.
+    """
+    hints = typing.get_type_hints(structure, include_extras=True)
+    defaults = _read_struct_defaults(structure) if issubclass(structure, msgspec.Struct) else _read_defaults(structure)
+    declared = [name for one in structure.__mro__ for name in inspect.get_annotations(one) if name in defaults]
+    ordered = reversed(dict.fromkeys(reversed(declared)))
+    return [_describe(defaults[name][0], hints[name], defaults[name][1]) for name in ordered]
+
+
+def _read_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
+    """Return the name under which a plan knows each field of a dataclass, and its default."""
+    return {
+        one.name: (one.name, _read_default(one.default, one.default_factory, dataclasses.MISSING))
+        for one in dataclasses.fields(structure)
+    }
+
+
+def _read_struct_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
+    """Return the same for a struct, whose fields may be called otherwise in a plan."""
+    return {
+        one.name: (one.encode_name, _read_default(one.default, one.default_factory, msgspec.NODEFAULT))
+        for one in msgspec.structs.fields(structure)
+    }
+
+
+def _read_default(default: Any, factory: Any, missing: Any) -> Any:
+    if factory is not missing:
+        return factory()
+    return REQUIRED if default is missing else default
+
+
+def _describe(path: str, hint: Any, default: Any) -> Option:
+    """Separate the type of an option from its description."""
+    if typing.get_origin(hint) is not typing.Annotated:
+        return Option(path=path, hint=hint, default=default)
+    kind, *notes = typing.get_args(hint)
+    meanings = [note.help for note in notes if isinstance(note, Setting)]
+    # A bound of msgspec, such as Meta(gt=0), stays with the type; a Setting tells it nothing.
+    others = tuple(note for note in notes if not isinstance(note, Setting))
+    return Option(
+        path=path,
+        hint=typing.Annotated[(kind, *others)] if others else kind,
+        default=default,
+        meaning=meanings[0] if meanings else "",
+    )
