@@ -1,8 +1,7 @@
 """CPU cost of the alarm within a run: `python bench/alarm.py [SAMPLES [ROUNDS [IN_FLIGHT]]]`.
 
-The server answers at once. The same run with and without it, one after the other in each round, so that what else the
-machine does falls on both.
-"""
+The server answers at once. The same run with and without it, one after the other in each round, so
+that what else the machine does falls on both."""
 
 from __future__ import annotations
 
@@ -28,7 +27,9 @@ def main() -> None:
             for alarm in (True, False) if number % 2 else (False, True):
                 with tempfile.TemporaryDirectory(prefix="serve-eval-bench-") as folder:
                     cpu_s[alarm].append(
-                        long_run(server, count, Path(folder) / "run", in_flight=in_flight, alarm=alarm).cpu_s
+                        long_run(
+                            server, count, Path(folder) / "run", in_flight=in_flight, alarm=alarm
+                        ).cpu_s
                     )
     ratio = statistics.median(a / b for a, b in zip(cpu_s[True], cpu_s[False], strict=True))
     with_it, without = (1000 * statistics.median(cpu_s[alarm]) / count for alarm in (True, False))

@@ -1,29 +1,33 @@
 """What the server of the benchmark answers, as bytes that are ready but for the id of the request.
 
-A prompt may carry `[[ID]]` and a number; the answer begins with the same, so that a client can check that every answer
-is its own. The texts end in `#### 42`, so that a scorer of GSM8K has something to extract.
-"""
+A prompt may carry `[[ID]]` and a number; the answer begins with the same, so that a client can
+check that every answer is its own. The texts end in `#### 42`, so that a scorer of GSM8K has
+something to extract."""
 
 from __future__ import annotations
 
 import re
 
 CHUNKS = 200
-"""Pieces of text in a streamed answer; the chunks with the finish reason and the usage come on top."""
+"""Pieces of text in a streamed answer; the chunks with the finish reason and the usage come on
+top."""
 
 _ID = re.compile(rb"\[\[ID\]\]\d+")
 _STREAM = re.compile(rb'"stream":\s*true')
 _LIMIT = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
 TOKENS = 202
-"""Tokens of a whole answer. A request that allows fewer gets as many, and finish_reason "length": the tool checks
-before a run that its limit is kept."""
+"""Tokens of a whole answer. A request that allows fewer gets as many, and finish_reason "length":
+the tool checks before a run that its limit is kept."""
 _WORK = " The number asked for follows from the steps that are given, one after another." * 9
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 
 
 def wants_stream(body: bytes) -> bool:
-    """Whether the request asks for an event stream. The quotes of a prompt are escaped: it cannot look so."""
+    """Whether the request asks for an event stream. The quotes of a prompt are escaped: it cannot
+    look so."""
     return _STREAM.search(body) is not None
 
 
@@ -36,7 +40,9 @@ def tokens(body: bytes) -> int:
 def usage(completion_tokens: int) -> str:
     """The counts of an answer, as JSON."""
     total = 1100 + completion_tokens
-    return f'{{"prompt_tokens":1100,"completion_tokens":{completion_tokens},"total_tokens":{total}}}'
+    return (
+        f'{{"prompt_tokens":1100,"completion_tokens":{completion_tokens},"total_tokens":{total}}}'
+    )
 
 
 def request_id(body: bytes) -> bytes:
@@ -70,7 +76,9 @@ class Whole:
     def to(self, body: bytes) -> bytes:
         """The whole HTTP answer to a request's body."""
         allowed = tokens(body)
-        after = self._after if allowed == TOKENS else self._end(" word" * allowed, "length", allowed)
+        after = (
+            self._after if allowed == TOKENS else self._end(" word" * allowed, "length", allowed)
+        )
         return http(self._before + request_id(body) + after)
 
 
@@ -80,7 +88,8 @@ class Streamed:
     def __init__(self, *, chat: bool) -> None:
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._head = (
-            f'data: {{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench","choices":['
+            "data:"
+            f' {{"id":"cmpl-6f1e2d3c4b5a","object":"{kind}","created":1764000000,"model":"bench","choices":['
         )
         self._chat = chat
         self.piece = _chunk(self._event(" word").encode())

@@ -1,4 +1,5 @@
-"""Rows of the clients alone: the request phase of one_client.py, without and with latency, and streaming."""
+"""Rows of the clients alone: the request phase of one_client.py, without and with latency, and
+streaming."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ def _runner(name: str, in_flight: int, n: int, *, stream: bool) -> Callable[[Ser
     arguments = ["--n", str(n), "--concurrency", str(in_flight), *(["--stream"] if stream else [])]
 
     def measure(server: Server) -> Measured:
-        finished = run([sys.executable, script, name, "--base-url", server.base_url, *arguments], limit_s=120)
+        finished = run(
+            [sys.executable, script, name, "--base-url", server.base_url, *arguments], limit_s=120
+        )
         if finished.last_words.startswith(ABSENT):
             raise NotInstalled(finished.last_words.removeprefix(ABSENT))
         if finished.code:

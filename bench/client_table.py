@@ -1,8 +1,9 @@
-"""The table of the request client and its peers, measured here and now: `make bench`, or `make bench ARGS=--quick`.
+"""The table of the request client and its peers, measured here and now: `make bench`, or `make
+bench ARGS=--quick`.
 
-Every row runs once per round, the rounds follow each other, and the figures are medians: what else the machine does
-then falls on all rows alike. Client and server have a core each. The goals compare figures of this one run.
-"""
+Every row runs once per round, the rounds follow each other, and the figures are medians: what else
+the machine does then falls on all rows alike. Client and server have a core each. The goals compare
+figures of this one run."""
 
 from __future__ import annotations
 
@@ -23,10 +24,26 @@ from serving import Mode, Server
 from tool_rows import mean_prompt, tool_rows
 from wrk_rows import wrk_rows
 
-ROW_MAKERS: tuple[Callable[[Size, Path], list[Row]], ...] = (wrk_rows, client_rows, tool_rows, lm_eval_rows)
-"""Functions that make the rows, given their size and a scratch folder. More rows: one more function here."""
+ROW_MAKERS: tuple[Callable[[Size, Path], list[Row]], ...] = (
+    wrk_rows,
+    client_rows,
+    tool_rows,
+    lm_eval_rows,
+)
+"""Functions that make the rows, given their size and a scratch folder. More rows: one more function
+here."""
 
-COLUMNS = ("", "answers after", "in flight", "n", "CPU ms/req", "us/chunk", "req/s", "wall s", "peak MB")
+COLUMNS = (
+    "",
+    "answers after",
+    "in flight",
+    "n",
+    "CPU ms/req",
+    "us/chunk",
+    "req/s",
+    "wall s",
+    "peak MB",
+)
 COLUMNS += ("at server", "received", "ok")
 
 
@@ -41,7 +58,9 @@ def measure(rows: Sequence[Row], rounds: int) -> None:
                 if row.mode not in servers:
                     servers[row.mode] = stack.enter_context(Server(row.mode))
                 print(
-                    f"\r\033[Kround {number + 1}/{rounds}, row {i + 1}/{len(rows)}: {row.name}", end="", file=sys.stderr
+                    f"\r\033[Kround {number + 1}/{rounds}, row {i + 1}/{len(rows)}: {row.name}",
+                    end="",
+                    file=sys.stderr,
                 )
                 server = servers[row.mode]
                 server.reset()
@@ -57,7 +76,9 @@ def cells(row: Row) -> list[str]:
     """A row of the table as text."""
     after = f"{row.mode.latency_ms} ms"
     if row.chunks:
-        after = f"{row.chunks} chunks, " + (f"{row.mode.chunk_ms} ms apart" if row.mode.chunk_ms else "at once")
+        after = f"{row.chunks} chunks, " + (
+            f"{row.mode.chunk_ms} ms apart" if row.mode.chunk_ms else "at once"
+        )
     median = row.median()
     if median is None:
         return [row.name, after, str(row.in_flight), str(row.n or "-"), row.problem]
@@ -71,7 +92,9 @@ def cells(row: Row) -> list[str]:
         f"{median.n / median.wall_s:.0f}",
         f"{median.wall_s:.2f}",
         _or_dash(median.peak_rss_mb, ".0f"),
-        _or_dash(median.at_server, ".0f") if row.mode != Mode() else "-",  # answered at once: always 1
+        (
+            _or_dash(median.at_server, ".0f") if row.mode != Mode() else "-"
+        ),  # answered at once: always 1
         _or_dash(median.received, ".0f"),
         f"{median.ok}/{median.n}" + (f" ({row.problem})" if row.problem else ""),
     ]
@@ -85,35 +108,53 @@ def show(rows: Sequence[Row]) -> None:
     """Prints the table."""
     lines = [list(COLUMNS), *(cells(row) for row in rows)]
     full = len(COLUMNS)
-    known = [line if len(line) == full else line[:4] for line in lines]  # a problem stands in place of figures
+    known = [
+        line if len(line) == full else line[:4] for line in lines
+    ]  # a problem stands in place of figures
     widths = [max(len(line[i]) for line in known if len(line) > i) for i in range(full)]
     for line in lines:
-        texts = [text.ljust(widths[i]) if i < 2 else text.rjust(widths[i]) for i, text in enumerate(line)]
+        texts = [
+            text.ljust(widths[i]) if i < 2 else text.rjust(widths[i]) for i, text in enumerate(line)
+        ]
         print("  ".join(texts).rstrip())
 
 
 def show_tools(rows: Sequence[Row]) -> None:
-    """Prints what the whole tools cost beyond and before the samples: their rows above hold both."""
-    for name in dict.fromkeys(row.name for row in rows if row.median() and row.median().cpu_s_at_first):
-        sizes = sorted((row for row in rows if row.name == name and row.in_flight == 512), key=lambda row: row.n)
+    """Prints what the whole tools cost beyond and before the samples: their rows above hold
+    both."""
+    for name in dict.fromkeys(
+        row.name for row in rows if row.median() and row.median().cpu_s_at_first
+    ):
+        sizes = sorted(
+            (row for row in rows if row.name == name and row.in_flight == 512),
+            key=lambda row: row.n,
+        )
         per_sample = slope_ms(sizes[0], sizes[-1]) if len(sizes) > 1 else None
         first = sizes[0].median() if sizes else None
         if per_sample is not None and first is not None:
             fixed = first.cpu_s - per_sample * first.n / 1000
             print(
-                f"  {name}: {first.cpu_s_at_first:.2f} s CPU until the server saw its first request (n = {first.n}), "
-                f"{per_sample:.4f} ms per further sample (n = {sizes[0].n} to {sizes[-1].n}), "
-                f"{fixed:.2f} s for what does not depend on n"
+                f"  {name}: {first.cpu_s_at_first:.2f} s CPU until the server saw its first request"
+                f" (n = {first.n}), {per_sample:.4f} ms per further sample (n = {sizes[0].n} to"
+                f" {sizes[-1].n}), {fixed:.2f} s for what does not depend on n"
             )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="as many requests as this, times the usual")
-    parser.add_argument("--quick", action="store_true", help="one round at a tenth of the requests: does it work?")
-    parser.add_argument("--tiny", action="store_true", help="every kind of row once, at the smallest size")
-    parser.add_argument("--only", metavar="NAME,...", help="rows whose names begin with one of these")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="as many requests as this, times the usual"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one round at a tenth of the requests: does it work?"
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="every kind of row once, at the smallest size"
+    )
+    parser.add_argument(
+        "--only", metavar="NAME,...", help="rows whose names begin with one of these"
+    )
     given = parser.parse_args()
     rounds = 1 if given.quick or given.tiny else given.rounds
     size = TINY if given.tiny else Size(scale=0.1 if given.quick else given.scale)
@@ -135,7 +176,10 @@ def main() -> None:
         show_tools(rows)
         print(f"  prompts of the whole tools: {mean_prompt(scratch):.0f} characters on average")
         small = given.quick or given.tiny
-        print("\ngoals, by the figures above" + (" (a small run: not meant to be judged)" if small else ""))
+        print(
+            "\ngoals, by the figures above"
+            + (" (a small run: not meant to be judged)" if small else "")
+        )
         for goal in goals(rows, rounds):
             print(goal)
     print(f"\n{time.monotonic() - began:.0f} s in all")

@@ -1,4 +1,5 @@
-"""One core for the server, another for what is measured, and room for as many sockets as a run needs."""
+"""One core for the server, another for what is measured, and room for as many sockets as a run
+needs."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ import os
 import resource
 
 CLIENT, SERVER = 0, 1
-"""Places among the cores that this process may use: the measured client has the first, the server the second."""
+"""Places among the cores that this process may use: the measured client has the first, the server
+the second."""
 
 
 def pin(place: int) -> None:
@@ -19,7 +21,8 @@ def pin(place: int) -> None:
 
 
 def raise_open_files() -> int:
-    """Lifts the soft limit of open files to the hard one; returns it. 4096 in flight are 4096 sockets."""
+    """Lifts the soft limit of open files to the hard one; returns it. 4096 in flight are 4096
+    sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

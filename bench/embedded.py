@@ -1,9 +1,8 @@
 """Speed of the embedded model: `python bench/embedded.py [PROBLEMS [STARTS]]`.
 
-The time until it is ready, from the start of its process, and its answers to word problems, greedy, by chat. Those per
-second of the server's own processor time say what one core can do; the wall clock counts the client and whatever else
-the machine does too.
-"""
+The time until it is ready, from the start of its process, and its answers to word problems, greedy,
+by chat. Those per second of the server's own processor time say what one core can do; the wall
+clock counts the client and whatever else the machine does too."""
 
 from __future__ import annotations
 
@@ -40,7 +39,9 @@ async def starts(folder: Path, count: int) -> None:
     wall, cpu = [], []
     for _ in range(count):
         began = time.perf_counter()
-        async with embedded.launch(LaunchContext(model=None, log_dir=folder), embedded.EmbeddedOptions()) as endpoint:
+        async with embedded.launch(
+            LaunchContext(model=None, log_dir=folder), embedded.EmbeddedOptions()
+        ) as endpoint:
             wall.append(time.perf_counter() - began)
             cpu.append(cpu_s(endpoint))
     print(
@@ -49,7 +50,9 @@ async def starts(folder: Path, count: int) -> None:
     )
 
 
-async def answers(endpoint: Endpoint, asked: list[Problem], in_flight: int, *, stream: bool) -> None:
+async def answers(
+    endpoint: Endpoint, asked: list[Problem], in_flight: int, *, stream: bool
+) -> None:
     """Prints how many answers there are per second, and how many are right."""
     door, right = asyncio.Semaphore(in_flight), 0
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
@@ -57,8 +60,17 @@ async def answers(endpoint: Endpoint, asked: list[Problem], in_flight: int, *, s
         async def ask(problem: Problem) -> None:
             nonlocal right
             turns = [{"role": "user", "content": problem.question}]
-            body = {"model": endpoint.model, "messages": turns, "temperature": 0, "max_tokens": 128, "stream": stream}
-            async with door, session.post(f"{endpoint.base_url}/chat/completions", json=body) as reply:
+            body = {
+                "model": endpoint.model,
+                "messages": turns,
+                "temperature": 0,
+                "max_tokens": 128,
+                "stream": stream,
+            }
+            async with (
+                door,
+                session.post(f"{endpoint.base_url}/chat/completions", json=body) as reply,
+            ):
                 if stream:
                     await reply.read()
                 else:
@@ -70,8 +82,8 @@ async def answers(endpoint: Endpoint, asked: list[Problem], in_flight: int, *, s
         took, used = time.perf_counter() - began, cpu_s(endpoint) - used
     told = "streamed" if stream else f"{100 * right / len(asked):.1f} % right"
     print(
-        f"{in_flight:3} in flight: {len(asked) / used:4.0f} answers per second of the server's processor time, "
-        f"{len(asked) / took:4.0f} by the clock; {told}, load {load()}"
+        f"{in_flight:3} in flight: {len(asked) / used:4.0f} answers per second of the server's"
+        f" processor time, {len(asked) / took:4.0f} by the clock; {told}, load {load()}"
     )
 
 

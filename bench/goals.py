@@ -1,4 +1,5 @@
-"""What the client is to reach, and whether it did in this run: each goal compares figures of one table."""
+"""What the client is to reach, and whether it did in this run: each goal compares figures of one
+table."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ HELP = {"serve-eval --help": ["-m", "serve_eval", "--help"]}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """`value` against `limit`; with a `peer`, it is the ratio of the two that must not exceed the limit."""
+    """`value` against `limit`; with a `peer`, it is the ratio of the two that must not exceed the
+    limit."""
 
     what: str
     value: float | None
@@ -40,7 +42,10 @@ class Goal:
         name, other = self.peer
         other_value = "-" if other is None else f"{_number(other)} {self.unit}"
         share = "" if ratio is None else f" = {_fraction(ratio)}"
-        return f"  {said:13} {self.what}: {value} / {name} {other_value}{share} (at most {_fraction(self.limit)})"
+        return (
+            f"  {said:13} {self.what}: {value} / {name} {other_value}{share} (at most"
+            f" {_fraction(self.limit)})"
+        )
 
 
 def _number(value: float) -> str:
@@ -61,7 +66,9 @@ def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
     what = "CPU per request, client alone, 64 in flight"
     for name, limit in (("wrk", 10.0), ("aiohttp", 1.5)):
         peer = _of(rows, f"{name}, client alone", AT_ONCE, 64)
-        yield Goal(what=what, value=_cpu_ms(ours), limit=limit, unit="ms", peer=(name, _cpu_ms(peer)))
+        yield Goal(
+            what=what, value=_cpu_ms(ours), limit=limit, unit="ms", peer=(name, _cpu_ms(peer))
+        )
     yield from _many_in_flight(_median(_row(rows, "ours, client alone", AFTER_200_MS, 4096)))
     streamed = _row(rows, "ours, streamed", SPACED_10_MS, 128)
     yield Goal(
@@ -70,7 +77,12 @@ def goals(rows: Sequence[Row], rounds: int) -> Iterator[Goal]:
         limit=15,
         unit="us",
     )
-    yield Goal(what="serve-eval --help", value=median_seconds(HELP, rounds)["serve-eval --help"], limit=0.1, unit="s")
+    yield Goal(
+        what="serve-eval --help",
+        value=median_seconds(HELP, rounds)["serve-eval --help"],
+        limit=0.1,
+        unit="s",
+    )
 
 
 def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Iterator[Goal]:
@@ -78,23 +90,37 @@ def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Itera
     what = "CPU per further sample, whole tool, 512 in flight"
     yield Goal(what=what, value=slope, limit=0.08, unit="ms")
     yield Goal(what=what, value=slope, limit=1 / 6, unit="ms", peer=("lm-eval", its_slope))
-    yield Goal(what=what, value=slope, limit=1 / 5, unit="ms", peer=("AsyncOpenAI script", slope_ms(*_sizes(script))))
-    first, its_first = (m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval)))
+    yield Goal(
+        what=what,
+        value=slope,
+        limit=1 / 5,
+        unit="ms",
+        peer=("AsyncOpenAI script", slope_ms(*_sizes(script))),
+    )
+    first, its_first = (
+        m and m.cpu_s_at_first for m in (_median(_sizes(of)[0]) for of in (tool, lm_eval))
+    )
     what = "CPU until the first request, smallest data set"
     yield Goal(what=what, value=first, limit=0.8, unit="s")
     yield Goal(what=what, value=first, limit=1 / 10, unit="s", peer=("lm-eval", its_first))
-    wall, its_wall = (m and m.wall_s for m in (_median(_row(of, "", AFTER_200_MS, 128)) for of in (tool, lm_eval)))
+    wall, its_wall = (
+        m and m.wall_s for m in (_median(_row(of, "", AFTER_200_MS, 128)) for of in (tool, lm_eval))
+    )
     what = "wall time of the whole run, 128 in flight"
     yield Goal(what=what, value=wall, limit=1 / 4, unit="s", peer=("lm-eval", its_wall))
 
 
 def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:
-    """One task of lm-eval, 128 in flight: no slower and with less CPU than by lm-eval's own client."""
+    """One task of lm-eval, 128 in flight: no slower and with less CPU than by lm-eval's own
+    client."""
     pairs = [("lm-eval local", name, "whole") for name in (ENGINE, ON_OUR_CLIENT)]
     pairs.append((ALONE["local-completions"], ALONE["serve-eval"], "requests alone"))
     for other, name, part in pairs:
         theirs, ours = (_of(rows, one, AFTER_200_MS, 128) for one in (other, name))
-        for what, unit, of in (("wall time", "s", lambda m: m.wall_s), ("CPU", "s", lambda m: m.cpu_s)):
+        for what, unit, of in (
+            ("wall time", "s", lambda m: m.wall_s),
+            ("CPU", "s", lambda m: m.cpu_s),
+        ):
             yield Goal(
                 what=f"{what} of a task of lm-eval, {part}: {name}",
                 value=of(ours) if _all_right(ours) else None,
@@ -110,7 +136,12 @@ def _many_in_flight(ours: Measured | None) -> Iterator[Goal]:
     short = None if ours is None or ours.at_server is None else 4096 - ours.at_server
     twice = None if ours is None or ours.received is None else ours.received - ours.n
     yield Goal(what=what + "fewer than that at the server", value=short, limit=0, unit="requests")
-    yield Goal(what=what + "without a right answer", value=ours and ours.n - ours.ok, limit=0, unit="requests")
+    yield Goal(
+        what=what + "without a right answer",
+        value=ours and ours.n - ours.ok,
+        limit=0,
+        unit="requests",
+    )
     yield Goal(what=what + "sent again", value=twice, limit=0, unit="requests")
     yield Goal(what=what + "peak memory", value=ours and ours.peak_rss_mb, limit=300, unit="MB")
 
@@ -122,7 +153,10 @@ def _sizes(rows: list[Row]) -> tuple[Row | None, Row | None]:
 
 
 def _row(rows: Sequence[Row], name: str, mode: Mode, in_flight: int) -> Row | None:
-    return next((r for r in rows if r.name.startswith(name) and (r.mode, r.in_flight) == (mode, in_flight)), None)
+    return next(
+        (r for r in rows if r.name.startswith(name) and (r.mode, r.in_flight) == (mode, in_flight)),
+        None,
+    )
 
 
 def _of(rows: Sequence[Row], name: str, mode: Mode, in_flight: int) -> Measured | None:

@@ -1,8 +1,8 @@
-"""Time from the command to the first evaluated request, by stage: `python bench/launch.py [ROUNDS]`.
+"""Time from the command to the first evaluated request, by stage: `python bench/launch.py
+[ROUNDS]`.
 
-Two context and two generation servers, which are the stand-in and load nothing. What they take to start is theirs, and
-so is what --help takes; the rest is ours. Needs the dev extra.
-"""
+Two context and two generation servers, which are the stand-in and load nothing. What they take to
+start is theirs, and so is what --help takes; the rest is ours. Needs the dev extra."""
 
 from __future__ import annotations
 
@@ -40,29 +40,59 @@ def one_launch(folder: Path, data: Path) -> list[float]:
         "context_servers": {"num_instances": 2},
         "generation_servers": {"num_instances": 2},
     }
-    plan.write_text(json.dumps({"model": "m/m", "tasks": ["gsm8k"], "dataset_root": str(data), "launcher": launcher}))
-    standin = {"STANDIN_PYTHON": sys.executable, "STANDIN_TIMES": str(times), "STANDIN_POLL_S": "0.05"}
+    plan.write_text(
+        json.dumps(
+            {"model": "m/m", "tasks": ["gsm8k"], "dataset_root": str(data), "launcher": launcher}
+        )
+    )
+    standin = {
+        "STANDIN_PYTHON": sys.executable,
+        "STANDIN_TIMES": str(times),
+        "STANDIN_POLL_S": "0.05",
+    }
     standin["SERVE_EVAL_PASS_ENV"] = "STANDIN_*"
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     path = f"{ROOT / 'tests/standin'}{os.pathsep}{os.environ['PATH']}"
-    command = [sys.executable, "-m", "serve_eval", "run", str(plan), "--limit", "20", "--no-reference"]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval",
+        "run",
+        str(plan),
+        "--limit",
+        "20",
+        "--no-reference",
+    ]
     marks = [time.time()]
     with subprocess.Popen(
         [*command, "-o", str(folder / "out")],
-        env={**env, **standin, "PATH": path, "SERVE_EVAL_LOCK_DIR": str(folder), "XDG_CACHE_HOME": str(folder)},
+        env={
+            **env,
+            **standin,
+            "PATH": path,
+            "SERVE_EVAL_LOCK_DIR": str(folder),
+            "XDG_CACHE_HOME": str(folder),
+        },
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
         assert process.stderr is not None
-        completed = next((time.time() for line in process.stderr if "the first completion" in line), None)
+        completed = next(
+            (time.time() for line in process.stderr if "the first completion" in line), None
+        )
         process.stderr.read()
-    events = [(float(at), what) for at, what in (line.split(maxsplit=1) for line in times.read_text().splitlines())]
+    events = [
+        (float(at), what)
+        for at, what in (line.split(maxsplit=1) for line in times.read_text().splitlines())
+    ]
     helps = [at for at, what in events if what.startswith("began") and what.endswith("--help")]
     began = [at for at, what in events if what.startswith("began") and not what.endswith("--help")]
     listens = [at for at, what in events if what.startswith("listens")]
-    records = [json.loads(line) for line in (folder / "out/samples/gsm8k.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (folder / "out/samples/gsm8k.jsonl").read_text().splitlines()
+    ]
     first = min(record["response"]["attempts"][0]["start_s"] for record in records)
     assert completed is not None
     marks += [min(helps), min(began), max(began), max(listens), completed, first]
@@ -79,9 +109,15 @@ def main() -> None:
         for number in range(count):
             (folder := Path(name) / str(number)).mkdir()
             rounds.append(one_launch(folder, Path(name) / "data"))
-    print(f"seconds to the first evaluated request, 2 + 2 servers, median and least of {count} launches, load {load()}")
+    print(
+        f"seconds to the first evaluated request, 2 + 2 servers, median and least of {count}"
+        f" launches, load {load()}"
+    )
     for (what, ours), values in zip(STEPS, zip(*rounds, strict=True), strict=True):
-        print(f"  {'ours' if ours else 'theirs':6} {what:44} {statistics.median(values):.3f} {min(values):.3f}")
+        print(
+            f"  {'ours' if ours else 'theirs':6} {what:44} {statistics.median(values):.3f}"
+            f" {min(values):.3f}"
+        )
     own = [sum(s for s, (_, ours) in zip(steps, STEPS, strict=True) if ours) for steps in rounds]
     print(f"  {'ours':6} {'in all':44} {statistics.median(own):.3f} {min(own):.3f}")
 

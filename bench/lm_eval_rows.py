@@ -1,8 +1,8 @@
-"""Rows of one task of lm-eval: through our engine, by lm-eval on our client, and by lm-eval on its own API client.
+"""Rows of one task of lm-eval: through our engine, by lm-eval on our client, and by lm-eval on its
+own API client.
 
-The whole tools read the task and its data, ask and score; the requests alone are what lm-eval calls of a model, in one
-process, without loading or scoring.
-"""
+The whole tools read the task and its data, ask and score; the requests alone are what lm-eval calls
+of a model, in one process, without loading or scoring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from client_rows import AFTER_200_MS, AT_ONCE
 from processes import run
 from rows import Measured, NotInstalled, NotMeasured, Row, Size
 from serving import Server
-from tool_rows import USUAL, USUAL_IN_FLIGHT, environment, measured_of, prepare, task_folder, task_name
+from tool_rows import (
+    USUAL,
+    USUAL_IN_FLIGHT,
+    environment,
+    measured_of,
+    prepare,
+    task_folder,
+    task_name,
+)
 
 ENGINE, ON_OUR_CLIENT = "lm_eval:TASK, serve-eval run", "lm-eval --model serve-eval"
 ALONE = {
@@ -51,8 +59,23 @@ def _engine(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measure
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
         tool = Path(sys.executable).with_name("serve-eval")
-        command = [str(tool), "run", "--model", "m", "--tasks", task, "--no-reference", "-o", str(out)]
-        command += ["--include-path", str(task_folder(scratch).parent), "--base-url", server.base_url]
+        command = [
+            str(tool),
+            "run",
+            "--model",
+            "m",
+            "--tasks",
+            task,
+            "--no-reference",
+            "-o",
+            str(out),
+        ]
+        command += [
+            "--include-path",
+            str(task_folder(scratch).parent),
+            "--base-url",
+            server.base_url,
+        ]
         command += ["--concurrency", str(in_flight)]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code != 3:  # no reference applies
@@ -65,7 +88,16 @@ def _engine(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measure
 
 
 def _on_our_client(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measured]:
-    told = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval", "--tasks", task_name(n)]
+    told = [
+        sys.executable,
+        "-m",
+        "serve_eval.lm_eval_model",
+        "run",
+        "--model",
+        "serve-eval",
+        "--tasks",
+        task_name(n),
+    ]
 
     def measure(server: Server) -> Measured:
         _needs_lm_eval()
@@ -91,7 +123,9 @@ def _alone(scratch: Path, n: int, in_flight: int, model: str) -> Callable[[Serve
         prepare(scratch, n)
         command = [sys.executable, str(Path(__file__).with_name("one_lm_eval_model.py")), model]
         command += ["--base-url", server.base_url, "--prompts", str(scratch / f"asked_{n}.jsonl")]
-        finished = run([*command, "--concurrency", str(in_flight)], limit_s=180, env=environment(scratch))
+        finished = run(
+            [*command, "--concurrency", str(in_flight)], limit_s=180, env=environment(scratch)
+        )
         if finished.code:
             raise NotMeasured(finished.last_words)
         told, seen = json.loads(finished.out), server.seen()

@@ -1,4 +1,5 @@
-"""A run of many samples as a user starts it, with everything that is on by default: `serve-eval run` in a process."""
+"""A run of many samples as a user starts it, with everything that is on by default: `serve-eval
+run` in a process."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ LIMIT_S = 3600.0
 
 _MAIN = "from serve_eval.cli import main; main()"
 _WITHOUT_ALARM = (
-    "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda *given: None; "
+    "import serve_eval.evaluation.steps.ask_tasks as asking; asking.DegradationAlarm = lambda"
+    " *given: None; "
 )
 _OVER_AIOHTTP = (
     "from serve_eval.client.client import Client; "
@@ -41,15 +43,34 @@ def long_run(
     aiohttp: bool = False,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Asks `count` sums, over connections of `aiohttp` where that is said. Raises RunFailed unless all of them were
-    scored, and right."""
+    """Asks `count` sums, over connections of `aiohttp` where that is said. Raises RunFailed unless
+    all of them were scored, and right."""
     own = Path(__file__).parent
     before = (_OVER_AIOHTTP if aiohttp else "") + ("" if alarm else _WITHOUT_ALARM)
     command = ["-c", before + _MAIN]
-    command += ["run", "--include-path", str(own / "include"), "--tasks", "sums", "--set", f"sums.num_samples={count}"]
-    command += ["--base-url", server.base_url, "--model", "m", "--no-reference", "--concurrency", str(in_flight)]
+    command += [
+        "run",
+        "--include-path",
+        str(own / "include"),
+        "--tasks",
+        "sums",
+        "--set",
+        f"sums.num_samples={count}",
+    ]
+    command += [
+        "--base-url",
+        server.base_url,
+        "--model",
+        "m",
+        "--no-reference",
+        "--concurrency",
+        str(in_flight),
+    ]
     finished = run(
-        [sys.executable, *command, "-o", str(folder)], limit_s=LIMIT_S, env=environment(folder), started=started
+        [sys.executable, *command, "-o", str(folder)],
+        limit_s=LIMIT_S,
+        env=environment(folder),
+        started=started,
     )
     if finished.code != 3:  # no reference applies
         raise RunFailed(f"exit code {finished.code}: {finished.last_words}")
@@ -87,6 +108,7 @@ class Peaks:
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that a process had so far; OSError where the system does not tell (no Linux)."""
+    """The most memory that a process had so far; OSError where the system does not tell (no
+    Linux)."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

@@ -15,8 +15,14 @@ def facts() -> list[str]:
     """Lines about the machine, the Python and the libraries."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return [
-        f"{os.cpu_count()} cores of {_cpu()}, {platform.system()} {platform.release()}, {files} open files allowed",
-        f"Python {platform.python_version()}, {', '.join(f'{name} {_version(name)}' for name in _SHOWN)}",
+        (
+            f"{os.cpu_count()} cores of {_cpu()}, {platform.system()} {platform.release()}, {files}"
+            " open files allowed"
+        ),
+        (
+            f"Python {platform.python_version()},"
+            f" {', '.join(f'{name} {_version(name)}' for name in _SHOWN)}"
+        ),
     ]
 
 
@@ -28,7 +34,9 @@ def load() -> str:
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
 

@@ -1,9 +1,8 @@
 """Memory and time of a run of a million samples: `python bench/million.py [SAMPLES [IN_FLIGHT]]`.
 
-The server answers at once. It is what users run, in a process of its own, with journal, scores, alarm, progress, report
-and page. Only the samples are generated when they are asked for. What grows are flat arrays, for scores and outcomes,
-so that answers can be compared pairwise later.
-"""
+The server answers at once. It is what users run, in a process of its own, with journal, scores,
+alarm, progress, report and page. Only the samples are generated when they are asked for. What grows
+are flat arrays, for scores and outcomes, so that answers can be compared pairwise later."""
 
 from __future__ import annotations
 
@@ -16,21 +15,30 @@ from serving import Mode, Server
 
 SAMPLES = 1_000_000
 BYTES_PER_SAMPLE = 200
-"""Growth up to which memory is called flat, the report at the end included: an answer alone has five times as many."""
+"""Growth up to which memory is called flat, the report at the end included: an answer alone has
+five times as many."""
 MARKS = (10_000, 100_000, 1_000_000)
 
 
 def main() -> None:
     given = [int(number) for number in sys.argv[1:]]
     count, in_flight = (*given, *(SAMPLES, IN_FLIGHT)[len(given) :])
-    with Server(Mode()) as server, tempfile.TemporaryDirectory(prefix="serve-eval-bench-") as folder:
+    with (
+        Server(Mode()) as server,
+        tempfile.TemporaryDirectory(prefix="serve-eval-bench-") as folder,
+    ):
         peaks = Peaks(server, tuple(mark for mark in MARKS if mark <= count))
         try:
-            done = long_run(server, count, Path(folder) / "run", in_flight=in_flight, started=peaks.watch)
+            done = long_run(
+                server, count, Path(folder) / "run", in_flight=in_flight, started=peaks.watch
+            )
         finally:
             peaks.end()
     at = "".join(f"{peak:.0f} MB after {mark}, " for mark, peak in peaks.peaks.items())
-    print(f"\n  {count} generated samples, {in_flight} in flight, at once: {at}{done.peak_rss_mb:.0f} MB in all")
+    print(
+        f"\n  {count} generated samples, {in_flight} in flight, at once: {at}{done.peak_rss_mb:.0f}"
+        " MB in all"
+    )
     print(
         f"  {done.wall_s:.0f} s, {count / done.wall_s:.0f} samples/s, "
         f"{1000 * done.cpu_s / count:.4f} ms of CPU per sample"
@@ -38,7 +46,10 @@ def main() -> None:
     if MARKS[0] in peaks.peaks and count > MARKS[0]:
         growth = (done.peak_rss_mb - peaks.peaks[MARKS[0]]) * 2**20 / (count - MARKS[0])
         said = "reached" if growth <= BYTES_PER_SAMPLE else "MISSED"
-        print(f"  {said:13} growth per further sample: {growth:.0f} bytes (at most {BYTES_PER_SAMPLE})")
+        print(
+            f"  {said:13} growth per further sample: {growth:.0f} bytes (at most"
+            f" {BYTES_PER_SAMPLE})"
+        )
 
 
 if __name__ == "__main__":

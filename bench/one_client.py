@@ -1,8 +1,9 @@
-"""One measured client in a process of its own: `python bench/one_client.py ours --base-url URL --n 1000`.
+"""One measured client in a process of its own: `python bench/one_client.py ours --base-url URL --n
+1000`.
 
-Prints one JSON line. CPU and wall time are those of the request phase: after the imports and with the session open.
-Peak memory is the process's. `ok` counts answers that were checked to be whole and to belong to their request.
-"""
+Prints one JSON line. CPU and wall time are those of the request phase: after the imports and with
+the session open. Peak memory is the process's. `ok` counts answers that were checked to be whole
+and to belong to their request."""
 
 from __future__ import annotations
 
@@ -52,8 +53,11 @@ def _cpu_s() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-async def with_tasks(opened: Any, n: int, concurrency: int) -> tuple[Counter[str], Phase, list[float]]:
-    """A fixed pool of tasks over one iterator; the last are the times to the first token, where a client tells them."""
+async def with_tasks(
+    opened: Any, n: int, concurrency: int
+) -> tuple[Counter[str], Phase, list[float]]:
+    """A fixed pool of tasks over one iterator; the last are the times to the first token, where a
+    client tells them."""
     seen: Counter[str] = Counter()
     remaining: Iterator[int] = iter(range(n))
 
@@ -117,9 +121,21 @@ def main() -> None:
     else:
         seen, phase, first_token_s = uvloop.run(with_tasks(session, given.n, given.concurrency))
     ok = seen.pop("ok", 0)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    measured = {"n": given.n, "ok": ok, "errors": seen, "wall_s": phase.wall_s, "cpu_s": phase.cpu_s}
-    first_s = statistics.median(first_token_s[given.concurrency :] or first_token_s) if first_token_s else None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1024 if sys.platform != "darwin" else 1024**2
+    )
+    measured = {
+        "n": given.n,
+        "ok": ok,
+        "errors": seen,
+        "wall_s": phase.wall_s,
+        "cpu_s": phase.cpu_s,
+    }
+    first_s = (
+        statistics.median(first_token_s[given.concurrency :] or first_token_s)
+        if first_token_s
+        else None
+    )
     print(json.dumps({**measured, "peak_rss_mb": peak, "first_token_s": first_s}))
 
 

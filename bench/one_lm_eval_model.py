@@ -1,8 +1,8 @@
-"""What lm-eval calls of a model, alone: `python bench/one_lm_eval_model.py serve-eval --base-url URL --prompts FILE`.
+"""What lm-eval calls of a model, alone: `python bench/one_lm_eval_model.py serve-eval --base-url
+URL --prompts FILE`.
 
-Prints one JSON line: wall and CPU seconds of the one call, after the imports and with the model made, and how many
-answers end as they have to.
-"""
+Prints one JSON line: wall and CPU seconds of the one call, after the imports and with the model
+made, and how many answers end as they have to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from typing import Any
 from cores import CLIENT, pin, raise_open_files
 from one_client import Phase
 
-GIVEN = {"until": ["Question:", "</s>", "<|im_end|>"], "do_sample": False, "temperature": 0.0, "max_gen_toks": 256}
+GIVEN = {
+    "until": ["Question:", "</s>", "<|im_end|>"],
+    "do_sample": False,
+    "temperature": 0.0,
+    "max_gen_toks": 256,
+}
 
 
 def made(name: str, base_url: str, concurrency: int) -> Any:
@@ -49,7 +54,8 @@ def main() -> None:
     logging.disable()
     prompts = [json.loads(line)["prompt"] for line in given.prompts.open(encoding="utf-8")]
     requests = [
-        SimpleNamespace(args=(prompt, dict(GIVEN)), task_name="t", doc_id=i) for i, prompt in enumerate(prompts)
+        SimpleNamespace(args=(prompt, dict(GIVEN)), task_name="t", doc_id=i)
+        for i, prompt in enumerate(prompts)
     ]
     model = made(given.name, given.base_url, given.concurrency)
     with Phase() as phase:

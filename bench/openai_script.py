@@ -1,8 +1,9 @@
-"""A whole evaluation with OpenAI's SDK, as people write it in an afternoon: `python bench/openai_script.py --help`.
+"""A whole evaluation with OpenAI's SDK, as people write it in an afternoon: `python
+bench/openai_script.py --help`.
 
-Reads prompts, sends them with AsyncOpenAI over aiohttp (limits raised, no silent retries) under a semaphore and one
-gather, takes the last number of each answer, compares it with the target, writes a JSON line per answer.
-"""
+Reads prompts, sends them with AsyncOpenAI over aiohttp (limits raised, no silent retries) under a
+semaphore and one gather, takes the last number of each answer, compares it with the target, writes
+a JSON line per answer."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ async def evaluate(base_url: str, asked: list[dict[str, Any]], in_flight: int, o
     )
     free = asyncio.Semaphore(in_flight)
     stops = ["Question:", "</s>", "<|im_end|>"]
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="none", max_retries=0, http_client=transport) as client:
+    async with openai.AsyncOpenAI(
+        base_url=base_url, api_key="none", max_retries=0, http_client=transport
+    ) as client:
         with out.open("w", encoding="utf-8") as file:
 
             async def one(row: dict[str, Any]) -> bool:

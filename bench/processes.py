@@ -1,4 +1,5 @@
-"""Child processes: what is measured runs alone on its core, and the system tells what it used when it has ended."""
+"""Child processes: what is measured runs alone on its core, and the system tells what it used when
+it has ended."""
 
 from __future__ import annotations
 
@@ -39,14 +40,20 @@ def run(
     env: Mapping[str, str] | None = None,
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
-    """Runs a command to its end on the client's core, killed after `limit_s`; `started` is told its process id.
+    """Runs a command to its end on the client's core, killed after `limit_s`; `started` is told its
+    process id.
 
-    The peak counts the memory of this process at the fork as well, which is why the harness imports so little.
-    """
+    The peak counts the memory of this process at the fork as well, which is why the harness imports
+    so little."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()
         child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, preexec_fn=lambda: pin(CLIENT)
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=env,
+            preexec_fn=lambda: pin(CLIENT),
         )
         started(child.pid)
         timer = threading.Timer(limit_s, child.kill)

@@ -1,8 +1,8 @@
 """Cost and precision of a limit of requests per second: `python bench/rate_limits.py [--tiny]`.
 
-The reason why the client has a limiter of its own, measured again on this machine: many waiters at a high rate, and few
-at a low one, on uvloop. Ideal is the time that the starts take at exactly the rate.
-"""
+The reason why the client has a limiter of its own, measured again on this machine: many waiters at
+a high rate, and few at a low one, on uvloop. Ideal is the time that the starts take at exactly the
+rate."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ LIMITERS: dict[str, Callable[[int], Acquire]] = {
 }
 
 
-async def measure(make: Callable[[int], Acquire], waiters: int, rate: int, starts: int) -> tuple[float, float, int]:
+async def measure(
+    make: Callable[[int], Acquire], waiters: int, rate: int, starts: int
+) -> tuple[float, float, int]:
     """Seconds until the last start, CPU ms per start, and the most starts within WINDOW_S."""
     acquire, clock, times = make(rate), asyncio.get_running_loop().time, []
     remaining = iter(range(starts))
@@ -84,8 +86,8 @@ def main() -> None:
                 print(f"  {name:24} not installed")
                 break
             print(
-                f"  {name:24} {waiters:5} waiters at {rate:4}/s: {took:5.2f} s (ideal {starts / rate:.2f}), "
-                f"{cpu_ms:.3f} ms CPU per start, at most {most} within 10 ms"
+                f"  {name:24} {waiters:5} waiters at {rate:4}/s: {took:5.2f} s (ideal"
+                f" {starts / rate:.2f}), {cpu_ms:.3f} ms CPU per start, at most {most} within 10 ms"
             )
 
 

@@ -1,9 +1,10 @@
-"""A server that is not the bottleneck: one process on its own core, a bare asyncio.Protocol on uvloop.
+"""A server that is not the bottleneck: one process on its own core, a bare asyncio.Protocol on
+uvloop.
 
-It answers /v1/completions and /v1/chat/completions after a fixed latency, streams where asked to, and counts:
-GET /stats, POST /reset. POST /watch with a process id makes it note the CPU time that this process had used when the
-first request for a completion came. It ends when its standard input does, so that it never outlives the benchmark.
-"""
+It answers /v1/completions and /v1/chat/completions after a fixed latency, streams where asked to,
+and counts: GET /stats, POST /reset. POST /watch with a process id makes it note the CPU time that
+this process had used when the first request for a completion came. It ends when its standard input
+does, so that it never outlives the benchmark."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ from cores import SERVER, pin, raise_open_files
 
 _LENGTH = re.compile(rb"\r\ncontent-length:\s*(\d+)", re.IGNORECASE)
 _EXPECTS = re.compile(rb"\r\nexpect:\s*100-continue", re.IGNORECASE)
-_GETS = {b"/v1/models": b'{"object":"list","data":[{"id":"m","object":"model"}]}', b"/version": b'{"version":"0"}'}
+_GETS = {
+    b"/v1/models": b'{"object":"list","data":[{"id":"m","object":"model"}]}',
+    b"/version": b'{"version":"0"}',
+}
 
 
 class Counts:
@@ -61,7 +65,8 @@ class Counts:
 
 
 def _cpu_s(pid: int) -> float | None:
-    """User and system time of all threads of a process so far; None where the system does not tell (no Linux)."""
+    """User and system time of all threads of a process so far; None where the system does not tell
+    (no Linux)."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -70,8 +75,9 @@ def _cpu_s(pid: int) -> float | None:
 
 
 class Ticker:
-    """Feeds all streams from one timer. Streams take turns: each is served every `chunk_ms`, spread over its span in
-    steps of a millisecond, so that chunks arrive evenly and not all streams' at once."""
+    """Feeds all streams from one timer. Streams take turns: each is served every `chunk_ms`, spread
+    over its span in steps of a millisecond, so that chunks arrive evenly and not all streams' at
+    once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chunk_ms: int) -> None:
         self._loop, self._slots = loop, [set[Stream]() for _ in range(chunk_ms)]
@@ -130,8 +136,14 @@ class Service:
         self.loop, self.latency_s = loop, latency_ms / 1000
         self.counts = Counts()
         self.ticker = Ticker(loop, chunk_ms) if chunk_ms else None
-        self.whole = {b"/v1/completions": Whole(chat=False), b"/v1/chat/completions": Whole(chat=True)}
-        self.streamed = {b"/v1/completions": Streamed(chat=False), b"/v1/chat/completions": Streamed(chat=True)}
+        self.whole = {
+            b"/v1/completions": Whole(chat=False),
+            b"/v1/chat/completions": Whole(chat=True),
+        }
+        self.streamed = {
+            b"/v1/completions": Streamed(chat=False),
+            b"/v1/chat/completions": Streamed(chat=True),
+        }
 
     def other(self, path: bytes, body: bytes) -> bytes:
         """The answer to anything that is not a completion."""
@@ -147,7 +159,8 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """Splits what comes into requests and answers them in turn. It knows as much HTTP/1.1 as the clients here speak."""
+    """Splits what comes into requests and answers them in turn. It knows as much HTTP/1.1 as the
+    clients here speak."""
 
     def __init__(self, service: Service) -> None:
         self._service, self._buffer, self._busy, self.closed = service, b"", False, False
@@ -240,7 +253,9 @@ async def serve(latency_ms: float, chunk_ms: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency-ms", type=float, default=0)
-    parser.add_argument("--chunk-ms", type=int, default=0, help="between the chunks of a stream; 0: all at once")
+    parser.add_argument(
+        "--chunk-ms", type=int, default=0, help="between the chunks of a stream; 0: all at once"
+    )
     given = parser.parse_args()
     pin(SERVER)
     raise_open_files()

@@ -14,7 +14,8 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """How the server answers: after so many milliseconds, and streams with so many between two chunks."""
+    """How the server answers: after so many milliseconds, and streams with so many between two
+    chunks."""
 
     latency_ms: int = 0
     chunk_ms: int = 0
@@ -22,7 +23,8 @@ class Mode:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the server counted. `cpu_s_at_first` is the CPU time of the watched process at its first request."""
+    """What the server counted. `cpu_s_at_first` is the CPU time of the watched process at its first
+    request."""
 
     requests: int
     max_in_progress: int
@@ -38,9 +40,17 @@ class Server:
 
     def __enter__(self) -> Self:
         script = str(Path(__file__).with_name("server.py"))
-        arguments = ["--latency-ms", str(self._mode.latency_ms), "--chunk-ms", str(self._mode.chunk_ms)]
+        arguments = [
+            "--latency-ms",
+            str(self._mode.latency_ms),
+            "--chunk-ms",
+            str(self._mode.chunk_ms),
+        ]
         self._process = subprocess.Popen(
-            [sys.executable, script, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert self._process.stdout is not None
         told = self._process.stdout.readline()
@@ -51,7 +61,10 @@ class Server:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -66,7 +79,8 @@ class Server:
         self._call("POST", "/watch", str(pid))
 
     def seen(self) -> Seen:
-        """The counts since the last reset; the connection that asks for them is none of the client's."""
+        """The counts since the last reset; the connection that asks for them is none of the
+        client's."""
         told = json.loads(self._call("GET", "/stats"))
         return Seen(**{**told, "connections": told["connections"] - 1})
 

@@ -1,4 +1,5 @@
-"""Time that the command takes to answer, as medians in one run: `python bench/startup.py [ROUNDS]`."""
+"""Time that the command takes to answer, as medians in one run: `python bench/startup.py
+[ROUNDS]`."""
 
 from __future__ import annotations
 

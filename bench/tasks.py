@@ -1,8 +1,8 @@
 """Time that tasks take without any endpoint: `python bench/tasks.py [DATASET_ROOT | --tiny]`.
 
-Prompts of every MMLU question, and scores of as many answers as GSM8K has questions. Without a root the data is
-generated, of the same size; with --tiny in its place, of 60 questions. Goals: 2 s and 0.2 s.
-"""
+Prompts of every MMLU question, and scores of as many answers as GSM8K has questions. Without a root
+the data is generated, of the same size; with --tiny in its place, of 60 questions. Goals: 2 s and
+0.2 s."""
 
 from __future__ import annotations
 
@@ -50,10 +50,16 @@ def measure(roots: DataRoots, of_mmlu: int, of_gsm8k: int, *, rounds: int) -> No
     said = partial(print_median, rounds=rounds)
     mmlu = build_task(Spec(name="mmlu", options={"num_samples": of_mmlu}))
     samples = mmlu.load(roots, of_mmlu).samples
-    said(f"prompts of {len(samples)} MMLU questions, with reading the files", lambda: mmlu.load(roots, of_mmlu))
+    said(
+        f"prompts of {len(samples)} MMLU questions, with reading the files",
+        lambda: mmlu.load(roots, of_mmlu),
+    )
     gsm8k = build_task(Spec(name="gsm8k"))
     questions = gsm8k.load(roots, of_gsm8k).samples
-    said(f"prompts of {len(questions)} GSM8K questions, with reading the files", lambda: gsm8k.load(roots, of_gsm8k))
+    said(
+        f"prompts of {len(questions)} GSM8K questions, with reading the files",
+        lambda: gsm8k.load(roots, of_gsm8k),
+    )
     answers = [
         Response(text=WORKED + gsm8k.answers(question)[i % 2], finish_reason="stop")
         for i, question in enumerate(questions)
@@ -65,7 +71,10 @@ def measure(roots: DataRoots, of_mmlu: int, of_gsm8k: int, *, rounds: int) -> No
             tally.add(i, answer)
 
     said(f"scores of {len(answers)} GSM8K answers", score)
-    letters = [Response(text=mmlu.answers(sample)[i % 2], finish_reason="stop") for i, sample in enumerate(samples)]
+    letters = [
+        Response(text=mmlu.answers(sample)[i % 2], finish_reason="stop")
+        for i, sample in enumerate(samples)
+    ]
 
     def judge(sample: Sample, letter: Response) -> float:
         return mmlu.score(sample, letter).value

@@ -1,10 +1,10 @@
-"""Rows of whole tools: serve-eval, lm-eval and a script with OpenAI's SDK, as their users run them, on one set of
-prompts.
+"""Rows of whole tools: serve-eval, lm-eval and a script with OpenAI's SDK, as their users run them,
+on one set of prompts.
 
-The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own `--dump-prompts`
-writes them for lm-eval, which gets a local task that asks them under the same stop strings and extracts the number by
-the same two filters. The server's answers all end in `#### 42`: both must have scored every one of them.
-"""
+The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own
+`--dump-prompts` writes them for lm-eval, which gets a local task that asks them under the same stop
+strings and extracts the number by the same two filters. The server's answers all end in `#### 42`:
+both must have scored every one of them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TRAIN = 7473
 
 IN_FLIGHT = 512
 LARGE, LARGE_OF_A_PEER = 15_000, 5000
-"""The larger sizes of the slope, which is taken from IN_FLIGHT requests on; as many connections are opened for each.
-A small cost per sample needs more samples to stand out from the noise."""
+"""The larger sizes of the slope, which is taken from IN_FLIGHT requests on; as many connections are
+opened for each. A small cost per sample needs more samples to stand out from the noise."""
 
 USUAL_IN_FLIGHT = 128
 USUAL = 1000
@@ -88,7 +88,11 @@ def tool_rows(size: Size, scratch: Path) -> list[Row]:
 def mean_prompt(scratch: Path) -> float:
     """Mean number of characters in the prompts of the largest data set."""
     files = sorted(scratch.glob("prompts_*.jsonl"), key=lambda path: path.stat().st_size)
-    lengths = [len(json.loads(line)["prompt"]) for file in files[-1:] for line in file.open(encoding="utf-8")]
+    lengths = [
+        len(json.loads(line)["prompt"])
+        for file in files[-1:]
+        for line in file.open(encoding="utf-8")
+    ]
     return sum(lengths) / len(lengths) if lengths else 0.0
 
 
@@ -96,24 +100,42 @@ def environment(scratch: Path) -> dict[str, str]:
     """The caller's, without what would change what the tools do, and with everything local."""
     ours = ("SERVE_EVAL_", "OPENAI_", "HF_", "INTEGRATION_TEST", "TRTLLM_", "LLM_MODELS_ROOT")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**kept, "HF_HUB_OFFLINE": "1", "HF_HOME": str(scratch / "huggingface"), "OPENAI_API_KEY": "none"}
+    return {
+        **kept,
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(scratch / "huggingface"),
+        "OPENAI_API_KEY": "none",
+    }
 
 
 @cache
 def prepare(scratch: Path, n: int) -> None:
-    """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first needed."""
+    """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first
+    needed."""
     root, prompts = scratch / f"data_{n}", scratch / f"prompts_{n}.jsonl"
-    subprocess.run([sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True)
-    dumped = [*_serve_eval_command(scratch, n), "--base-url", "localhost:1", "--dump-prompts", str(prompts)]
+    subprocess.run(
+        [sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True
+    )
+    dumped = [
+        *_serve_eval_command(scratch, n),
+        "--base-url",
+        "localhost:1",
+        "--dump-prompts",
+        str(prompts),
+    ]
     written = run(dumped, limit_s=180, env=environment(scratch))
     if written.code:
         raise NotMeasured(f"no prompts: {written.last_words}")
     questions = (json.loads(line)["prompt"] for line in prompts.open(encoding="utf-8"))
     asked = scratch / f"asked_{n}.jsonl"
-    asked.write_text("".join(json.dumps({"prompt": text, "target": "42"}) + "\n" for text in questions), "utf-8")
+    asked.write_text(
+        "".join(json.dumps({"prompt": text, "target": "42"}) + "\n" for text in questions), "utf-8"
+    )
     tasks = task_folder(scratch)
     tasks.mkdir(parents=True, exist_ok=True)
-    (tasks / f"{task_name(n)}.yaml").write_text(_LM_EVAL_TASK.format(task=task_name(n), file=asked), "utf-8")
+    (tasks / f"{task_name(n)}.yaml").write_text(
+        _LM_EVAL_TASK.format(task=task_name(n), file=asked), "utf-8"
+    )
 
 
 def task_folder(scratch: Path) -> Path:
@@ -128,7 +150,16 @@ def task_name(n: int) -> str:
 
 def _serve_eval_command(scratch: Path, n: int) -> list[str]:
     tool = Path(sys.executable).with_name("serve-eval")
-    command = [str(tool), "run", "--model", "m", "--tasks", "gsm8k", "--dataset-root", str(scratch / f"data_{n}")]
+    command = [
+        str(tool),
+        "run",
+        "--model",
+        "m",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        str(scratch / f"data_{n}"),
+    ]
     return [*command, "--set", f"gsm8k.num_samples={n}", "--no-reference"]
 
 
@@ -136,13 +167,23 @@ def _serve_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Mea
     def measure(server: Server) -> Measured:
         prepare(scratch, n)
         out = Path(tempfile.mkdtemp(dir=scratch)) / "run"
-        command = [*_serve_eval_command(scratch, n), "--base-url", server.base_url, "--concurrency", str(in_flight)]
-        finished = run([*command, "-o", str(out)], limit_s=180, env=environment(scratch), started=server.watch)
+        command = [
+            *_serve_eval_command(scratch, n),
+            "--base-url",
+            server.base_url,
+            "--concurrency",
+            str(in_flight),
+        ]
+        finished = run(
+            [*command, "-o", str(out)], limit_s=180, env=environment(scratch), started=server.watch
+        )
         if finished.code != 3:  # no reference applies
             raise NotMeasured(finished.last_words)
         result = json.loads((out / "report.json").read_bytes())["tasks"][0]["result"]
         shutil.rmtree(out.parent)
-        return measured_of(server, finished, n, result["scored"] - result["outcomes"].get("unparsed", 0))
+        return measured_of(
+            server, finished, n, result["scored"] - result["outcomes"].get("unparsed", 0)
+        )
 
     return measure
 
@@ -166,7 +207,10 @@ def _lm_eval(scratch: Path, n: int, in_flight: int) -> Callable[[Server], Measur
             raise NotMeasured(finished.last_words)
         said = json.loads(results[0].read_bytes())
         shutil.rmtree(out)
-        right = min(said["results"][task][f"exact_match,{name}"] for name in ("strict-match", "flexible-extract"))
+        right = min(
+            said["results"][task][f"exact_match,{name}"]
+            for name in ("strict-match", "flexible-extract")
+        )
         return measured_of(server, finished, n, round(right * said["n-samples"][task]["effective"]))
 
     return measure
@@ -177,13 +221,21 @@ def _openai_script(scratch: Path, n: int, in_flight: int) -> Callable[[Server], 
         if importlib.util.find_spec("openai") is None:
             raise NotInstalled("openai")
         prepare(scratch, n)
-        command = [sys.executable, str(Path(__file__).with_name("openai_script.py")), "--base-url", server.base_url]
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name("openai_script.py")),
+            "--base-url",
+            server.base_url,
+        ]
         command += ["--prompts", str(scratch / f"asked_{n}.jsonl"), "--in-flight", str(in_flight)]
         command += ["--out", str(scratch / "openai_script.jsonl")]
         finished = run(command, limit_s=180, env=environment(scratch), started=server.watch)
         if finished.code:
             raise NotMeasured(finished.last_words)
-        right = sum('"right": true' in line for line in (scratch / "openai_script.jsonl").open(encoding="utf-8"))
+        right = sum(
+            '"right": true' in line
+            for line in (scratch / "openai_script.jsonl").open(encoding="utf-8")
+        )
         return measured_of(server, finished, n, right)
 
     return measure

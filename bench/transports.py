@@ -1,11 +1,12 @@
 """The client over both of its transports, in one table: `python bench/transports.py`.
 
-Every row runs once per round, in rounds that alternate, and the figures are medians. Client and server have a core
-each. The server sends the first token of a stream as soon as it has the request, so the time to the first token is all
-error: the client's own, its kernel's and that of a busy server. Requests that open connections are left out of it.
+Every row runs once per round, in rounds that alternate, and the figures are medians. Client and
+server have a core each. The server sends the first token of a stream as soon as it has the request,
+so the time to the first token is all error: the client's own, its kernel's and that of a busy
+server. Requests that open connections are left out of it.
 
-Rows of a whole run are `serve-eval run` in a process, from its start to its report: task, journal and scoring with it.
-"""
+Rows of a whole run are `serve-eval run` in a process, from its start to its report: task, journal
+and scoring with it."""
 
 from __future__ import annotations
 
@@ -40,12 +41,17 @@ TINY_RUNS: tuple[Case, ...] = (("whole", AT_ONCE, 4, 60),)
 FIELDS = ("cpu_us", "per_s", "peak_rss_mb", "late_ms")
 
 
-def measure(server: Server, name: str, streamed: bool, in_flight: int, n: int) -> dict[str, float | None]:
+def measure(
+    server: Server, name: str, streamed: bool, in_flight: int, n: int
+) -> dict[str, float | None]:
     """Run one client in a process of its own. Exits when an answer is wrong."""
     script = str(Path(__file__).with_name("one_client.py"))
     command = [sys.executable, script, name, "--base-url", server.base_url, "--n", str(n)]
     server.reset()
-    ended = run([*command, "--concurrency", str(in_flight), *(["--stream"] if streamed else [])], limit_s=120)
+    ended = run(
+        [*command, "--concurrency", str(in_flight), *(["--stream"] if streamed else [])],
+        limit_s=120,
+    )
     told = json.loads(ended.out) if not ended.code else {}
     if told.get("ok") != n:
         sys.exit(f"{name}: {told or ended.last_words}")
@@ -59,7 +65,8 @@ def measure(server: Server, name: str, streamed: bool, in_flight: int, n: int) -
 
 
 def measure_run(server: Server, name: str, in_flight: int, n: int) -> dict[str, float | None]:
-    """Run the whole tool in a process of its own. Exits when a sample is not scored, or not right."""
+    """Run the whole tool in a process of its own. Exits when a sample is not scored, or not
+    right."""
     server.reset()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -75,7 +82,15 @@ def measure_run(server: Server, name: str, in_flight: int, n: int) -> dict[str, 
     }
 
 
-HEADINGS = ["answers", "in flight", "transport", "req/s", "CPU us/request", "peak MB", "error of first token, ms"]
+HEADINGS = [
+    "answers",
+    "in flight",
+    "transport",
+    "req/s",
+    "CPU us/request",
+    "peak MB",
+    "error of first token, ms",
+]
 Found = dict[tuple[int, str], list[dict[str, float | None]]]
 
 
@@ -95,7 +110,8 @@ def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
 
 
 def rows_of_runs(rounds: int, cases: Sequence[Case]) -> tuple[list[list[str]], list[str]]:
-    """Return the rows of whole runs, and for each case what aiohttp takes of ours: ratios within the rounds."""
+    """Return the rows of whole runs, and for each case what aiohttp takes of ours: ratios within
+    the rounds."""
     found: Found = {}
     with Server(AT_ONCE) as server:
         for number, (i, (_, _, in_flight, n)) in product(range(rounds), enumerate(cases)):
@@ -107,12 +123,18 @@ def rows_of_runs(rounds: int, cases: Sequence[Case]) -> tuple[list[list[str]], l
     for i, (answers, _, in_flight, _) in enumerate(named):
         ratios = [_ratios(found[i, other], found[i, ours], field) for field in ("cpu_us", "per_s")]
         shown = [f"{statistics.median(of):.2f} ({min(of):.2f} to {max(of):.2f})" for of in ratios]
-        told.append(f"{answers}, {in_flight} in flight, aiohttp to ours: CPU {shown[0]}, req/s {shown[1]}")
+        told.append(
+            f"{answers}, {in_flight} in flight, aiohttp to ours: CPU {shown[0]}, req/s {shown[1]}"
+        )
     return _lines(found, named), told
 
 
-def _ratios(runs: list[dict[str, float | None]], others: list[dict[str, float | None]], field: str) -> list[float]:
-    return [(run[field] or 0.0) / (other[field] or 1.0) for run, other in zip(runs, others, strict=True)]
+def _ratios(
+    runs: list[dict[str, float | None]], others: list[dict[str, float | None]], field: str
+) -> list[float]:
+    return [
+        (run[field] or 0.0) / (other[field] or 1.0) for run, other in zip(runs, others, strict=True)
+    ]
 
 
 def _lines(found: Found, cases: Sequence[Case]) -> list[list[str]]:
@@ -121,7 +143,17 @@ def _lines(found: Found, cases: Sequence[Case]) -> list[list[str]]:
         for name, shown in TRANSPORTS.items():
             cpu_us, per_s, peak_mb, late_ms = (_median(found[i, name], field) for field in FIELDS)
             after = f"{late_ms:.1f}" if late_ms is not None and of is SPACED else "-"
-            lines.append([answers, str(in_flight), shown, f"{per_s:.0f}", f"{cpu_us:.1f}", f"{peak_mb:.0f}", after])
+            lines.append(
+                [
+                    answers,
+                    str(in_flight),
+                    shown,
+                    f"{per_s:.0f}",
+                    f"{cpu_us:.1f}",
+                    f"{peak_mb:.0f}",
+                    after,
+                ]
+            )
     return lines
 
 
@@ -141,7 +173,13 @@ def main() -> None:
     lines = [] if given.runs else rows(given.rounds, TINY if given.tiny else CASES)
     of_runs, told = rows_of_runs(given.rounds, TINY_RUNS if given.tiny else RUNS)
     table = [HEADINGS, ["---"] * len(HEADINGS), *lines, *of_runs]
-    print("\n".join(f"| {' | '.join(line)} |" for line in table), "", *told, f"load average {load()} behind", sep="\n")
+    print(
+        "\n".join(f"| {' | '.join(line)} |" for line in table),
+        "",
+        *told,
+        f"load average {load()} behind",
+        sep="\n",
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What every measured client sends and how it checks the answer: the same for all, so that only the client differs."""
+"""What every measured client sends and how it checks the answer: the same for all, so that only the
+client differs."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ MAX_TOKENS = 256
 STOP = ("Question:", "</s>", "<|im_end|>")
 EXTRA = {"truncate_prompt_tokens": 4096}
 _SHOT = (
-    "Question: A shelf holds 12 books, and 7 more are put on it. How many books are there?\nAnswer: 12 + 7 = 19.\n\n"
+    "Question: A shelf holds 12 books, and 7 more are put on it. How many books are there?\nAnswer:"
+    " 12 + 7 = 19.\n\n"
 )
 _SHOTS = (_SHOT * 50)[:4350]
 _PIECE = " word"
@@ -21,7 +23,8 @@ def prompt(i: int) -> str:
 
 
 def fields(i: int) -> dict[str, object]:
-    """The body of request `i`, as serve-eval's GSM8K sends it, for the clients that write it themselves."""
+    """The body of request `i`, as serve-eval's GSM8K sends it, for the clients that write it
+    themselves."""
     sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "top_p": 1.0, "stop": STOP}
     return {"model": MODEL, "prompt": prompt(i), **sampling, **EXTRA}
 

@@ -1,4 +1,5 @@
-"""The row of wrk, a load generator in C that reads no answer: what the system alone costs. If it is installed."""
+"""The row of wrk, a load generator in C that reads no answer: what the system alone costs. If it is
+installed."""
 
 from __future__ import annotations
 
@@ -36,10 +37,19 @@ def wrk_rows(size: Size, scratch: Path) -> list[Row]:
             raise NotMeasured(finished.last_words)
         n = int(told.group(1))
         wrong = sum(
-            map(int, re.findall(r"(?:Non-2xx or 3xx responses:|connect|read|write|timeout) (\d+)", finished.out))
+            map(
+                int,
+                re.findall(
+                    r"(?:Non-2xx or 3xx responses:|connect|read|write|timeout) (\d+)", finished.out
+                ),
+            )
         )
         return Measured(
-            n=n, ok=n - wrong, cpu_s=finished.cpu_s, wall_s=finished.wall_s, received=server.seen().requests
+            n=n,
+            ok=n - wrong,
+            cpu_s=finished.cpu_s,
+            wall_s=finished.wall_s,
+            received=server.seen().requests,
         )
 
     return [Row(name="wrk, client alone", mode=AT_ONCE, in_flight=IN_FLIGHT, n=0, run=measure)]

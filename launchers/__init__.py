@@ -1,7 +1,8 @@
-"""Ways of getting an endpoint, one per file: `launch(context, *, options)` yields it, `commands()` says what starts.
+"""Ways of getting an endpoint, one per file: `launch(context, *, options)` yields it, `commands()`
+says what starts.
 
-Launchers see only the nouns and the errors of serve_eval, and what says which variables a process gets.
-"""
+Launchers see only the nouns and the errors of serve_eval, and what says which variables a process
+gets."""
 
 from __future__ import annotations
 

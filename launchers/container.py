@@ -1,4 +1,5 @@
-"""The servers of `trtllm` or `trtllm_disaggregated` in containers of an image, by docker or podman on this machine."""
+"""The servers of `trtllm` or `trtllm_disaggregated` in containers of an image, by docker or podman
+on this machine."""
 
 from __future__ import annotations
 
@@ -30,24 +31,29 @@ class ContainerOptions(Container, DeploymentChoice, GpuChoice, FrontDoor, TimeLi
 
 
 def commands(context: LaunchContext, options: ContainerOptions) -> list[list[str]]:
-    """Return the run lines that `launch` would start, but for the unique part of the containers' names."""
+    """Return the run lines that `launch` would start, but for the unique part of the containers'
+    names."""
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
 def files(context: LaunchContext, options: ContainerOptions) -> Mapping[Path, str]:
     """Return the config files that `launch` would write, by path."""
-    return {path: text for server in adapt_shown(_servers(context, options)) for path, text in server.files.items()}
+    return {
+        path: text
+        for server in adapt_shown(_servers(context, options))
+        for path, text in server.files.items()
+    }
 
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIterator[Endpoint]:
     """Start every server in a container of its own, wait for a completion, and yield the endpoint.
 
-    Config files and the run's logs, and with `mount_paths` full paths on the command lines, are mounted under their own
-    path besides `mounts`.
+    Config files and the run's logs, and with `mount_paths` full paths on the command lines, are
+    mounted under their own path besides `mounts`.
 
-    Raises PlanError for options that contradict each other, LaunchError when a server does not start or ends.
-    """
+    Raises PlanError for options that contradict each other, LaunchError when a server does not
+    start or ends."""
     deployment = deployments.choose_deployment(options)
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     ways = _ways(options)
@@ -57,7 +63,9 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
     async with (
         free_gpus.reserve(options.gpus, planned, context.notify) as reserved,
         session(
-            _servers(context, replace(options, gpus=reserved.gpus), ports, uuid.uuid4().hex[:12], ways),
+            _servers(
+                context, replace(options, gpus=reserved.gpus), ports, uuid.uuid4().hex[:12], ways
+            ),
             context,
             launcher="container",
             model=context.model or str(deployment.model),
@@ -87,9 +95,15 @@ def _servers(
     containers.check(options, deployment, deployments.name_model(deployment, context))
     context = replace(context, log_dir=context.log_dir.absolute())  # mounted under its own path
     placed = places.place_parts(
-        list_parts(deployment, context), gpus=options.gpus, host=options.host, port=options.port, ports=ports
+        list_parts(deployment, context),
+        gpus=options.gpus,
+        host=options.host,
+        port=options.port,
+        ports=ports,
     )
     limit = options.ready_timeout_s
     ways = ways or _ways(options)
-    servers = build_servers(deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None)
+    servers = build_servers(
+        deployment, context, placed, ready_timeout_s=limit, ways=ways, tag=launch or None
+    )
     return [containers.wrap(server, options, launch) for server in servers]

@@ -1,4 +1,5 @@
-"""The embedded model: a tiny real language model that ships with serve-eval, served by numpy on one core of a CPU."""
+"""The embedded model: a tiny real language model that ships with serve-eval, served by numpy on one
+core of a CPU."""
 
 from __future__ import annotations
 
@@ -27,14 +28,19 @@ class EmbeddedOptions:
     """Choose the weights, their rounding, and what the server accepts."""
 
     weights: Annotated[
-        str | None, Setting("A folder with other weights, in the layout of the hub. Not set: those that ship.")
+        str | None,
+        Setting("A folder with other weights, in the layout of the hub. Not set: those that ship."),
     ] = None
-    damage: Annotated[Damage, Setting("To how few bits the linear layers are rounded, for real.")] = "none"
+    damage: Annotated[
+        Damage, Setting("To how few bits the linear layers are rounded, for real.")
+    ] = "none"
     also: Annotated[
         dict[str, Damage] | None,
         Setting("Further names of the same weights, each with its damage, as in {damaged: int3}."),
     ] = None
-    strict_fields: Annotated[bool, Setting("Fields of a request that are not known are refused.")] = False
+    strict_fields: Annotated[
+        bool, Setting("Fields of a request that are not known are refused.")
+    ] = False
     port: Annotated[int | None, Setting("The port on 127.0.0.1. Not set: a free one.")] = None
 
     @property
@@ -46,12 +52,15 @@ class EmbeddedOptions:
 def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]]:
     """Return the one command line that `launch` would start with these options.
 
-    Raises LaunchError when there are no weights, or two models of one name, and PlanError without what serves it.
-    """
+    Raises LaunchError when there are no weights, or two models of one name, and PlanError without
+    what serves it."""
     check_installed(NAME)
     folder, model, also = options.folder, context.model or NAME, options.also or {}
     if not (folder / "config.json").is_file():
-        raise LaunchError(f"{NAME}: {folder} has no config.json", hint="`weights` names a folder as the hub has it.")
+        raise LaunchError(
+            f"{NAME}: {folder} has no config.json",
+            hint="`weights` names a folder as the hub has it.",
+        )
     if model in also:
         raise LaunchError(f"{NAME}: `also` names {model}, which is the model's own name")
     command = [sys.executable, "-m", "launchers._embedded", "--weights", str(folder.absolute())]
@@ -64,12 +73,17 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncIterator[Endpoint]:
-    """Start the server of the model on 127.0.0.1 and yield its endpoint. Raises LaunchError when it does not start."""
+    """Start the server of the model on 127.0.0.1 and yield its endpoint. Raises LaunchError when it
+    does not start."""
     [command] = commands(context, options)
     log_file = context.log_dir / f"{NAME}.log"
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):
         info = ServerInfo(
-            launcher=NAME, pid=server.pid, log_file=str(log_file), damage=options.damage, also=options.also or {}
+            launcher=NAME,
+            pid=server.pid,
+            log_file=str(log_file),
+            damage=options.damage,
+            also=options.also or {},
         )
         yield Endpoint(base_url=url, model=context.model or NAME, info=info)
 

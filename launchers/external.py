@@ -24,14 +24,21 @@ class ExternalOptions:
     `perf_metrics` needs return_perf_metrics in the orchestrator's file.
     """
 
-    base_url: Annotated[str, Setting("The address of the endpoint, such as http://localhost:8000/v1.")]
-    ready_timeout_s: Annotated[float, Setting("Seconds to wait until the endpoint answers; 0: do not wait.")] = 0.0
-    perf_metrics: Annotated[bool, Setting("Ask an orchestrator to report how it handled each request.")] = False
+    base_url: Annotated[
+        str, Setting("The address of the endpoint, such as http://localhost:8000/v1.")
+    ]
+    ready_timeout_s: Annotated[
+        float, Setting("Seconds to wait until the endpoint answers; 0: do not wait.")
+    ] = 0.0
+    perf_metrics: Annotated[
+        bool, Setting("Ask an orchestrator to report how it handled each request.")
+    ] = False
     perf_metrics_dir: Annotated[
         str | None, Setting("Its perf_metrics_output_dir, as seen from here. Implies perf_metrics.")
     ] = None
     request_trace_dir: Annotated[
-        str | None, Setting("Its TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics.")
+        str | None,
+        Setting("Its TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics."),
     ] = None
 
 
@@ -44,16 +51,25 @@ def commands(context: LaunchContext, options: ExternalOptions) -> list[list[str]
 async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncIterator[Endpoint]:
     """Yield the endpoint at `base_url`.
 
-    With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no longer that it is starting. Raises
-    LaunchError when the time is over, or at once when the address is none.
-    """
-    base_url, outputs, traces = options.base_url, options.perf_metrics_dir, options.request_trace_dir
+    With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no longer that it is
+    starting. Raises LaunchError when the time is over, or at once when the address is none."""
+    base_url, outputs, traces = (
+        options.base_url,
+        options.perf_metrics_dir,
+        options.request_trace_dir,
+    )
     if options.ready_timeout_s > 0:
-        await _wait_for_answer(base_url if "://" in base_url else f"http://{base_url}", options.ready_timeout_s)
+        await _wait_for_answer(
+            base_url if "://" in base_url else f"http://{base_url}", options.ready_timeout_s
+        )
     told = None
     if options.perf_metrics or outputs or traces:
         told = PerfMetricsFolders(output_dir=_full(outputs), trace_dir=_full(traces))
-    yield Endpoint(base_url=base_url, model=context.model, info=ServerInfo(launcher="external", perf_metrics=told))
+    yield Endpoint(
+        base_url=base_url,
+        model=context.model,
+        info=ServerInfo(launcher="external", perf_metrics=told),
+    )
 
 
 def _full(path: str | None) -> str | None:
@@ -65,8 +81,12 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
 
     last: object = None
     try:
-        # The poll sends nothing and trusts nothing; certificates are the client's business, which knows the ca_bundle.
-        async with asyncio.timeout(timeout_s), httpx.AsyncClient(verify=False, trust_env=False) as client:  # noqa: S501
+        # The poll sends nothing and trusts nothing; certificates are the client's business, which
+        # knows the ca_bundle.
+        async with (
+            asyncio.timeout(timeout_s),
+            httpx.AsyncClient(verify=False, trust_env=False) as client,
+        ):  # noqa: S501
             while True:
                 try:
                     reply = await client.get(url)

@@ -1,4 +1,5 @@
-"""A GGUF file served by llama.cpp: by its own llama-server, or by the server of llama-cpp-python."""
+"""A GGUF file served by llama.cpp: by its own llama-server, or by the server of
+llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -24,11 +25,13 @@ COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.serv
 class LlamaCppOptions(EngineOptions):
     """Choose the GGUF file, the server that serves it, and how it computes.
 
-    `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python answers one after the
-    other. For `prompt_logprobs` it keeps the logits of the whole context in memory.
-    """
+    `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python
+    answers one after the other. For `prompt_logprobs` it keeps the logits of the whole context in
+    memory."""
 
-    model: Annotated[str | None, Setting("The GGUF file. Not set: the plan's model is its path.")] = None
+    model: Annotated[
+        str | None, Setting("The GGUF file. Not set: the plan's model is its path.")
+    ] = None
     server: Annotated[
         Literal["llama-server", "python"],
         Setting("llama.cpp's own llama-server, or the server of llama-cpp-python."),
@@ -36,24 +39,33 @@ class LlamaCppOptions(EngineOptions):
     command: Annotated[
         str | list[str] | None,
         Setting(
-            "The executable, or all that stands before the flags. Not set: llama-server, or python3 -m "
-            "llama_cpp.server."
+            "The executable, or all that stands before the flags. Not set: llama-server, or python3"
+            " -m llama_cpp.server."
         ),
     ] = None
     context_tokens: Annotated[
-        int | None, Setting("The longest prompt with its answer, in tokens. Not set: that of the model.")
+        int | None,
+        Setting("The longest prompt with its answer, in tokens. Not set: that of the model."),
     ] = None
     parallel: Annotated[int, Setting("How many requests llama-server works on together.")] = 4
-    threads: Annotated[int | None, Setting("How many threads compute. Not set: the server's own.")] = None
-    gpu_layers: Annotated[int | None, Setting("How many layers lie on the GPU. Not set: the server's own.")] = None
+    threads: Annotated[
+        int | None, Setting("How many threads compute. Not set: the server's own.")
+    ] = None
+    gpu_layers: Annotated[
+        int | None, Setting("How many layers lie on the GPU. Not set: the server's own.")
+    ] = None
     prompt_logprobs: Annotated[
-        bool, Setting("The server of llama-cpp-python gives log-probabilities of prompts, which takes memory.")
+        bool,
+        Setting(
+            "The server of llama-cpp-python gives log-probabilities of prompts, which takes memory."
+        ),
     ] = False
     ready_timeout_s: ReadyTimeout = 600.0
 
 
 def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment that it sets."""
+    """Return the command line that `launch` would start with these options, with the environment
+    that it sets."""
     return [_server(context, options).line()]
 
 
@@ -61,15 +73,19 @@ def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]
 async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
-    """
+    Raises PlanError for options that contradict each other, LaunchError when the server does not
+    start or ends."""
     build = partial(_server, context)
     name = _name(context, options.model)
-    async with other_engine.launch_engine(build, context, options, launcher=NAME, model=name) as endpoint:
+    async with other_engine.launch_engine(
+        build, context, options, launcher=NAME, model=name
+    ) as endpoint:
         yield endpoint
 
 
-def _server(context: LaunchContext, options: LlamaCppOptions, ports: Sequence[int] | None = None) -> Server:
+def _server(
+    context: LaunchContext, options: LlamaCppOptions, ports: Sequence[int] | None = None
+) -> Server:
     tokens = options.context_tokens
     for name, value, least in (
         ("parallel", options.parallel, 1),
@@ -82,7 +98,11 @@ def _server(context: LaunchContext, options: LlamaCppOptions, ports: Sequence[in
     where = other_engine.place(options, ports)
     command = words(COMMANDS[options.server] if options.command is None else options.command)
     file = other_engine.choose_model(context, options.model, "a GGUF file")
-    shared: dict[str, object] = {"--model": str(Path(file).expanduser()), "--host": where.host, "--port": where.port}
+    shared: dict[str, object] = {
+        "--model": str(Path(file).expanduser()),
+        "--host": where.host,
+        "--port": where.port,
+    }
     if options.server == "python":
         flags: dict[str, object] = {
             **shared,
@@ -98,7 +118,8 @@ def _server(context: LaunchContext, options: LlamaCppOptions, ports: Sequence[in
         return other_engine.server(NAME, command, flags, options, where, health="/v1/models")
     if options.prompt_logprobs:
         raise PlanError(
-            "launcher.prompt_logprobs: llama-server gives none of prompts", hint="Set launcher.server=python."
+            "launcher.prompt_logprobs: llama-server gives none of prompts",
+            hint="Set launcher.server=python.",
         )
     flags = {
         **shared,

@@ -1,4 +1,5 @@
-"""A simulated endpoint: a small local server that looks the right answers up; there is no model, and no GPU is used."""
+"""A simulated endpoint: a small local server that looks the right answers up; there is no model,
+and no GPU is used."""
 
 from __future__ import annotations
 
@@ -25,24 +26,36 @@ class SimulatedOptions(SimulatedBehaviour):
     """
 
     accuracy: Annotated[
-        float | dict[str, float], Setting("The probability of a right answer: one number, or one by task.")
+        float | dict[str, float],
+        Setting("The probability of a right answer: one number, or one by task."),
     ] = 0.75
     flip_rate: Annotated[
         float | None,
-        Setting("The share of the prompts that two runs judge differently. Not set: each prompt is drawn alone."),
+        Setting(
+            "The share of the prompts that two runs judge differently. Not set: each prompt is"
+            " drawn alone."
+        ),
     ] = None
 
 
 def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str]]:
     """Return the one command line that `launch` would start with these options.
 
-    Raises PlanError for one that is out of range or contradicts another, and without what serves it.
-    """
+    Raises PlanError for one that is out of range or contradicts another, and without what serves
+    it."""
     check_installed("simulated")
-    if problems := [f"launcher.simulated.{name} {message}" for name, message in options.find_problems()]:
+    if problems := [
+        f"launcher.simulated.{name} {message}" for name, message in options.find_problems()
+    ]:
         raise PlanError(problems)
     probability(options.accuracy, options.flip_rate, options.seed)
-    command = [sys.executable, "-m", "launchers._simulated", "--model", context.model or "simulated"]
+    command = [
+        sys.executable,
+        "-m",
+        "launchers._simulated",
+        "--model",
+        context.model or "simulated",
+    ]
     command += ["--answers", str(_answers(context)), "--ready-file", str(_ready(context))]
     for one in fields(SimulatedBehaviour):
         if (value := getattr(options, one.name)) != one.default:
@@ -55,11 +68,12 @@ def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str
 async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIterator[Endpoint]:
     """Start the simulator on a free port of 127.0.0.1 and yield its endpoint.
 
-    Raises PlanError when an option is out of range or two contradict each other, LaunchError when the server does not
-    start.
-    """
+    Raises PlanError when an option is out of range or two contradict each other, LaunchError when
+    the server does not start."""
     if context.write_answer_file is None:
-        raise LaunchError("the simulated endpoint needs the answers of the tasks, and there are none here")
+        raise LaunchError(
+            "the simulated endpoint needs the answers of the tasks, and there are none here"
+        )
     [command] = commands(context, options)
     chance = probability(options.accuracy, options.flip_rate, options.seed)
     context.log_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,19 +85,22 @@ async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIter
 
 
 def beginning(options: SimulatedOptions) -> str | bool | None:
-    """Return the token that begins a text to the model, which need not run; True where the server puts it there."""
+    """Return the token that begins a text to the model, which need not run; True where the server
+    puts it there."""
     if options.puts_beginning:
         return True
     return options.begins_with if options.tells_beginning != "none" else None
 
 
-def probability(accuracy: float | dict[str, float], flip_rate: float | None, seed: int) -> Callable[[str, str], float]:
+def probability(
+    accuracy: float | dict[str, float], flip_rate: float | None, seed: int
+) -> Callable[[str, str], float]:
     """(task name, sample id) -> probability of a right answer, always the same for the same seed.
 
-    Without `flip_rate` it is the accuracy for every prompt. With it, a share u = 3 flip_rate of the prompts has a
-    probability that is uniform in [0, 1] (two draws of such a prompt differ with probability 1/3) and the others have 1
-    or 0, so that the mean is the accuracy. Raises LaunchError when there is no such mixture or a task has no accuracy.
-    """
+    Without `flip_rate` it is the accuracy for every prompt. With it, a share u = 3 flip_rate of the
+    prompts has a probability that is uniform in [0, 1] (two draws of such a prompt differ with
+    probability 1/3) and the others have 1 or 0, so that the mean is the accuracy. Raises
+    LaunchError when there is no such mixture or a task has no accuracy."""
     known = accuracy if isinstance(accuracy, dict) else {}
     by_task = {task: _mixture(value, flip_rate) for task, value in known.items()}
     common = None if isinstance(accuracy, dict) else _mixture(accuracy, flip_rate)
@@ -91,7 +108,10 @@ def probability(accuracy: float | dict[str, float], flip_rate: float | None, see
     def of(task: str, sample_id: str) -> float:
         mixture = common or by_task.get(task)
         if mixture is None:
-            raise LaunchError(f"simulated: accuracy has no entry for the task {task!r}, only for {', '.join(known)}")
+            raise LaunchError(
+                f"simulated: accuracy has no entry for the task {task!r}, only for"
+                f" {', '.join(known)}"
+            )
         if flip_rate is None:
             return mixture[1]
         share, sure = mixture
@@ -114,8 +134,9 @@ def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
         raise PlanError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
     if not share / 2 <= accuracy <= 1.0 - share / 2:
         raise PlanError(
-            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half of the time, so "
-            f"the accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and cannot be {accuracy:g}"
+            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half"
+            f" of the time, so the accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and"
+            f" cannot be {accuracy:g}"
         )
     sure = (accuracy - share / 2) / (1.0 - share) if share < 1.0 else 0.5
     return share, min(max(sure, 0.0), 1.0)

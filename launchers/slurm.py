@@ -1,8 +1,7 @@
 """trtllm-serve, single or disaggregated, as steps of a SLURM allocation of one or more nodes.
 
-Works inside the allocation, in its batch script or as a step, and outside with SLURM_JOB_ID where its nodes can be
-reached.
-"""
+Works inside the allocation, in its batch script or as a step, and outside with SLURM_JOB_ID where
+its nodes can be reached."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
 PORTS = range(11000, 30000)
-"""Where the first port is drawn from: below those that systems give to outgoing connections, and above those that
-wrappers of ranks take."""
+"""Where the first port is drawn from: below those that systems give to outgoing connections, and
+above those that wrappers of ranks take."""
 SCRIPT = "slurm.sbatch"
 STEPS_S = 60.0
 """How long SLURM may list a step whose processes are gone."""
@@ -49,26 +48,33 @@ MARGIN_S = 5.0
 class SlurmOptions(DeploymentChoice, SlurmSteps, TimeLimits):
     """Choose what is served, the nodes and steps of the job that serve it, and the time limits."""
 
-    nodes: Annotated[list[str] | None, Setting("Names of nodes of the job. Not set: all of them.")] = None
-    gpus_per_node: Annotated[int | None, Setting("How many GPUs each node has. Not set: what SLURM says, else 8.")] = (
-        None
-    )
-    sbatch_args: Annotated[list[str], Setting("Further options in the job script that is shown.")] = field(
-        default_factory=list
-    )
+    nodes: Annotated[
+        list[str] | None, Setting("Names of nodes of the job. Not set: all of them.")
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, Setting("How many GPUs each node has. Not set: what SLURM says, else 8.")
+    ] = None
+    sbatch_args: Annotated[
+        list[str], Setting("Further options in the job script that is shown.")
+    ] = field(default_factory=list)
     port: Annotated[
         int | None,
-        Setting("The port of the front door; the servers have the next ones. Not set: drawn from 11000 to 29999."),
+        Setting(
+            "The port of the front door; the servers have the next ones. Not set: drawn from 11000"
+            " to 29999."
+        ),
     ] = None
 
 
 def commands(context: LaunchContext, options: SlurmOptions) -> list[list[str]]:
-    """Return the srun lines that `launch` would start with these options; inside an allocation with its nodes."""
+    """Return the srun lines that `launch` would start with these options; inside an allocation with
+    its nodes."""
     return [server.line() for server in _preview(context, options).servers]
 
 
 def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
-    """Return the config files that `launch` would write, by path, and a job script with the placement."""
+    """Return the config files that `launch` would write, by path, and a job script with the
+    placement."""
     plan = _preview(context, options)
     written = {path: text for server in plan.servers for path, text in server.files.items()}
     return {**written, context.log_dir / SCRIPT: plan.script}
@@ -76,22 +82,29 @@ def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator[Endpoint]:
-    """Start every server as a step, wait for a completion through the front door, and yield its endpoint.
+    """Start every server as a step, wait for a completion through the front door, and yield its
+    endpoint.
 
     The steps run in the job of SLURM_JOB_ID.
 
-    Raises PlanError for options that contradict each other or too few nodes, LaunchError outside of an allocation and
-    when a server does not start or ends.
-    """
+    Raises PlanError for options that contradict each other or too few nodes, LaunchError outside of
+    an allocation and when a server does not start or ends."""
     plan = _preview(context, options)
     allocation = await asyncio.to_thread(find_running, options.nodes, options.gpus_per_node)
     if allocation is None or allocation.job is None:
         count = f"{len(plan.nodes)} node{'s' * (len(plan.nodes) > 1)}"
         raise LaunchError(
-            f"not inside a SLURM allocation, and this plan needs {count}; a job script:\n{plan.script}",
-            hint="Submit such a script with sbatch, or give the same command inside salloc, or with SLURM_JOB_ID.",
+            f"not inside a SLURM allocation, and this plan needs {count}; a job"
+            f" script:\n{plan.script}",
+            hint=(
+                "Submit such a script with sbatch, or give the same command inside salloc, or with"
+                " SLURM_JOB_ID."
+            ),
         )
-    tag, first_port = uuid.uuid4().hex[:8], random.choice(PORTS) if options.port is None else options.port
+    tag, first_port = (
+        uuid.uuid4().hex[:8],
+        random.choice(PORTS) if options.port is None else options.port,
+    )
     plan = _plan_job(context, options, allocation, first_port=first_port, tag=tag)
     context.notify(f"job {allocation.job}, steps named *-{tag}")
     for line in plan.placement:
@@ -104,7 +117,8 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
                 launcher="slurm",
                 model=context.model or deployments.name_model(plan.deployment, context),
                 limits=replace(options, stop_timeout_s=options.stop_timeout_s + MARGIN_S),
-                cluster=isinstance(plan.deployment, Disaggregated) and bool(plan.deployment.discovery),
+                cluster=isinstance(plan.deployment, Disaggregated)
+                and bool(plan.deployment.discovery),
                 transfer=summarise_transfer(plan.deployment, context, plan.ways),
             ) as endpoint:
                 yield endpoint
@@ -112,7 +126,8 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
             await _check_steps(allocation.job, tag, context.notify)
 
 
-# ------------------------------------------------------------------------------------------------------------ plan
+# ------------------------------------------------------------------------------------------------------------
+# plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +159,14 @@ def _plan_job(
     deployment = deployments.choose_deployment(options)
     if isinstance(deployment, Disaggregated) and deployment.discovery and options.bind == "all":
         raise PlanError(
-            "launcher.bind: with discovery a server registers the address that it binds, and nobody reaches 0.0.0.0",
+            "launcher.bind: with discovery a server registers the address that it binds, and nobody"
+            " reaches 0.0.0.0",
             hint="Leave bind out.",
         )
     if options.container is not None:  # which knows full paths only
-        step_container.check(options.container, deployment, deployments.name_model(deployment, context))
+        step_container.check(
+            options.container, deployment, deployments.name_model(deployment, context)
+        )
         context = replace(context, log_dir=context.log_dir.absolute())
     parts = list_parts(deployment, context)
     spots = node_placement.spots(parts, allocation.gpus_per_node)
@@ -210,11 +228,16 @@ async def _check_steps(job: str, tag: str, notify: Callable[[str], None]) -> Non
     try:
         while left := {
             name: number
-            for name, number in (await asyncio.to_thread(running_steps.steps, job, for_helpers())).items()
+            for name, number in (
+                await asyncio.to_thread(running_steps.steps, job, for_helpers())
+            ).items()
             if name.endswith(f"-{tag}")
         }:
             if time.monotonic() > deadline:
-                notify(f"warning: steps are left: {', '.join(left)}; scancel {' '.join(left.values())} ends them")
+                notify(
+                    f"warning: steps are left: {', '.join(left)}; scancel {' '.join(left.values())}"
+                    " ends them"
+                )
                 return
             for number in left.values() if not cancelled else ():
                 await asyncio.to_thread(partial(running_steps.cancel, number, env=for_helpers()))

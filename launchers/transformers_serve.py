@@ -1,4 +1,5 @@
-"""A model in the layout of the hub served by `transformers serve`, of Hugging Face's transformers from 5.0 on."""
+"""A model in the layout of the hub served by `transformers serve`, of Hugging Face's transformers
+from 5.0 on."""
 
 from __future__ import annotations
 
@@ -23,23 +24,29 @@ NAME = "transformers_serve"
 class TransformersOptions(EngineOptions):
     """Choose the model and how it is computed.
 
-    Files of a `model` of the hub may be downloaded. The server answers to that name alone, so that it is the one that
-    is asked for.
-    """
+    Files of a `model` of the hub may be downloaded. The server answers to that name alone, so that
+    it is the one that is asked for."""
 
-    model: Annotated[str | None, Setting("A folder, or a name of the hub. Not set: the plan's model.")] = None
+    model: Annotated[
+        str | None, Setting("A folder, or a name of the hub. Not set: the plan's model.")
+    ] = None
     command: Annotated[str | list[str], Setting("What stands before serve.")] = "transformers"
-    device: Annotated[str | None, Setting("The --device, such as cpu or cuda. Not set: the server's own.")] = None
-    dtype: Annotated[str | None, Setting("The --dtype, such as bfloat16. Not set: the server's own.")] = None
-    continuous_batching: Annotated[bool, Setting("Requests are answered together, and not one after the other.")] = (
-        False
-    )
+    device: Annotated[
+        str | None, Setting("The --device, such as cpu or cuda. Not set: the server's own.")
+    ] = None
+    dtype: Annotated[
+        str | None, Setting("The --dtype, such as bfloat16. Not set: the server's own.")
+    ] = None
+    continuous_batching: Annotated[
+        bool, Setting("Requests are answered together, and not one after the other.")
+    ] = False
     threads: Annotated[int | None, Setting("OMP_NUM_THREADS. Not set: as inherited.")] = None
     ready_timeout_s: ReadyTimeout = 1800.0
 
 
 def commands(context: LaunchContext, options: TransformersOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment that it sets."""
+    """Return the command line that `launch` would start with these options, with the environment
+    that it sets."""
     return [_server(context, options).line()]
 
 
@@ -47,15 +54,19 @@ def commands(context: LaunchContext, options: TransformersOptions) -> list[list[
 async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
-    """
+    Raises PlanError for options that contradict each other, LaunchError when the server does not
+    start or ends."""
     build = partial(_server, context)
     name = _model(context, options.model)
-    async with other_engine.launch_engine(build, context, options, launcher=NAME, model=name) as endpoint:
+    async with other_engine.launch_engine(
+        build, context, options, launcher=NAME, model=name
+    ) as endpoint:
         yield endpoint
 
 
-def _server(context: LaunchContext, options: TransformersOptions, ports: Sequence[int] | None = None) -> Server:
+def _server(
+    context: LaunchContext, options: TransformersOptions, ports: Sequence[int] | None = None
+) -> Server:
     where, threads = other_engine.place(options, ports), options.threads
     if threads is not None and threads < 1:
         raise PlanError(f"launcher.threads: {threads} is less than 1")

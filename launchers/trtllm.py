@@ -25,7 +25,8 @@ class TrtllmOptions(Aggregated, GpuChoice, FrontDoor, TimeLimits):
 
 
 def commands(context: LaunchContext, options: TrtllmOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment that it sets."""
+    """Return the command line that `launch` would start with these options, with the environment
+    that it sets."""
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -39,13 +40,17 @@ def files(context: LaunchContext, options: TrtllmOptions) -> Mapping[Path, str]:
 async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not start or ends.
-    """
+    Raises PlanError for options that contradict each other, LaunchError when the server does not
+    start or ends."""
     shown = _servers(context, options)  # what is wrong is told before anything is looked for
     async with (
         free_gpus.reserve(options.gpus, shown, context.notify) as reserved,
         session(
-            _servers(context, replace(options, gpus=reserved.gpus), free_ports(options.host, options.port)),
+            _servers(
+                context,
+                replace(options, gpus=reserved.gpus),
+                free_ports(options.host, options.port),
+            ),
             context,
             launcher="trtllm",
             model=context.model or str(options.model),
@@ -56,11 +61,18 @@ async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterato
         yield endpoint
 
 
-def _servers(context: LaunchContext, options: TrtllmOptions, ports: list[int] | None = None) -> list[Server]:
+def _servers(
+    context: LaunchContext, options: TrtllmOptions, ports: list[int] | None = None
+) -> list[Server]:
     placed = places.place_parts(
-        list_parts(options, context), gpus=options.gpus, host=options.host, port=options.port, ports=ports
+        list_parts(options, context),
+        gpus=options.gpus,
+        host=options.host,
+        port=options.port,
+        ports=ports,
     )
     [server] = build_servers(options, context, placed, ready_timeout_s=options.ready_timeout_s)
-    # A port that nobody chose, the server may as well find itself, so that no one can take it in between.
+    # A port that nobody chose, the server may as well find itself, so that no one can take it in
+    # between.
     report = context.log_dir / f"{server.name}.address" if options.port is None else None
     return [replace(server, report=report)]

@@ -1,7 +1,7 @@
 """Context and generation servers with an orchestrator on GPUs of this machine, for the run.
 
-Every server is a trtllm-serve of its own. The deprecated MPI-worker mode (`disaggregated_mpi_worker`) is not built.
-"""
+Every server is a trtllm-serve of its own. The deprecated MPI-worker mode
+(`disaggregated_mpi_worker`) is not built."""
 
 from __future__ import annotations
 
@@ -32,25 +32,30 @@ class DisaggregatedOptions(Disaggregated, GpuChoice, FrontDoor, TimeLimits):
 
 
 def commands(context: LaunchContext, options: DisaggregatedOptions) -> list[list[str]]:
-    """Return the command lines that `launch` would start with these options, each with the environment that it sets."""
+    """Return the command lines that `launch` would start with these options, each with the
+    environment that it sets."""
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
 def files(context: LaunchContext, options: DisaggregatedOptions) -> Mapping[Path, str]:
     """Return the config files that `launch` would write, by path."""
-    return {path: text for server in adapt_shown(_servers(context, options)) for path, text in server.files.items()}
+    return {
+        path: text
+        for server in adapt_shown(_servers(context, options))
+        for path, text in server.files.items()
+    }
 
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: DisaggregatedOptions) -> AsyncIterator[Endpoint]:
-    """Start all servers at once, wait for a completion through the orchestrator, and yield its endpoint.
+    """Start all servers at once, wait for a completion through the orchestrator, and yield its
+    endpoint.
 
-    GPUs are given in disjoint blocks, context servers first. `host` and `port` are the orchestrator's; the servers bind
-    loopback.
+    GPUs are given in disjoint blocks, context servers first. `host` and `port` are the
+    orchestrator's; the servers bind loopback.
 
-    Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError when a server does not
-    start or ends.
-    """
+    Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError
+    when a server does not start or ends."""
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     count = sum(side.num_instances for side in options.sides.values())
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
@@ -84,7 +89,13 @@ def _servers(
 ) -> list[Server]:
     """Context servers, generation servers, orchestrator."""
     placed = places.place_parts(
-        list_parts(options, context), gpus=options.gpus, host=options.host, port=options.port, ports=ports
+        list_parts(options, context),
+        gpus=options.gpus,
+        host=options.host,
+        port=options.port,
+        ports=ports,
     )
     limit = options.ready_timeout_s
-    return build_servers(options, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag)
+    return build_servers(
+        options, context, placed, ready_timeout_s=limit, ways=ways or _ways(options), tag=tag
+    )

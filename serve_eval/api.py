@@ -1,4 +1,5 @@
-"""Offer the stories to Python programs. Import them from `serve_eval`; docs/python-api.md shows them at work."""
+"""Offer the stories to Python programs. Import them from `serve_eval`; docs/python-api.md shows
+them at work."""
 
 from __future__ import annotations
 
@@ -30,10 +31,12 @@ async def evaluate(
     """Run a plan in a run folder, or resume what is there, and return the report.
 
     The folder holds the same report as report.json. Keys are read from `environ` under the names in
-    `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict` makes an undecided
-    run fail. Raises ServeEvalError for whatever stops the run; finished answers stay in the folder.
-    """
-    return await run_plan(plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict)
+    `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict`
+    makes an undecided run fail. Raises ServeEvalError for whatever stops the run; finished answers
+    stay in the folder."""
+    return await run_plan(
+        plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict
+    )
 
 
 async def compare(
@@ -51,10 +54,10 @@ async def compare(
 ) -> Comparison:
     """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
 
-    A side is a plan, or the folder of a finished run, which is not asked again. `rule` is `paired` unless it is given.
-    `ask_twice` prompts per task are asked a second time on one side, which measures how much an endpoint differs from
-    itself. Raises NotComparableError where the sides do not ask the same, and ServeEvalError for whatever stops a run.
-    """
+    A side is a plan, or the folder of a finished run, which is not asked again. `rule` is `paired`
+    unless it is given. `ask_twice` prompts per task are asked a second time on one side, which
+    measures how much an endpoint differs from itself. Raises NotComparableError where the sides do
+    not ask the same, and ServeEvalError for whatever stops a run."""
     return await compare_sides(
         _side(a),
         _side(b),
@@ -79,9 +82,9 @@ async def smoke(
 ) -> Smoke:
     """Check what an endpoint does with each kind of request, without a data set.
 
-    `endpoint` is an address as the command line takes it, such as `localhost:8000`. UNSUPPORTED counts as FAIL for the
-    checks in `require`. Raises PlanError for an address or a check that does not exist.
-    """
+    `endpoint` is an address as the command line takes it, such as `localhost:8000`. UNSUPPORTED
+    counts as FAIL for the checks in `require`. Raises PlanError for an address or a check that does
+    not exist."""
     settings = {"base_url": endpoint} | ({} if model is None else {"model": model})
     checks = choose_checks(level)
     return await smoke_endpoint(

@@ -1,4 +1,5 @@
-"""Errors that stop a run, all but one of them one level deep. A bad sample is never raised: it is a `Failure`.
+"""Errors that stop a run, all but one of them one level deep. A bad sample is never raised: it is a
+`Failure`.
 
 ServeEvalError
 ├── PlanError          the plan, a flag or an option is wrong              exit 2
@@ -53,7 +54,8 @@ class RunFolderError(ServeEvalError):
 
 
 class SandboxError(ServeEvalError):
-    """Code that a model wrote was to be run, and that is not allowed, or cannot be done safely on this machine."""
+    """Code that a model wrote was to be run, and that is not allowed, or cannot be done safely on
+    this machine."""
 
 
 class NotComparableError(ServeEvalError):
@@ -73,7 +75,8 @@ class NoRoomError(LaunchError):
 
 
 class EndpointError(ServeEvalError):
-    """The endpoint as a whole cannot be evaluated: unreachable, wrong address, refuses everything."""
+    """The endpoint as a whole cannot be evaluated: unreachable, wrong address, refuses
+    everything."""
 
     exit_code = 4
 

@@ -1,11 +1,11 @@
 """Takes secrets out of what others wrote. Pure.
 
-A server may say a key that it was sent: in an answer, in an error, in its log. Whatever was received goes through a
-`Masking` before any of it is cut, kept or shown. It finds a secret in any letter case, escaped as JSON, HTML and URLs
-escape (also twice), in hexadecimal and in base64 wherever it stands in what was encoded; and of a secret of 16
-characters or more a piece of half of it, or of five eighths of what encodes it. It does not find one that was changed
-otherwise: reversed, encrypted, or with something between its characters.
-"""
+A server may say a key that it was sent: in an answer, in an error, in its log. Whatever was
+received goes through a `Masking` before any of it is cut, kept or shown. It finds a secret in any
+letter case, escaped as JSON, HTML and URLs escape (also twice), in hexadecimal and in base64
+wherever it stands in what was encoded; and of a secret of 16 characters or more a piece of half of
+it, or of five eighths of what encodes it. It does not find one that was changed otherwise:
+reversed, encrypted, or with something between its characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ import msgspec
 HIDDEN = "***"
 """Stands where a secret was."""
 LEAST = 8
-"""Characters of a secret that is looked for in answers; a shorter one may be a plain word of them."""
+"""Characters of a secret that is looked for in answers; a shorter one may be a plain word of
+them."""
 LEAST_CUT = 16
 """Characters of a secret of which pieces are looked for."""
 LEVELS = 3
@@ -39,8 +40,8 @@ _Value = TypeVar("_Value")
 
 
 class _Form(NamedTuple):
-    """One way to write a secret, in lower case. A piece of `least` characters or more has one of `windows` in it, each
-    with the place where it begins."""
+    """One way to write a secret, in lower case. A piece of `least` characters or more has one of
+    `windows` in it, each with the place where it begins."""
 
     text: str
     least: int
@@ -48,14 +49,19 @@ class _Form(NamedTuple):
 
 
 class Masking:
-    """Replaces the `secrets` by ***. Those of fewer than LEAST characters are taken out of messages alone."""
+    """Replaces the `secrets` by ***. Those of fewer than LEAST characters are taken out of messages
+    alone."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
         long = [secret for secret in known if len(secret) >= LEAST]
         self._short = tuple(secret for secret in known if len(secret) < LEAST)
-        self._forms = tuple({form.text: form for secret in long for form in _forms(secret)}.values())
-        self._needles = tuple(dict.fromkeys(window for form in self._forms for _, window in form.windows))
+        self._forms = tuple(
+            {form.text: form for secret in long for form in _forms(secret)}.values()
+        )
+        self._needles = tuple(
+            dict.fromkeys(window for form in self._forms for _, window in form.windows)
+        )
         self._raw_needles = tuple(needle.encode() for needle in self._needles)
         self._escapable = any(not _PLAIN.fullmatch(secret) for secret in long)
 
@@ -90,8 +96,8 @@ class Masking:
         return text
 
     def body(self, body: bytes) -> bytes:
-        """The same of a body: of the texts of JSON, of the JSON in the lines of an event stream, or of what else it is.
-        One without a secret stays as it is, byte for byte."""
+        """The same of a body: of the texts of JSON, of the JSON in the lines of an event stream, or
+        of what else it is. One without a secret stays as it is, byte for byte."""
         low = body.lower()
         if not any(needle in low for needle in self._raw_needles) and not (
             self._forms and self._may_hold_escaped(low.decode("latin-1"))
@@ -105,8 +111,8 @@ class Masking:
         return content if masked == told else masked.encode("utf-8", "surrogateescape")
 
     def value(self, value: _Value) -> _Value:
-        """The same of every text in built-in values and in msgspec's structs. Texts in a sequence of texts are pieces
-        of one, so that a secret is found that is spread over them."""
+        """The same of every text in built-in values and in msgspec's structs. Texts in a sequence
+        of texts are pieces of one, so that a secret is found that is spread over them."""
         masked: Any = value
         if isinstance(value, str):
             masked = self.text(value)
@@ -123,7 +129,8 @@ class Masking:
         return masked  # type: ignore[no-any-return]
 
     def pieces(self, pieces: Sequence[str]) -> list[str]:
-        """As many pieces of a text, without the secrets in them and across them: *** stands where one begins."""
+        """As many pieces of a text, without the secrets in them and across them: *** stands where
+        one begins."""
         whole = "".join(pieces)
         if self.text(whole) == whole:
             return list(pieces)
@@ -146,7 +153,9 @@ class Masking:
     def _may_hold_secret(self, text: str) -> bool:
         """Whether a text may hold a secret: what is quick to say of one that does not."""
         low = _lower(text)
-        return any(needle in low for needle in self._needles) or (bool(self._forms) and self._may_hold_escaped(low))
+        return any(needle in low for needle in self._needles) or (
+            bool(self._forms) and self._may_hold_escaped(low)
+        )
 
     def _may_hold_escaped(self, low: str) -> bool:
         """Whether a text in lower case may hold a secret whose characters are escaped."""
@@ -192,8 +201,9 @@ class Masking:
 
 
 def _forms(secret: str) -> Iterator[_Form]:
-    """The ways to write a secret: as it is, in hexadecimal, and what base64 makes of it at each of the three places at
-    which it can begin in a group of bytes, without the characters that its neighbours decide."""
+    """The ways to write a secret: as it is, in hexadecimal, and what base64 makes of it at each of
+    the three places at which it can begin in a group of bytes, without the characters that its
+    neighbours decide."""
     raw = secret.encode()
     yield _cut_anywhere(secret)
     yield _around_the_middle(raw.hex())
@@ -218,7 +228,8 @@ def _cut_anywhere(text: str) -> _Form:
 
 
 def _around_the_middle(text: str) -> _Form:
-    """Looked for by one window, which every piece of five eighths has: half as much to look for in every answer."""
+    """Looked for by one window, which every piece of five eighths has: half as much to look for in
+    every answer."""
     low = _lower(text)
     least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
     window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
@@ -249,8 +260,8 @@ def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
 
 
 def _levels(text: str) -> Iterator[tuple[str, list[int] | None]]:
-    """A text, and what it is with its escapes undone once, twice and so on, each with the place in the text at which
-    each of its characters begins, and its end."""
+    """A text, and what it is with its escapes undone once, twice and so on, each with the place in
+    the text at which each of its characters begins, and its end."""
     told, places = text, None
     for _ in range(LEVELS):
         yield told, places

@@ -1,5 +1,5 @@
-"""A long step of our own, such as reading thousands of cases: it tells how far it is, and ends when that takes too
-long."""
+"""A long step of our own, such as reading thousands of cases: it tells how far it is, and ends when
+that takes too long."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def notify_to(tell: Tell) -> Iterator[None]:
 
 
 class Pace:
-    """How far a step over `total` items is; `unit` is what these are. `at` raises `error` once the limit is reached."""
+    """How far a step over `total` items is; `unit` is what these are. `at` raises `error` once the
+    limit is reached."""
 
     def __init__(
         self,
@@ -53,7 +54,13 @@ class Pace:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._name, self._total, self._unit, self._error, self._clock = name, total, unit, error, clock
+        self._name, self._total, self._unit, self._error, self._clock = (
+            name,
+            total,
+            unit,
+            error,
+            clock,
+        )
         self._start, self._limit_s = clock(), _limit_s()
         self._calls = self._done = 0
         self._told = False
@@ -71,17 +78,24 @@ class Pace:
             reached = f"{self._done} of {self._total} {self._unit}"
             raise self._error(
                 f"{self._name}: took longer than {self._limit_s:g} s, and was at {reached}",
-                hint=f"Split it into smaller files, or give it more time: {VARIABLE}={2 * self._limit_s:g} (seconds).",
+                hint=(
+                    "Split it into smaller files, or give it more time:"
+                    f" {VARIABLE}={2 * self._limit_s:g} (seconds)."
+                ),
             )
         if took_s >= FIRST_S:
             self._told = True
-            _tell.get()(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", False)
+            _tell.get()(
+                f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", False
+            )
 
     def end(self) -> None:
         """Tell that the step is over, where it told of itself before."""
         if self._told:
             took_s = self._clock() - self._start
-            _tell.get()(f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", True)
+            _tell.get()(
+                f"{self._name}: {self._done} of {self._total} {self._unit}, {took_s:.0f} s", True
+            )
             self._told = False
 
 

@@ -1,8 +1,8 @@
-"""Reads YAML safely and remembers the line of every key and list item, so that an error can say where it is.
+"""Reads YAML safely and remembers the line of every key and list item, so that an error can say
+where it is.
 
-Stricter than YAML: one document, no repeated keys, no anchors, aliases or merge keys (they can make a small file
-explode), no tags beyond plain values, lists and mappings.
-"""
+Stricter than YAML: one document, no repeated keys, no anchors, aliases or merge keys (they can make
+a small file explode), no tags beyond plain values, lists and mappings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _MAPPING, _SEQUENCE, _MERGE, _TEXT, _FLOAT = (
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge", "str", "float")
 )
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
-"""Numbers of JSON and of YAML 1.2 that PyYAML, which follows YAML 1.1, takes for texts: 1e-07, 1.5e5."""
+"""Numbers of JSON and of YAML 1.2 that PyYAML, which follows YAML 1.1, takes for texts: 1e-07,
+1.5e5."""
 _ODD = re.compile("[\x85\u2028\u2029\ufeff]")
 """Line ends and marks that libyaml takes otherwise."""
 DEEPEST = 100
@@ -42,19 +43,23 @@ class _Safe(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes texts that look like a number in quotes, those of YAML 1.2 too, so that they are read as texts again."""
+    """Writes texts that look like a number in quotes, those of YAML 1.2 too, so that they are read
+    as texts again."""
 
 
 _FAST: Any = type("_Fast", (yaml.CSafeLoader,), {}) if hasattr(yaml, "CSafeLoader") else None
 """The loader of libyaml, where PyYAML was built with it: many times as fast."""
 for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
-    _one.add_implicit_resolver(_FLOAT, re.compile(rf"(?:{_EXPONENT.pattern})$"), list("-+.0123456789"))
+    _one.add_implicit_resolver(
+        _FLOAT, re.compile(rf"(?:{_EXPONENT.pattern})$"), list("-+.0123456789")
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the lines it came from.
-    `written` has, by its path, each number and truth value that JSON would write otherwise: 3.10, 1_000, yes."""
+    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the
+    lines it came from. `written` has, by its path, each number and truth value that JSON would
+    write otherwise: 3.10, 1_000, yes."""
 
     name: str
     value: Any
@@ -62,24 +67,32 @@ class Document:
     written: Mapping[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     def line(self, *keys: object) -> int:
-        """1-based line of the mapping key or list item (by index) at this path, or of its nearest known parent."""
-        return next((self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), 1)
+        """1-based line of the mapping key or list item (by index) at this path, or of its nearest
+        known parent."""
+        return next(
+            (self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), 1
+        )
 
 
 def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
-    """The document in a file; `text_keys` as for `parse`. Raises `error`, naming file and line, when it cannot be read,
-    decoded or parsed."""
+    """The document in a file; `text_keys` as for `parse`. Raises `error`, naming file and line,
+    when it cannot be read, decoded or parsed."""
     return parse(read_text(path, error), str(path), error, text_keys=text_keys)
 
 
 def read_text(path: Path, error: type[ServeEvalError]) -> str:
-    """The text of a file. Raises `error`, naming file and line, when it cannot be read or decoded."""
+    """The text of a file. Raises `error`, naming file and line, when it cannot be read or
+    decoded."""
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise error(f"{path}: has more than {MOST_BYTES >> 20} MiB", hint="Split it into several files.")
+            raise error(
+                f"{path}: has more than {MOST_BYTES >> 20} MiB", hint="Split it into several files."
+            )
         raw = path.read_bytes()
     except OSError as problem:
-        raise error(f"{path}: cannot be read: {problem.strerror or problem}", hint="Check the path.") from problem
+        raise error(
+            f"{path}: cannot be read: {problem.strerror or problem}", hint="Check the path."
+        ) from problem
     try:
         return raw.decode()
     except UnicodeDecodeError as problem:
@@ -87,9 +100,12 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
         raise error(f"{path}:{line}: not UTF-8 text", hint="Save the file as UTF-8.") from problem
 
 
-def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
-    """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of mappings are the
-    texts that they are written as, also 1 and yes. Raises `error`, naming the line, also when it takes too long."""
+def parse(
+    text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False
+) -> Document:
+    """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of
+    mappings are the texts that they are written as, also 1 and yes. Raises `error`, naming the
+    line, also when it takes too long."""
     pace = Pace(name, text.count("\n") + 1, "lines", error)
     try:
         if _FAST is not None and not _ODD.search(text.removeprefix("\ufeff")):
@@ -101,7 +117,9 @@ def parse(text: str, name: str, error: type[ServeEvalError], *, text_keys: bool 
                 pass
         return _Builder(_Safe(text), text_keys, pace).document(name)
     except yaml.YAMLError as problem:
-        raise error(f"{name}:{_line(problem, text)}: {_problem(problem)}", hint=_hint(problem)) from problem
+        raise error(
+            f"{name}:{_line(problem, text)}: {_problem(problem)}", hint=_hint(problem)
+        ) from problem
     except RecursionError:
         raise error(f"{name}: nested too deeply", hint="Use fewer levels.") from None
     finally:
@@ -138,7 +156,12 @@ class _Builder:
             value = self._build(next_event(), ())
             next_event()
             if not isinstance(more := next_event(), yaml.StreamEndEvent):
-                raise _Refusal("expected a single document in the stream", None, "but found another", more.start_mark)
+                raise _Refusal(
+                    "expected a single document in the stream",
+                    None,
+                    "but found another",
+                    more.start_mark,
+                )
         return Document(name, value, self._lines, self._written)
 
     def _build(self, event: Any, path: tuple[Any, ...]) -> Any:
@@ -153,14 +176,22 @@ class _Builder:
             if isinstance(value, int | float) and json.dumps(value) != event.value:
                 self._written[path] = event.value
             return value
-        if isinstance(event, yaml.MappingStartEvent) and self._tag(event, yaml.MappingNode) == _MAPPING:
+        if (
+            isinstance(event, yaml.MappingStartEvent)
+            and self._tag(event, yaml.MappingNode) == _MAPPING
+        ):
             return self._mapping(path)
-        if isinstance(event, yaml.SequenceStartEvent) and self._tag(event, yaml.SequenceNode) == _SEQUENCE:
+        if (
+            isinstance(event, yaml.SequenceStartEvent)
+            and self._tag(event, yaml.SequenceNode) == _SEQUENCE
+        ):
             items: list[Any] = []
             while not isinstance(one := self._loader.get_event(), yaml.SequenceEndEvent):
                 items.append(self._build(one, (*path, len(items))))
             return items
-        raise _refusal(event, f"a plain value was expected, or the tag {event.tag!r} is not supported")
+        raise _refusal(
+            event, f"a plain value was expected, or the tag {event.tag!r} is not supported"
+        )
 
     def _mapping(self, path: tuple[Any, ...]) -> dict[Any, Any]:
         built: dict[Any, Any] = {}
@@ -173,7 +204,9 @@ class _Builder:
                 raise _half(event, key)
             if key in built:
                 first = self._lines[(*path, key)]
-                raise _refusal(event, f"the key {key!r} is repeated; it stands first on line {first}")
+                raise _refusal(
+                    event, f"the key {key!r} is repeated; it stands first on line {first}"
+                )
             self._lines[(*path, key)] = event.start_mark.line + 1
             built[key] = self._build(self._loader.get_event(), (*path, key))
         return built
@@ -182,7 +215,9 @@ class _Builder:
         _refuse_anchor(event)
         if not isinstance(event, yaml.ScalarEvent):
             tag = event.tag
-            raise _refusal(event, f"a plain value was expected, or the tag {tag!r} is not supported")
+            raise _refusal(
+                event, f"a plain value was expected, or the tag {tag!r} is not supported"
+            )
         start: Any = event.start_mark  # libyaml's own has a type of its own
         return yaml.ScalarNode(self._tag(event, yaml.ScalarNode), event.value, start)
 
@@ -208,10 +243,19 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | No
             raise _half(node, text)
         return text
     if len(node.value) > LONGEST:
-        raise _refusal(node, f"{node.value[:50]!r}... is too long for the value that it is read as: put it in quotes")
+        raise _refusal(
+            node,
+            f"{node.value[:50]!r}... is too long for the value that it is read as: put it in"
+            " quotes",
+        )
     try:
         value = loader.construct_object(node)
-    except (ValueError, LookupError, AttributeError, TypeError) as problem:  # what the constructors let through
+    except (
+        ValueError,
+        LookupError,
+        AttributeError,
+        TypeError,
+    ) as problem:  # what the constructors let through
         raise _refusal(node, f"{node.value[:50]!r} is not a valid value") from problem
     if isinstance(value, datetime.date):
         return str(node.value)
@@ -241,7 +285,9 @@ def _line(problem: yaml.YAMLError, text: str) -> int:
 def _problem(problem: yaml.YAMLError) -> str:
     if not isinstance(problem, yaml.MarkedYAMLError):
         return "a control character is not allowed"
-    return ", ".join(part for part in (problem.context, problem.problem) if part) or "not valid YAML"
+    return (
+        ", ".join(part for part in (problem.context, problem.problem) if part) or "not valid YAML"
+    )
 
 
 def _hint(problem: yaml.YAMLError) -> str:

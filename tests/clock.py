@@ -1,4 +1,5 @@
-"""Tests that no clock decides: an event loop whose time is counted and not waited for, and waiting for what happens."""
+"""Tests that no clock decides: an event loop whose time is counted and not waited for, and waiting
+for what happens."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
-    """Lets as much time pass as it would have waited; what waits for a socket or a thread waits in vain."""
+    """Lets as much time pass as it would have waited; what waits for a socket or a thread waits in
+    vain."""
 
     now = 0.0
 

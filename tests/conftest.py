@@ -1,4 +1,5 @@
-"""Fixtures that several test files use: generated data sets, and the shared folder of real data where it is present."""
+"""Fixtures that several test files use: generated data sets, and the shared folder of real data
+where it is present."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from serve_eval.plugins.scope import scope
 from serve_eval.tasks._mmlu_subjects import SUBJECTS
 from tests.tasks.made_data import write_all
 
-# A shell that starts the tests in its background has SIGINT ignored, which every process of a test would inherit.
+# A shell that starts the tests in its background has SIGINT ignored, which every process of a test
+# would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -53,14 +55,19 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _server_here(command: Sequence[str], *, ready_file: Path, log_file: Path) -> AsyncIterator[tuple[str, Any]]:
-    """`own_server` without a process: the simulator of a command line, in the event loop of who asks it."""
+async def _server_here(
+    command: Sequence[str], *, ready_file: Path, log_file: Path
+) -> AsyncIterator[tuple[str, Any]]:
+    """`own_server` without a process: the simulator of a command line, in the event loop of who
+    asks it."""
     from launchers._process import own_server
     from launchers._simulated.__main__ import parse
     from launchers._simulated.simulator import serve
 
     if "--crash-after" in command:  # which ends the process
-        async with own_server.own_server(command, ready_file=ready_file, log_file=log_file) as found:
+        async with own_server.own_server(
+            command, ready_file=ready_file, log_file=log_file
+        ) as found:
             yield found
         return
     config, _, _ = parse(command[3:])
@@ -72,8 +79,9 @@ async def _server_here(command: Sequence[str], *, ready_file: Path, log_file: Pa
 
 @pytest.fixture(scope="module")
 def simulated_here() -> Iterator[None]:
-    """The launcher `simulated` without a process of its own, whose start costs more than what most tests ask of it.
-    That process is tested in tests/launchers/test_simulated.py, and by every command that is a process itself."""
+    """The launcher `simulated` without a process of its own, whose start costs more than what most
+    tests ask of it. That process is tested in tests/launchers/test_simulated.py, and by every
+    command that is a process itself."""
     from launchers import simulated
 
     with pytest.MonkeyPatch.context() as patch:
@@ -92,7 +100,8 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset root with generated data of every task, of the sizes that the registered references ask for."""
+    """A dataset root with generated data of every task, of the sizes that the registered references
+    ask for."""
     root = tmp_path_factory.mktemp("data")
     write_gsm8k(root / "gsm8k")
     write_mmlu(root / "mmlu", SUBJECTS)

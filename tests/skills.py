@@ -1,4 +1,5 @@
-"""What servers of the tests can do without a model: sums, copies, counting, and finding a key in a text."""
+"""What servers of the tests can do without a model: sums, copies, counting, and finding a key in a
+text."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _KINDS: Mapping[str, Callable[..., str]] = {
 
 
 def answer(prompt: Prompt) -> str | None:
-    """What an instructed model says to the last question of a prompt; None to one of another kind."""
+    """What an instructed model says to the last question of a prompt; None to one of another
+    kind."""
     text = prompt if isinstance(prompt, str) else prompt[-1].text
     if "What is the pass key?" in text and (key := _KEY.search(text)):
         return f" {key[1]}"

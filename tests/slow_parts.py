@@ -1,9 +1,10 @@
-"""The slow tests in parts of less than three minutes, of which CI runs one per commit: `make test-slow-part`.
+"""The slow tests in parts of less than three minutes, of which CI runs one per commit: `make
+test-slow-part`.
 
-A pytest plugin. Neighbours share a part, since they share what their module made. `--slow-part N` runs part N, and
-`--slow-part auto` the one that the number of commits picks, so that as many commits as there are parts run them all.
-slow_seconds.json has the seconds that each test took, measured beside other work; `--slow-seconds FILE` writes them.
-"""
+A pytest plugin. Neighbours share a part, since they share what their module made. `--slow-part N`
+runs part N, and `--slow-part auto` the one that the number of commits picks, so that as many
+commits as there are parts run them all. slow_seconds.json has the seconds that each test took,
+measured beside other work; `--slow-seconds FILE` writes them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = Path(__file__).with_name("slow_seconds.json")
 BUDGET_S = 120.0
-"""Of a part by the table. The limit is 180 s: what is left over is for starting and for a slower machine."""
+"""Of a part by the table. The limit is 180 s: what is left over is for starting and for a slower
+machine."""
 UNKNOWN_S = 10.0
 """A test that is not in the table yet."""
 EXCLUDED = {
@@ -37,7 +39,8 @@ EXCLUDED = {
 
 
 def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
-    """Every test but the excluded ones in one part, in their order; a part is over the budget by one test alone."""
+    """Every test but the excluded ones in one part, in their order; a part is over the budget by
+    one test alone."""
     made: list[list[str]] = [[]]
     left = BUDGET_S
     for one in ids:
@@ -61,7 +64,9 @@ def commits() -> int:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("slow tests")
-    group.addoption("--slow-part", help="run one part of the chosen tests: its number from 0, or auto")
+    group.addoption(
+        "--slow-part", help="run one part of the chosen tests: its number from 0, or auto"
+    )
     group.addoption("--slow-seconds", help="write the seconds of each test to this file")
 
 

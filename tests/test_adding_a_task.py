@@ -28,14 +28,19 @@ def _block(kind: str) -> str:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the page's task, which is a task for the length of a test, its data and its reference."""
+    """A folder with the page's task, which is a task for the length of a test, its data and its
+    reference."""
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/capitals.py").write_text(_block("python"))
-    monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path / "tasks")])
+    monkeypatch.setattr(
+        serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(tmp_path / "tasks")]
+    )
     row = _block("json").strip()
     assert json.loads(row)["capital"] == "Town 1"
     (tmp_path / "capitals").mkdir()
-    (tmp_path / "capitals/test.jsonl").write_text("".join(row.replace("1", str(i)) + "\n" for i in range(40)))
+    (tmp_path / "capitals/test.jsonl").write_text(
+        "".join(row.replace("1", str(i)) + "\n" for i in range(40))
+    )
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/capitals.yaml").write_text(_block("yaml"))
     yield tmp_path
@@ -72,5 +77,8 @@ def test_its_scorer_reads_what_it_says(root: Path) -> None:
     task = build_task(SPEC)
     sample: Sample = task.load(DataRoots(roots=(root,)), 40).samples[1]
     assert (sample.prompt, sample.target) == ("The capital of Land 1 is", "Town 1")
-    outcomes = [task.score(sample, Response(text=t, finish_reason="stop")).outcome for t in (" town 1.", "Town 2", ".")]
+    outcomes = [
+        task.score(sample, Response(text=t, finish_reason="stop")).outcome
+        for t in (" town 1.", "Town 2", ".")
+    ]
     assert outcomes == [Outcome.CORRECT, Outcome.WRONG, Outcome.UNPARSED]

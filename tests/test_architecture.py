@@ -27,7 +27,9 @@ def _imported(file: Path) -> set[str]:
 @pytest.mark.parametrize("folder", ALTERNATIVES)
 def test_alternatives_share_only_what_begins_with_an_underscore(folder: str) -> None:
     files = [file for file in (ROOT / folder).glob("*.py") if file.stem != "__init__"]
-    public = {f"{folder.replace('/', '.')}.{file.stem}" for file in files if not file.stem.startswith("_")}
+    public = {
+        f"{folder.replace('/', '.')}.{file.stem}" for file in files if not file.stem.startswith("_")
+    }
     assert public
     for file in files:
         assert not _imported(file) & public, file
@@ -38,7 +40,9 @@ def test_the_page_names_every_package_and_nothing_that_is_not_there() -> None:
     packages = [path.parent for path in ROOT.glob("serve_eval/**/__init__.py")]
     for package in packages:
         assert f"{package.name}/" in page, package
-    for name in re.findall(r"`((?:[a-z_0-9]+/)+[a-z_0-9]*(?:\.py)?)`", page.partition("## What comes")[0]):
+    for name in re.findall(
+        r"`((?:[a-z_0-9]+/)+[a-z_0-9]*(?:\.py)?)`", page.partition("## What comes")[0]
+    ):
         places = [
             ROOT / name,
             ROOT / "serve_eval" / name,
@@ -65,8 +69,12 @@ def test_public_class_names_are_unique() -> None:
 
 
 def test_nothing_reads_the_names_of_its_locals() -> None:
-    files = (file for folder in ("serve_eval", "launchers") for file in (ROOT / folder).rglob("*.py"))
-    assert [str(file) for file in files if re.search(r"\b(locals|vars)\(\)", file.read_text())] == []
+    files = (
+        file for folder in ("serve_eval", "launchers") for file in (ROOT / folder).rglob("*.py")
+    )
+    assert [
+        str(file) for file in files if re.search(r"\b(locals|vars)\(\)", file.read_text())
+    ] == []
 
 
 def test_every_package_says_what_it_holds() -> None:
@@ -97,12 +105,16 @@ def _list_functions() -> list[tuple[str, Function]]:
 
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant
 met said seen sent shown spoken sworn taken thought told torn understood won written"""
-NO_PARTICIPLE = frozenset(("embed", "exceed", "feed", "need", "paired_t", "proceed", "seed", "shed", "succeed"))
+NO_PARTICIPLE = frozenset(
+    ("embed", "exceed", "feed", "need", "paired_t", "proceed", "seed", "shed", "succeed")
+)
 
 
 def _begins_with_participle(name: str) -> bool:
     word = name.strip("_").partition("_")[0]
-    return not {name, word} & NO_PARTICIPLE and (word in IRREGULAR.split() or (len(word) > 3 and word.endswith("ed")))
+    return not {name, word} & NO_PARTICIPLE and (
+        word in IRREGULAR.split() or (len(word) > 3 and word.endswith("ed"))
+    )
 
 
 def test_functions_are_verbs_and_never_participles() -> None:
@@ -121,7 +133,11 @@ def test_parameters_of_one_letter_are_those_of_the_field() -> None:
     letters = {
         f"{place} {parameter.arg}"
         for place, function in _list_functions()
-        for parameter in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+        for parameter in (
+            *function.args.posonlyargs,
+            *function.args.args,
+            *function.args.kwonlyargs,
+        )
         if len(parameter.arg) == 1 and parameter.arg not in "nkpiab_"
     }
     assert letters == set()

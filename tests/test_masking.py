@@ -1,4 +1,5 @@
-"""No secret is left in what was received, however it is written; and what holds none stays as it is."""
+"""No secret is left in what was received, however it is written; and what holds none stays as it
+is."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ from tests.secrets.writings import KEY, ODD, WHOLE, WRITINGS, left
 def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
     written = WRITINGS[how](key)
     masking = Masking(["another-secret-of-ours", key])
-    for text in (written, f"Bearer {written}, and again: {written}", f"caf\u00e9 \u0130{written}\u212a"):
+    for text in (
+        written,
+        f"Bearer {written}, and again: {written}",
+        f"caf\u00e9 \u0130{written}\u212a",
+    ):
         masked = masking.text(text)
         assert "***" in masked
         assert written not in masked
@@ -28,7 +33,11 @@ def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
         assert masking.text(masked) == masked
     assert masking.text(f"caf\u00e9 {written}!").startswith("caf\u00e9 ")
     assert masking.text(f"caf\u00e9 {written}!").endswith("!")
-    for body in (written, json.dumps({"a": [1, {written: f"x {written}"}]}), f"data: {json.dumps([written])}\n\n"):
+    for body in (
+        written,
+        json.dumps({"a": [1, {written: f"x {written}"}]}),
+        f"data: {json.dumps([written])}\n\n",
+    ):
         received = masking.body(body.encode())
         assert written.encode() not in received
         assert b"***" in received
@@ -49,7 +58,11 @@ def test_a_secret_is_found_however_it_is_written(key: str, how: str) -> None:
 def test_what_is_no_secret_stays_byte_for_byte(text: str) -> None:
     masking = Masking([KEY, ODD, "short"])
     assert masking.text(text) == text
-    for body in (text.encode(), json.dumps({"a": text, "b": 1e400}).encode(), b"\xff\xfe" + text.encode("utf-16")):
+    for body in (
+        text.encode(),
+        json.dumps({"a": text, "b": 1e400}).encode(),
+        b"\xff\xfe" + text.encode("utf-16"),
+    ):
         assert masking.body(body) == body
         assert not masking.holds(body)
 
@@ -128,14 +141,18 @@ _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 @example(secret="aaaaaaaa", before="aaa", after="aaaa", how="plain")
 @example(secret="%41%41%41", before="%", after="41", how="URL")
 @example(secret='\\"\\"\\"\\"', before="\\", after='"', how="JSON")
-def test_whatever_the_secret_nothing_of_it_is_left(secret: str, before: str, after: str, how: str) -> None:
+def test_whatever_the_secret_nothing_of_it_is_left(
+    secret: str, before: str, after: str, how: str
+) -> None:
     masking, written = Masking([secret]), WRITINGS[how](secret)
     masked = masking.text(before + written + after)
     assert written not in masked
     assert masking.text(masked) == masked
 
 
-@given(secret=st.text("abcdefghijklmnop0123456789", min_size=LEAST_CUT, max_size=60), data=st.data())
+@given(
+    secret=st.text("abcdefghijklmnop0123456789", min_size=LEAST_CUT, max_size=60), data=st.data()
+)
 def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObject) -> None:
     least = -(-len(secret) // 2)
     start = data.draw(st.integers(0, len(secret) - least))
@@ -145,7 +162,9 @@ def test_a_piece_of_half_of_it_is_found_anywhere(secret: str, data: st.DataObjec
 
 @given(secret=st.text("ab", min_size=LEAST_CUT, max_size=24), data=st.data())
 @example(secret="aabbbbbbbbbbbbaabbbabb", data=None)
-def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.DataObject | None) -> None:
+def test_a_piece_is_found_where_the_secret_repeats_itself(
+    secret: str, data: st.DataObject | None
+) -> None:
     least = -(-len(secret) // 2)
     start = 0 if data is None else data.draw(st.integers(0, len(secret) - least))
     before = "ababbab" if data is None else data.draw(st.text("ab", max_size=6))
@@ -154,7 +173,9 @@ def test_a_piece_is_found_where_the_secret_repeats_itself(secret: str, data: st.
     assert not any(secret[at : at + least] in masked for at in range(len(secret) - least + 1))
 
 
-@pytest.mark.parametrize("secret", ["P\u00c4SSW\u00d6RD-Q7pRz", "P\u00c4SSW\u00d6RD-\u00c9-\u00c0-Q7pRz2VwX9mT4kLd"])
+@pytest.mark.parametrize(
+    "secret", ["P\u00c4SSW\u00d6RD-Q7pRz", "P\u00c4SSW\u00d6RD-\u00c9-\u00c0-Q7pRz2VwX9mT4kLd"]
+)
 def test_capital_letters_beyond_ascii_are_found(secret: str) -> None:
     for text in (secret, f"proxy://u:{secret}@host"):
         assert secret[:9] not in Masking([secret]).text(text)

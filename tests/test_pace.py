@@ -1,4 +1,5 @@
-"""Long steps of our own, by a clock that the test moves: no machine is too slow or too fast for it."""
+"""Long steps of our own, by a clock that the test moves: no machine is too slow or too fast for
+it."""
 
 from __future__ import annotations
 
@@ -57,11 +58,15 @@ def test_a_longer_step_says_how_far_it_is_and_that_it_is_over(told: Told) -> Non
     ]
 
 
-def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_takes_too_long_ends_and_says_what_to_do(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     step = Pace("a.yaml", 30, "lines", DatasetError, clock=clock)
     clock.now += pace.LIMIT_S
-    with pytest.raises(DatasetError, match=r"^a\.yaml: took longer than 300 s, and was at 7 of 30 lines$") as caught:
+    with pytest.raises(
+        DatasetError, match=r"^a\.yaml: took longer than 300 s, and was at 7 of 30 lines$"
+    ) as caught:
         step.at(7)
     assert "SERVE_EVAL_READING_TIMEOUT=600" in caught.value.hint
     monkeypatch.setenv(pace.VARIABLE, "5.5")
@@ -76,7 +81,9 @@ def test_a_step_that_takes_too_long_ends_and_says_what_to_do(told: Told, monkeyp
 @pytest.mark.parametrize("given", ["soon", "0", "-1", "nan"])
 def test_a_limit_that_is_none_is_refused(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(pace.VARIABLE, given)
-    with pytest.raises(PlanError, match=f"SERVE_EVAL_READING_TIMEOUT={given}: not a number of seconds"):
+    with pytest.raises(
+        PlanError, match=f"SERVE_EVAL_READING_TIMEOUT={given}: not a number of seconds"
+    ):
         Pace("a.yaml", 1, "lines")
 
 
@@ -100,7 +107,9 @@ def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> str:
     return stream.getvalue()
 
 
-def test_a_terminal_has_one_line_which_goes_and_a_file_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_one_line_which_goes_and_a_file_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     on_terminal = _shown(monkeypatch, terminal=True)
     assert on_terminal.count("\r") == 9
     assert "\n" not in on_terminal

@@ -28,7 +28,9 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_both_packages_the_references_and_the_licences(dist: Path) -> None:
     names = set(zipfile.ZipFile(next(dist.glob("*.whl"))).namelist())
-    shipped = {f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")}
+    shipped = {
+        f"serve_eval/references/{file.name}" for file in (ROOT / "references").glob("*.yaml")
+    }
     assert len(shipped) == 22
     assert shipped <= names
     assert {
@@ -37,7 +39,10 @@ def test_the_wheel_holds_both_packages_the_references_and_the_licences(dist: Pat
         "serve_eval/cases/example.yaml",
         "launchers/external.py",
     } <= names
-    assert {name.rsplit("/", 1)[-1] for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
+    assert {name.rsplit("/", 1)[-1] for name in names if "/licenses/" in name} == {
+        "LICENSE",
+        "NOTICE",
+    }
     for file in (
         "model.safetensors",
         "config.json",
@@ -71,30 +76,58 @@ def test_the_sdist_holds_what_building_testing_and_linting_need(dist: Path) -> N
     } <= _in_the_sdist(dist)
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a checkout knows which files are tracked")
+@pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="only a checkout knows which files are tracked"
+)
 def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> None:
-    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.split("\0")
+    command = [
+        "git",
+        "-C",
+        str(ROOT),
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    listed = subprocess.run(
+        command, capture_output=True, text=True, check=True, timeout=60
+    ).stdout.split("\0")
     files = {name for name in listed if name and (ROOT / name).is_file()}
     assert _in_the_sdist(dist) ^ files == {"PKG-INFO"}
 
 
 def test_python_versions_are_named_once_each() -> None:
-    """Those of the classifiers, which `make test-pythons` tries, begin with the oldest that may install it."""
+    """Those of the classifiers, which `make test-pythons` tries, begin with the oldest that may
+    install it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)]
+    named = [
+        one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)
+    ]
     assert project["requires-python"] == f">={named[0]}"
     assert len(named) >= 3
     assert named == sorted(set(named), key=lambda version: int(version.partition(".")[2]))
 
 
-def test_the_installed_wheel_finds_its_references_far_from_the_checkout(dist: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_finds_its_references_far_from_the_checkout(
+    dist: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+    ]
     subprocess.run([*pip, str(next(dist.glob("*.whl")))], check=True, timeout=120)
     script = (
-        "from serve_eval.verdicts.references import load, find_shipped_dir; folder = find_shipped_dir();"
-        "print(folder); print(len(load(folder / 'mmlu.yaml')))"
+        "from serve_eval.verdicts.references import load, find_shipped_dir; folder ="
+        " find_shipped_dir();print(folder); print(len(load(folder / 'mmlu.yaml')))"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],
@@ -114,7 +147,11 @@ def test_the_version_stands_in_one_place() -> None:
     import serve_eval
 
     done = subprocess.run(
-        [sys.executable, "-m", "serve_eval", "--version"], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "serve_eval", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     assert done.stdout == f"serve-eval {serve_eval.__version__}\n"
     assert serve_eval.__version__ not in (ROOT / "pyproject.toml").read_text()

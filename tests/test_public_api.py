@@ -25,8 +25,13 @@ def test_the_list_is_sorted_and_every_name_is_there() -> None:
 
 
 def test_importing_it_imports_nothing_else() -> None:
-    code = "import sys; before = set(sys.modules); import serve_eval; print(*sorted(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    code = (
+        "import sys; before = set(sys.modules); import serve_eval; print(*sorted(set(sys.modules) -"
+        " before))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
     others = {name.partition(".")[0] for name in done.stdout.split()} - set(sys.stdlib_module_names)
     assert others == {"serve_eval"}
     assert "serve_eval." not in done.stdout
@@ -35,14 +40,18 @@ def test_importing_it_imports_nothing_else() -> None:
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[0] + EXAMPLES[1])
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
     assert done.stdout.splitlines() == PRINTED, done.stderr
 
 
 def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(EXAMPLES[2])
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
     assert done.returncode == 4, done.stderr
     assert "FAIL reachable" in done.stdout
 
@@ -51,6 +60,14 @@ def test_the_smoke_example_checks_an_endpoint(tmp_path: Path) -> None:
 def test_mypy_knows_the_types_of_the_examples(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text("".join(EXAMPLES))
-    check = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), str(script)]
+    check = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--cache-dir",
+        str(tmp_path / "cache"),
+        str(script),
+    ]
     done = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stdout

@@ -16,7 +16,9 @@ from tests.cli.command import serve_eval
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = README + "".join((ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md", "tasks.md"))
+PAGES = README + "".join(
+    (ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md", "tasks.md")
+)
 
 
 def _help(*command: str) -> str:
@@ -82,7 +84,9 @@ def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> N
     suites = [text for text in found if re.search(r"^(matrix|plans):", text, re.MULTILINE)]
     assert suites
     for text in suites:
-        (tmp_path / "suite.yaml").write_text(text.replace("my-references", str(tmp_path / "my-references")))
+        (tmp_path / "suite.yaml").write_text(
+            text.replace("my-references", str(tmp_path / "my-references"))
+        )
         assert len(read_suite(tmp_path / "suite.yaml", {}).runs) > 1
 
 
@@ -92,7 +96,9 @@ def test_the_table_of_tasks_has_a_row_for_each() -> None:
         assert re.search(rf"\b{name}\b", README[README.index("## Tasks") :])
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
+)
 def test_every_linked_file_is_there(page: str) -> None:
     path = ROOT / page
     for place in re.findall(r"\]\(([\w./-]+)\)", path.read_text()):

@@ -19,7 +19,9 @@ NAMES = st.text("abc", min_size=1, max_size=3)
 
 
 @given(st.lists(NAMES, unique=True), st.dictionaries(NAMES, st.floats(0.0, 2 * BUDGET_S)))
-def test_every_test_is_in_one_part_and_no_part_is_too_long(ids: list[str], seconds: dict[str, float]) -> None:
+def test_every_test_is_in_one_part_and_no_part_is_too_long(
+    ids: list[str], seconds: dict[str, float]
+) -> None:
     made = parts(ids, seconds)
     assert [one for part in made for one in part] == ids
     for part in made:
@@ -28,14 +30,21 @@ def test_every_test_is_in_one_part_and_no_part_is_too_long(ids: list[str], secon
 
 
 def test_a_part_holds_as_much_as_fits() -> None:
-    assert parts(list("abcde"), {"a": 60.0, "b": 60.0, "c": 1.0, "d": 200.0}) == [["a", "b"], ["c"], ["d"], ["e"]]
+    assert parts(list("abcde"), {"a": 60.0, "b": 60.0, "c": 1.0, "d": 200.0}) == [
+        ["a", "b"],
+        ["c"],
+        ["d"],
+        ["e"],
+    ]
     assert parts([*EXCLUDED, "a"], {}) == [["a"]]
 
 
 def test_known_tests_are_there_and_fit_into_a_part_or_are_excluded() -> None:
     for one in {*KNOWN, *EXCLUDED}:
         file, _, name = one.partition("::")
-        assert re.search(rf"^def {name.partition('[')[0]}\(", (ROOT / file).read_text(encoding="utf-8"), re.M), one
+        assert re.search(
+            rf"^def {name.partition('[')[0]}\(", (ROOT / file).read_text(encoding="utf-8"), re.M
+        ), one
     assert {one for one, takes in KNOWN.items() if takes > BUDGET_S} == set(EXCLUDED)
     assert all(reason for reason in EXCLUDED.values())
 
@@ -50,8 +59,26 @@ def test_fast(): pass
 
 
 def ran(folder: Path, part: str) -> set[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.slow_parts", "-m", "slow"]
-    command += ["--slow-part", part, "--collect-only", "-c", str(folder / "pytest.ini"), str(folder / "test_made.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "tests.slow_parts",
+        "-m",
+        "slow",
+    ]
+    command += [
+        "--slow-part",
+        part,
+        "--collect-only",
+        "-c",
+        str(folder / "pytest.ini"),
+        str(folder / "test_made.py"),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"part \d of 3 ", done.stdout), done.stdout
@@ -69,7 +96,12 @@ def test_the_parts_of_a_module_are_its_slow_tests(tmp_path: Path) -> None:
 
 def test_the_command_of_ci_is_that_of_the_makefile() -> None:
     assert "\nmake test-slow-part\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
-    rule = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ntest-slow-part:")[2].partition("\n\n")[0]
+    rule = (
+        (ROOT / "Makefile")
+        .read_text(encoding="utf-8")
+        .partition("\ntest-slow-part:")[2]
+        .partition("\n\n")[0]
+    )
     assert "timeout" in rule
     assert "--slow-part" in rule
 

@@ -50,7 +50,9 @@ def test_plain_values_come_out_as_yaml_says() -> None:
         (("nowhere", 7), 2),
     ],
 )
-def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(keys: tuple[object, ...], line: int) -> None:
+def test_a_path_has_the_line_of_its_key_or_of_its_nearest_parent(
+    keys: tuple[object, ...], line: int
+) -> None:
     assert _parse(TEXT).line(*keys) == line
 
 
@@ -67,9 +69,12 @@ def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
 @pytest.mark.parametrize("written", ["1e-07", "1.5e5", "1E5", ".5e3", "-1e+16", "2.e3"])
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
-    """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes again."""
+    """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes
+    again."""
     content = {"number": float(written), "text": written, "longer": f"{written}x"}
-    assert _parse(f"{mark}number: {written}\ntext: '{written}'\nlonger: {written}x\n").value == content
+    assert (
+        _parse(f"{mark}number: {written}\ntext: '{written}'\nlonger: {written}x\n").value == content
+    )
     assert _parse(yaml_source.dump(content)).value == content
 
 
@@ -107,7 +112,11 @@ def test_an_empty_file_holds_none(text: str) -> None:
         ("a: 1\nb: 12:30\n", "f.yaml:2:", "to the base 60, and YAML reads 12:30 as 750"),
         ("a: 190:20:30.15\n", "f.yaml:1:", "to the base 60"),
         ("a: 010\n", "f.yaml:1:", "a number that begins with 0 is octal, and YAML reads 010 as 8"),
-        ("a: 1\nb: 1e400\n", "f.yaml:2:", "it is too large for a number, and YAML reads 1e400 as inf"),
+        (
+            "a: 1\nb: 1e400\n",
+            "f.yaml:2:",
+            "it is too large for a number, and YAML reads 1e400 as inf",
+        ),
         ('a: 1\nb: "x\\ud800"\n', "f.yaml:2:", "half of a surrogate pair"),
         ("a: 1\n\n? [x, y]\n: 2\n", "f.yaml:3:", "a plain value was expected"),
         ("a: 1\n  b: 2\n", "f.yaml:2:", "mapping values are not allowed"),
@@ -116,7 +125,9 @@ def test_an_empty_file_holds_none(text: str) -> None:
         ("a: 1\nb: \x07\n", "f.yaml:2:", "control character"),
     ],
 )
-def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(text: str, where: str, what: str) -> None:
+def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(
+    text: str, where: str, what: str
+) -> None:
     with pytest.raises(ReferenceFileError) as caught:
         _parse(text)
     assert str(caught.value).startswith(where)
@@ -125,14 +136,22 @@ def test_what_is_not_plain_yaml_is_refused_with_its_line_and_a_hint(text: str, w
 
 
 def test_a_file_of_aliases_within_aliases_is_refused_at_once() -> None:
-    bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
+    bomb = "a0: &a0 [x, x]\n" + "".join(
+        f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60)
+    )
     with pytest.raises(ReferenceFileError, match=r"f\.yaml:1: anchors"):
         _parse(bomb)
 
 
 @pytest.mark.parametrize(
     "text",
-    ["[" * 10**5, "{a: " * 10**5, "[" * 10**5 + "]" * 10**5, "- " * 5000 + "x", "[" * 102 + "]" * 102],
+    [
+        "[" * 10**5,
+        "{a: " * 10**5,
+        "[" * 10**5 + "]" * 10**5,
+        "- " * 5000 + "x",
+        "[" * 102 + "]" * 102,
+    ],
     ids=range(5),
 )
 def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
@@ -141,9 +160,14 @@ def test_very_deep_nesting_is_an_error_and_not_a_crash(text: str) -> None:
     assert _parse("[" * 100 + "]" * 100).value
 
 
-@pytest.mark.parametrize("value", ["1" * 10**6, "0x" + "f" * 10**6, "1" + ":1" * 10**5, "!!float " + "1" * 10**6])
+@pytest.mark.parametrize(
+    "value", ["1" * 10**6, "0x" + "f" * 10**6, "1" + ":1" * 10**5, "!!float " + "1" * 10**6]
+)
 def test_a_number_that_takes_minutes_to_make_is_refused_at_once(value: str) -> None:
-    with pytest.raises(ReferenceFileError, match=r"f\.yaml:2: '.*'\.\.\. is too long for the value that it is read as"):
+    with pytest.raises(
+        ReferenceFileError,
+        match=r"f\.yaml:2: '.*'\.\.\. is too long for the value that it is read as",
+    ):
         _parse(f"a: 1\nb: {value}\n")
 
 
@@ -203,7 +227,8 @@ PIECES += [
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_libyaml_and_python_read_alike(text: str) -> None:
-    """What libyaml refuses is read by Python; what both take is the same, and nothing that Python takes is refused."""
+    """What libyaml refuses is read by Python; what both take is the same, and nothing that Python
+    takes is refused."""
 
     def read(loader: object) -> object:
         before, yaml_source._FAST = yaml_source._FAST, loader

@@ -1,8 +1,8 @@
 """What the embedded model reads while it learns: texts in pieces, each with its weight in the loss.
 
-Word problems as a chat and as plain text, alone or after examples; short passkeys; and drills, which are equations
-without a story. Drills fill the first part of the training, stories the rest: sums take far more examples than reading.
-"""
+Word problems as a chat and as plain text, alone or after examples; short passkeys; and drills,
+which are equations without a story. Drills fill the first part of the training, stories the rest:
+sums take far more examples than reading."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ Piece = tuple[str, float]
 END = "<|end|>"
 SPECIAL = (END, "<|system|>", "<|user|>", "<|assistant|>")
 TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{%"
+    " endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 GIVEN = 0.02
-"""The weight of a token that is given and not to be answered; with 0.1 copying is learned far more slowly."""
+"""The weight of a token that is given and not to be answered; with 0.1 copying is learned far more
+slowly."""
 SYSTEMS = ("You are a helpful assistant.", "Solve the problem.")
 
 
@@ -54,13 +55,17 @@ class Source:
             key = hide_key(rng, sentences=rng.randint(2, 40), depth=rng.random())
             return self._asked(key.prompt, f"The pass key is {key.key}.")
         if kind < drills + others:
-            return plain([next(self._problems) for _ in range(rng.randint(1, 2))], one.question, one.solution)
+            return plain(
+                [next(self._problems) for _ in range(rng.randint(1, 2))], one.question, one.solution
+            )
         return self._asked(one.question, one.solution)
 
     def _asked(self, question: str, answer: str) -> list[Piece]:
         if self._rng.random() < 0.5:
             return plain([], question, answer)
-        return chat(question, answer, self._rng.choice(SYSTEMS) if self._rng.random() < 0.1 else None)
+        return chat(
+            question, answer, self._rng.choice(SYSTEMS) if self._rng.random() < 0.1 else None
+        )
 
 
 def chat(question: str, answer: str, system: str | None = None) -> list[Piece]:
@@ -90,5 +95,9 @@ def drill(sums: list[Problem]) -> list[Piece]:
         for i, line in enumerate(one.solution.splitlines()[:-1]):
             left, _, result = line.partition("=")
             at = max(left.find("+"), left.find("-"))
-            pieces += [(left[:at], 1.0 if i else GIVEN), (f"{left[at:]}=", GIVEN), (f"{result}\n", 1.0)]
+            pieces += [
+                (left[:at], 1.0 if i else GIVEN),
+                (f"{left[at:]}=", GIVEN),
+                (f"{result}\n", 1.0),
+            ]
     return pieces

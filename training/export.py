@@ -1,4 +1,5 @@
-"""What is kept of a training: weights in bf16, tokenizer, config and chat template in the layout of Hugging Face."""
+"""What is kept of a training: weights in bf16, tokenizer, config and chat template in the layout of
+Hugging Face."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from training.documents import END, TEMPLATE
 def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> None:
     """Writes the folder of a model that transformers, and whoever reads its layout, can load."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in named(parameters).items()}
+    tensors = {
+        name: tensor.detach().to(torch.bfloat16).contiguous()
+        for name, tensor in named(parameters).items()
+    }
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
     end = tokenizer.token_to_id(END)
@@ -52,7 +56,10 @@ def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> 
         "chat_template": TEMPLATE,
     }
     _json(folder / "config.json", config)
-    _json(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": end, "do_sample": False})
+    _json(
+        folder / "generation_config.json",
+        {"eos_token_id": end, "pad_token_id": end, "do_sample": False},
+    )
     _json(folder / "tokenizer_config.json", words)
 
 

@@ -1,9 +1,10 @@
-"""What a trained model answers right: greedy generations in numpy, as the embedded server makes them.
+"""What a trained model answers right: greedy generations in numpy, as the embedded server makes
+them.
 
     OPENBLAS_NUM_THREADS=1 python -m training.measure FOLDER [--count 2000]
 
-Problems of the test under every damage as a chat; and, undamaged, as plain text, after examples, and passkeys.
-"""
+Problems of the test under every damage as a chat; and, undamaged, as plain text, after examples,
+and passkeys."""
 
 from __future__ import annotations
 
@@ -33,14 +34,20 @@ Asked = tuple[str, str]
 
 def as_chat(count: int) -> list[Asked]:
     """Problems of the test as the chat template renders them."""
-    return [(chat(p.question, "")[0][0], str(p.answer)) for p in itertools.islice(problems("test", SEED), count)]
+    return [
+        (chat(p.question, "")[0][0], str(p.answer))
+        for p in itertools.islice(problems("test", SEED), count)
+    ]
 
 
 def as_plain(count: int, shots: int) -> list[Asked]:
     """Problems of the test as plain text after `shots` problems of the training."""
     shown = list(itertools.islice(problems("train", 1_000_000), shots))
     told = itertools.islice(problems("test", SEED), count)
-    return [("".join(text for text, _ in plain(shown, p.question, "")[:-1]), str(p.answer)) for p in told]
+    return [
+        ("".join(text for text, _ in plain(shown, p.question, "")[:-1]), str(p.answer))
+        for p in told
+    ]
 
 
 def passkeys(count: int) -> list[Asked]:
@@ -50,14 +57,18 @@ def passkeys(count: int) -> list[Asked]:
     return [(chat(key.prompt, "")[0][0], f"{key.key}.") for key in keys]
 
 
-def answers(model: Model, tokenizer: Tokenizer, prompts: Iterable[str]) -> Iterator[tuple[int, str]]:
+def answers(
+    model: Model, tokenizer: Tokenizer, prompts: Iterable[str]
+) -> Iterator[tuple[int, str]]:
     """The greedy answer to each prompt, with its number, in the order in which they end."""
     cache, waiting = model.cache(ROWS), enumerate(prompts)
     active: list[tuple[int, int, list[int]]] = []
     while True:
         for number, prompt in itertools.islice(waiting, ROWS - len(active)):
             ids = tokenizer.encode(prompt)
-            active.append((number, len(ids), [int(model.extend(ids, 0, cache, len(active)).argmax())]))
+            active.append(
+                (number, len(ids), [int(model.extend(ids, 0, cache, len(active)).argmax())])
+            )
         if not active:
             return
         lengths = [before + len(made) - 1 for _, before, made in active]
@@ -90,13 +101,17 @@ def main() -> None:
     tokenizer, count = Tokenizer(given.folder / "tokenizer.json"), given.count
     rounds: list[tuple[str, Damage, list[Asked]]]
     rounds = [("problems, chat", damage, as_chat(count)) for damage in get_args(Damage)]
-    rounds += [(f"problems, plain, {shots}-shot", "none", as_plain(count, shots)) for shots in (0, 2)]
+    rounds += [
+        (f"problems, plain, {shots}-shot", "none", as_plain(count, shots)) for shots in (0, 2)
+    ]
     rounds += [("passkeys, chat", "none", passkeys(count // 4))]
     for name, damage, asked in rounds:
         began = time.process_time()
         share = accuracy(Model(given.folder, damage), tokenizer, asked)
         print(
-            f"{name:26} {damage:9} {share:5.1f} % of {len(asked)} {time.process_time() - began:.1f} CPU s", flush=True
+            f"{name:26} {damage:9} {share:5.1f} % of {len(asked)} {time.process_time() - began:.1f}"
+            " CPU s",
+            flush=True,
         )
 
 

@@ -1,4 +1,5 @@
-"""Muon (Jordan et al. 2024): momentum whose every step is made orthogonal by five steps of Newton and Schulz."""
+"""Muon (Jordan et al. 2024): momentum whose every step is made orthogonal by five steps of Newton
+and Schulz."""
 
 from __future__ import annotations
 
@@ -7,15 +8,16 @@ from torch import Tensor
 
 
 class Muon:
-    """For parameters (layer, out, in) of which every layer holds `parts` matrices, one below the other. The products
-    are in bf16, those of all matrices of a parameter at once."""
+    """For parameters (layer, out, in) of which every layer holds `parts` matrices, one below the
+    other. The products are in bf16, those of all matrices of a parameter at once."""
 
     def __init__(self, parameters: list[tuple[Tensor, int]], momentum: float = 0.95) -> None:
         self._momentum = momentum
         self._state = [(p, parts, torch.zeros_like(p)) for p, parts in parameters]
 
     def step(self, rate: float) -> None:
-        """One step; an update has singular values near `rate`, times sqrt(out / in) for tall matrices."""
+        """One step; an update has singular values near `rate`, times sqrt(out / in) for tall
+        matrices."""
         with torch.no_grad():
             for p, parts, moment in self._state:
                 moment.lerp_(p.grad, 1 - self._momentum)
@@ -32,5 +34,7 @@ def orthogonal(matrices: Tensor) -> Tensor:
     x = (x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)).bfloat16()
     for _ in range(5):
         square = torch.bmm(x, x.mT)
-        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        x = torch.baddbmm(
+            x, torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445
+        )
     return (x.mT if turned else x).float().contiguous()

@@ -1,8 +1,8 @@
 """The embedded model as a function of its parameters: a Llama with tied embeddings, in torch.
 
-Alike matrices of all layers stand in one tensor: few large products, and few large steps of the optimiser. Attention is
-written out, since on a CPU the gradient of torch's own in bf16 takes five times as long.
-"""
+Alike matrices of all layers stand in one tensor: few large products, and few large steps of the
+optimiser. Attention is written out, since on a CPU the gradient of torch's own in bf16 takes five
+times as long."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ WINDOW = 512
 THETA, EPS = 10000.0, 1e-5
 
 Parameters = dict[str, Tensor]
-"""embed (vocabulary, width), norms (2 per layer and the last, width), and (layer, out, in): qkv, o, gate_up, down."""
+"""embed (vocabulary, width), norms (2 per layer and the last, width), and (layer, out, in): qkv, o,
+gate_up, down."""
 PARTS = {"qkv": 3, "o": 1, "gate_up": 2, "down": 1}
 """How many matrices, one below the other, a layer of these parameters holds."""
 
 
 def initial(seed: int) -> Parameters:
-    """Parameters before the training; layers begin as the identity, their last products being zero."""
+    """Parameters before the training; layers begin as the identity, their last products being
+    zero."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int, std: float) -> Tensor:
@@ -43,33 +45,47 @@ def initial(seed: int) -> Parameters:
 
 
 def constants() -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines and sines of the rotary positions (position, half), and the mask of what comes later."""
+    """Cosines and sines of the rotary positions (position, half), and the mask of what comes
+    later."""
     half = SIZE // 2
     angles = torch.outer(torch.arange(WINDOW), THETA ** (-torch.arange(half) / half))
     return angles.cos(), angles.sin(), torch.full((WINDOW, WINDOW), float("-inf")).triu(1)
 
 
 def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """The logits (row x position, vocabulary) after each of `ids` (row, position); products are in bf16."""
+    """The logits (row x position, vocabulary) after each of `ids` (row, position); products are in
+    bf16."""
     rows, length = ids.shape
     norms = p["norms"].unbind(0)
     qkv, o, gate_up, down = (p[name].bfloat16().unbind(0) for name in PARTS)
-    cos, sin, mask = fixed[0][:length, None].bfloat16(), fixed[1][:length, None].bfloat16(), fixed[2].bfloat16()
+    cos, sin, mask = (
+        fixed[0][:length, None].bfloat16(),
+        fixed[1][:length, None].bfloat16(),
+        fixed[2].bfloat16(),
+    )
     x = F.embedding(ids.flatten(), p["embed"])
     for i in range(LAYERS):
         h = F.rms_norm(x, (WIDTH,), norms[2 * i], EPS).bfloat16()
         heads = F.linear(h, qkv[i]).view(rows, length, 3 * HEADS, SIZE)
         q, k = turned(heads[:, :, : 2 * HEADS], cos, sin).chunk(2, dim=2)
         q, k, v = (
-            part.transpose(1, 2).reshape(rows * HEADS, length, SIZE) for part in (q, k, heads[:, :, 2 * HEADS :])
+            part.transpose(1, 2).reshape(rows * HEADS, length, SIZE)
+            for part in (q, k, heads[:, :, 2 * HEADS :])
         )
         weights = torch.baddbmm(mask[:length, :length], q, k.mT, alpha=SIZE**-0.5).softmax(dim=-1)
-        mixed = torch.bmm(weights, v).view(rows, HEADS, length, SIZE).transpose(1, 2).reshape(rows * length, WIDTH)
+        mixed = (
+            torch.bmm(weights, v)
+            .view(rows, HEADS, length, SIZE)
+            .transpose(1, 2)
+            .reshape(rows * length, WIDTH)
+        )
         x = x + F.linear(mixed, o[i])
         h = F.rms_norm(x, (WIDTH,), norms[2 * i + 1], EPS).bfloat16()
         gate, up = F.linear(h, gate_up[i]).chunk(2, dim=-1)
         x = x + F.linear(F.silu(gate) * up, down[i])
-    return F.linear(F.rms_norm(x, (WIDTH,), norms[-1], EPS).bfloat16(), p["embed"].bfloat16()).float()
+    return F.linear(
+        F.rms_norm(x, (WIDTH,), norms[-1], EPS).bfloat16(), p["embed"].bfloat16()
+    ).float()
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

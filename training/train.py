@@ -1,11 +1,11 @@
-"""Trains the embedded model: a Llama of 0.86 million parameters, on one core of a CPU, in under ten minutes.
+"""Trains the embedded model: a Llama of 0.86 million parameters, on one core of a CPU, in under ten
+minutes.
 
     pip install torch tokenizers safetensors numpy
     OMP_NUM_THREADS=1 python -m training.train --out FOLDER [--steps 1520] [--seed 0]
 
-The loss counts what is answered; what is given counts little. Matrices of the layers are trained with Muon, embeddings
-and norms with AdamW. torch is needed here only, never to serve.
-"""
+The loss counts what is answered; what is given counts little. Matrices of the layers are trained
+with Muon, embeddings and norms with AdamW. torch is needed here only, never to serve."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ def trained_tokenizer(seed: int) -> Tokenizer:
     """Byte-level BPE in which every digit is a token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -47,7 +50,9 @@ def trained_tokenizer(seed: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = ["".join(text for text, _ in pieces) for pieces in itertools.islice(documents(seed), 4000)]
+    texts = [
+        "".join(text for text, _ in pieces) for pieces in itertools.islice(documents(seed), 4000)
+    ]
     for name in SPECIAL:
         texts = [text.replace(name, "") for text in texts]
     tokenizer.train_from_iterator(texts, trainer)
@@ -61,7 +66,9 @@ Row = tuple[list[int], list[float]]
 
 def encoded(tokenizer: Tokenizer, pieces: list[Piece]) -> Row:
     """A document as a row, cut at the window."""
-    parts = [(tokenizer.encode(text, add_special_tokens=False).ids, weight) for text, weight in pieces]
+    parts = [
+        (tokenizer.encode(text, add_special_tokens=False).ids, weight) for text, weight in pieces
+    ]
     ids = [i for part, _ in parts for i in part]
     return ids[: network.WINDOW], [weight for part, weight in parts for _ in part][: network.WINDOW]
 
@@ -78,7 +85,11 @@ class Batches:
     """Batches by the progress of the training, every document in a row of its own."""
 
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
-        self._tokenizer, self._source, self._rng = tokenizer, Source(seed), random.Random(f"batches:{seed}")
+        self._tokenizer, self._source, self._rng = (
+            tokenizer,
+            Source(seed),
+            random.Random(f"batches:{seed}"),
+        )
         self._pool: list[Row] = []
 
     def batch(self, progress: float) -> tuple[Tensor, Tensor]:
@@ -95,12 +106,20 @@ class Batches:
 
 
 class HeldOut:
-    """Problems of the test, half of them as a chat, and how well their answers are foreseen token by token."""
+    """Problems of the test, half of them as a chat, and how well their answers are foreseen token
+    by token."""
 
     def __init__(self, tokenizer: Tokenizer, count: int) -> None:
         chosen = itertools.islice(problems("test", 0), count)
         rows = [
-            encoded(tokenizer, chat(one.question, one.solution) if i % 2 else plain([], one.question, one.solution))
+            encoded(
+                tokenizer,
+                (
+                    chat(one.question, one.solution)
+                    if i % 2
+                    else plain([], one.question, one.solution)
+                ),
+            )
             for i, one in enumerate(chosen)
         ]
         self._ids, weights = padded(rows)
@@ -108,18 +127,31 @@ class HeldOut:
         self._sums = torch.tensor([results(tokenizer, row) for row in self._ids.tolist()])[:, 1:]
 
     def told(self, parameters: network.Parameters, fixed: Fixed) -> str:
-        """Shares of right tokens in results and in the rest of the answers, and of answers without a fault: these are
-        what a greedy generation gives right."""
+        """Shares of right tokens in results and in the rest of the answers, and of answers without
+        a fault: these are what a greedy generation gives right."""
         with torch.no_grad():
-            best = network.logits(parameters, self._ids[:, :-1], fixed).argmax(-1).view(len(self._ids), -1)
+            best = (
+                network.logits(parameters, self._ids[:, :-1], fixed)
+                .argmax(-1)
+                .view(len(self._ids), -1)
+            )
         right = best == self._ids[:, 1:]
-        sums, rest = right[self._sums].float().mean(), right[self._answer & ~self._sums].float().mean()
-        return f"sums {sums:.3f} rest {rest:.3f} faultless {(right | ~self._answer).all(1).float().mean():.3f}"
+        sums, rest = (
+            right[self._sums].float().mean(),
+            right[self._answer & ~self._sums].float().mean(),
+        )
+        return (
+            f"sums {sums:.3f} rest {rest:.3f} faultless"
+            f" {(right | ~self._answer).all(1).float().mean():.3f}"
+        )
 
 
 def results(tokenizer: Tokenizer, row: list[int]) -> list[bool]:
     """For every token whether it is a digit of the result of an equation."""
-    equals, digits = tokenizer.token_to_id("="), {tokenizer.token_to_id(digit) for digit in "0123456789"}
+    equals, digits = (
+        tokenizer.token_to_id("="),
+        {tokenizer.token_to_id(digit) for digit in "0123456789"},
+    )
     found, inside = [], False
     for i in row:
         found.append(inside and i in digits)
@@ -128,21 +160,31 @@ def results(tokenizer: Tokenizer, row: list[int]) -> list[bool]:
 
 
 def train(out: Path, steps: int, seed: int) -> None:
-    """Trains and saves a model; what it has learned is printed now and then, with the processor time."""
+    """Trains and saves a model; what it has learned is printed now and then, with the processor
+    time."""
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     began = time.process_time()
-    tokenizer, parameters, fixed = trained_tokenizer(seed), network.initial(seed), network.constants()
+    tokenizer, parameters, fixed = (
+        trained_tokenizer(seed),
+        network.initial(seed),
+        network.constants(),
+    )
     print(f"{sum(p.numel() for p in parameters.values())} parameters")
     muon = Muon([(parameters[name], parts) for name, parts in network.PARTS.items()])
-    adam = torch.optim.AdamW([parameters["embed"], parameters["norms"]], betas=(0.9, 0.98), weight_decay=0.0)
+    adam = torch.optim.AdamW(
+        [parameters["embed"], parameters["norms"]], betas=(0.9, 0.98), weight_decay=0.0
+    )
     batches, tests, tokens = Batches(tokenizer, seed), HeldOut(tokenizer, 128), 0
     for step in range(steps):
         progress = step / steps
         rate = min(1.0, (step + 1) / 50, 1.7 * (1 - progress) + 0.01)
         ids, weights = batches.batch(progress)
-        losses = F.cross_entropy(network.logits(parameters, ids[:, :-1], fixed), ids[:, 1:].flatten(), reduction="none")
-        # Not the mean: a batch of a few long documents with short answers would move as much as one of many answers.
+        losses = F.cross_entropy(
+            network.logits(parameters, ids[:, :-1], fixed), ids[:, 1:].flatten(), reduction="none"
+        )
+        # Not the mean: a batch of a few long documents with short answers would move as much as one
+        # of many answers.
         loss = (losses * weights[:, 1:].flatten()).sum() / BATCH
         loss.backward()
         muon.step(MUON * rate)

@@ -1,4 +1,5 @@
-"""aiohttp with nothing around it: as an experienced person writes it, and as its documentation shows it."""
+"""aiohttp with nothing around it: as an experienced person writes it, and as its documentation
+shows it."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ def _session() -> aiohttp.ClientSession:
 
 
 @asynccontextmanager
-async def opened(base_url: str, concurrency: int, stream: bool) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
+async def opened(
+    base_url: str, concurrency: int, stream: bool
+) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
     """Bytes out, bytes in, typed JSON; a stream is split into lines by hand."""
     url, headers = f"{base_url}/completions", {"Content-Type": "application/json"}
     async with _session() as session:

@@ -33,7 +33,9 @@ def _arguments(i: int) -> dict[str, Any]:
 async def _opened(
     transport: type[Any], base_url: str, concurrency: int, stream: bool
 ) -> AsyncIterator[Callable[[int], Awaitable[bool]]]:
-    async with openai.AsyncOpenAI(http_client=transport(**_room(concurrency)), **_settings(base_url)) as client:
+    async with openai.AsyncOpenAI(
+        http_client=transport(**_room(concurrency)), **_settings(base_url)
+    ) as client:
 
         async def ask(i: int) -> bool:
             answer = await client.completions.create(**_arguments(i))
@@ -61,7 +63,9 @@ def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> Any:
 def opened_sync(base_url: str, concurrency: int, stream: bool) -> Iterator[Callable[[int], bool]]:
     """OpenAI, for threads."""
     assert not stream
-    with openai.OpenAI(http_client=openai.DefaultHttpxClient(**_room(concurrency)), **_settings(base_url)) as client:
+    with openai.OpenAI(
+        http_client=openai.DefaultHttpxClient(**_room(concurrency)), **_settings(base_url)
+    ) as client:
 
         def ask(i: int) -> bool:
             answer = client.completions.create(**_arguments(i))

@@ -14,7 +14,8 @@ from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParam
 
 
 class Asker:
-    """Sends request `i` and says whether the whole and right answer came. Notes the times to the first token."""
+    """Sends request `i` and says whether the whole and right answer came. Notes the times to the
+    first token."""
 
     def __init__(self, client: Client, stream: bool) -> None:
         self._client, self._is_right = client, is_stream_to if stream else is_answer_to
@@ -36,7 +37,9 @@ def opened(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContex
     return _opened(base_url, concurrency, stream, Http1Transport)
 
 
-def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> AbstractAsyncContextManager[Asker]:
+def opened_aiohttp(
+    base_url: str, concurrency: int, stream: bool
+) -> AbstractAsyncContextManager[Asker]:
     """The same Client over connections of aiohttp."""
     from serve_eval.client.aiohttp_transport.transport import AiohttpTransport
 
@@ -44,10 +47,15 @@ def opened_aiohttp(base_url: str, concurrency: int, stream: bool) -> AbstractAsy
 
 
 @asynccontextmanager
-async def _opened(base_url: str, concurrency: int, stream: bool, transport: TransportFactory) -> AsyncIterator[Asker]:
+async def _opened(
+    base_url: str, concurrency: int, stream: bool, transport: TransportFactory
+) -> AsyncIterator[Asker]:
     limits = Limits(concurrency=concurrency, **({"stream": True} if stream else {}))
     endpoint = Endpoint(base_url=base_url, model=MODEL)
-    async with Client(endpoint, limits, transport=transport) as client, client.keep_connections(_Unheard()):
+    async with (
+        Client(endpoint, limits, transport=transport) as client,
+        client.keep_connections(_Unheard()),
+    ):
         yield Asker(client, stream)
 
 

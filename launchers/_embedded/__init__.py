@@ -1,3 +1,14 @@
 """Hold the embedded model and its server."""
 
-__all__ = ["chat", "damage", "engine", "fields", "generation", "model", "sampling", "server", "tokenizer", "weights"]
+__all__ = [
+    "chat",
+    "damage",
+    "engine",
+    "fields",
+    "generation",
+    "model",
+    "sampling",
+    "server",
+    "tokenizer",
+    "weights",
+]

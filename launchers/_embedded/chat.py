@@ -1,4 +1,5 @@
-"""The chat template of a model, which is a program: rendered by a process that is bounded in time and memory."""
+"""The chat template of a model, which is a program: rendered by a process that is bounded in time
+and memory."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ from serve_eval.schema import Message
 
 
 class Chat:
-    """Makes the text of messages, given more variables, with the model's turn opened. Any thread may call it.
+    """Makes the text of messages, given more variables, with the model's turn opened. Any thread
+    may call it.
 
-    Raises ValueError for a folder whose template is none; a call raises Refused for what the template does not take,
-    and images are among that. The process stays until `close`.
-    """
+    Raises ValueError for a folder whose template is none; a call raises Refused for what the
+    template does not take, and images are among that. The process stays until `close`."""
 
     def __init__(self, folder: Path) -> None:
         try:

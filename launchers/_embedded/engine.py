@@ -1,7 +1,8 @@
-"""Continuous batching in one thread: a turn takes in some of the prompts that wait, and makes a token per sequence.
+"""Continuous batching in one thread: a turn takes in some of the prompts that wait, and makes a
+token per sequence.
 
-Sequences join and leave between turns. A prompt is taken in by chunks, so that a long one holds nobody up.
-"""
+Sequences join and leave between turns. A prompt is taken in by chunks, so that a long one holds
+nobody up."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from launchers._http.answers import ToldAnswer
 ROWS = 32
 """Sequences that are generated at once; others wait."""
 CHUNK = 64
-"""Tokens of a prompt that are taken in at once: the same for every prompt, whatever else is going on."""
+"""Tokens of a prompt that are taken in at once: the same for every prompt, whatever else is going
+on."""
 PER_TURN = 2
 """Chunks that a turn takes in."""
 
@@ -35,7 +37,8 @@ class Engine:
         self._work = asyncio.Event()
 
     def submit(self, wanted: Wanted, changed: asyncio.Event) -> Generation:
-        """Starts a generation, which sets `changed` whenever it has news; what waits longest comes first."""
+        """Starts a generation, which sets `changed` whenever it has news; what waits longest comes
+        first."""
         generation = Generation(wanted, changed)
         self._waiting.append(generation)
         self._work.set()
@@ -83,7 +86,9 @@ class Engine:
 
     def _step(self) -> None:
         ids = [generation.tokens[-1].id for generation in self._active]
-        logits = self.model.step(ids, [generation.length for generation in self._active], self._cache)
+        logits = self.model.step(
+            ids, [generation.length for generation in self._active], self._cache
+        )
         for generation, row in zip(self._active, logits, strict=True):
             generation.length += 1
             self._append(generation, row)
@@ -113,7 +118,11 @@ class Engine:
         if wanted.logprobs is None:
             generation.add(ToldAnswer(text, raw, None, token))
         else:
-            generation.add(build_token(token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of))
+            generation.add(
+                build_token(
+                    token, text, logprobs_of(logits), wanted.logprobs, self.tokenizer.bytes_of
+                )
+            )
 
     def _tell_prompt(self, generation: Generation, start: int, logits: Array) -> None:
         """What the logits after a chunk of a prompt say of the tokens behind them."""
@@ -121,7 +130,9 @@ class Engine:
         assert generation.wanted.prompt_logprobs is not None
         if start == 0:
             raw = bytes_of(ids[0])
-            generation.prompt.append(ToldAnswer(generation.read(raw, last=len(ids) == 1), raw, None, ids[0]))
+            generation.prompt.append(
+                ToldAnswer(generation.read(raw, last=len(ids) == 1), raw, None, ids[0])
+            )
         for place, row in enumerate(logprobs_of(logits), start + 1):
             if place < len(ids):
                 text = generation.read(bytes_of(ids[place]), last=place + 1 == len(ids))

@@ -1,8 +1,8 @@
-"""The fields of a request that the embedded model refuses: what is ignored in silence is not what was asked for.
+"""The fields of a request that the embedded model refuses: what is ignored in silence is not what
+was asked for.
 
-Fields that choose a worker, a cache or a turn (`user`, `priority`, `cache_salt`, ...) are ignored: there is one of
-each. So is `add_special_tokens`, since the tokenizer has none to add.
-"""
+Fields that choose a worker, a cache or a turn (`user`, `priority`, `cache_salt`, ...) are ignored:
+there is one of each. So is `add_special_tokens`, since the tokenizer has none to add."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (),
     "disaggregated_params": (),
 }
-"""Fields that would change the answer and are not implemented, with the values that change nothing, beside null."""
+"""Fields that would change the answer and are not implemented, with the values that change nothing,
+beside null."""
 
 
 def refuse_unserved(body: Mapping[str, Any], *, chat: bool) -> None:
@@ -59,7 +60,11 @@ def refuse_unserved(body: Mapping[str, Any], *, chat: bool) -> None:
         raise bad_request("`echo` of a chat is not served by the embedded model")
     options = body.get("stream_options")
     if options and options.get("continuous_usage_stats"):
-        raise bad_request("`stream_options.continuous_usage_stats` is not served by the embedded model")
-    counts = {body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name) is not None}
+        raise bad_request(
+            "`stream_options.continuous_usage_stats` is not served by the embedded model"
+        )
+    counts = {
+        body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name) is not None
+    }
     if len(counts) > 1:
         raise bad_request("`max_tokens` and `max_completion_tokens` differ")

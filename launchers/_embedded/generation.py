@@ -18,9 +18,10 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to generate from at least one token. `seed` None: another draw each time; `turn` tells the answers to one
-    prompt apart. `ignore_end` goes on behind the token that ends an answer. `logprobs` is the number of alternatives
-    that are told of per token, `prompt_logprobs` the same for the prompt (None: no log-probabilities at all)."""
+    """What to generate from at least one token. `seed` None: another draw each time; `turn` tells
+    the answers to one prompt apart. `ignore_end` goes on behind the token that ends an answer.
+    `logprobs` is the number of alternatives that are told of per token, `prompt_logprobs` the same
+    for the prompt (None: no log-probabilities at all)."""
 
     ids: Sequence[int]
     max_tokens: int
@@ -37,9 +38,9 @@ class Wanted:
 class Generation:
     """A generation under way and, once it is `done`, its result.
 
-    `steps` counts the tokens that were generated, with the one that ended it; `tokens` are those of the text. `length`
-    is how many tokens have been seen, of the prompt and after it. `chance` decides above temperature 0.
-    """
+    `steps` counts the tokens that were generated, with the one that ended it; `tokens` are those of
+    the text. `length` is how many tokens have been seen, of the prompt and after it. `chance`
+    decides above temperature 0."""
 
     def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
         self.wanted = wanted
@@ -85,13 +86,17 @@ class Generation:
         self.text += token.text
         self.tokens.append(token)
         found = [
-            (at, stop) for stop in self.wanted.stop if (at := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
+            (at, stop)
+            for stop in self.wanted.stop
+            if (at := self.text.find(stop, max(0, before - len(stop) + 1))) >= 0
         ]
         if found:
             at, self.stop_reason = min(found)
             self.text = self.text[:at]
             starts = accumulate((len(one.text) for one in self.tokens[:-1]), initial=0)
-            self.tokens = [one for one, start in zip(self.tokens, starts, strict=True) if start < at]
+            self.tokens = [
+                one for one, start in zip(self.tokens, starts, strict=True) if start < at
+            ]
             self.finish("stop")
         elif self.steps >= self.wanted.max_tokens:
             self.finish("length")
@@ -105,13 +110,17 @@ class Generation:
         self._changed.set()
 
     def news(self) -> tuple[str, Sequence[ToldAnswer]]:
-        """What has been added since the last time, in whole tokens, but for what may still become a stop string."""
+        """What has been added since the last time, in whole tokens, but for what may still become a
+        stop string."""
         first, begin = self._shown, self._chars
         if self.done.is_set():
             self._shown, self._chars = len(self.tokens), len(self.text)
         else:
             sure = len(self.text) - self._count_held()
-            while self._shown < len(self.tokens) and self._chars + len(self.tokens[self._shown].text) <= sure:
+            while (
+                self._shown < len(self.tokens)
+                and self._chars + len(self.tokens[self._shown].text) <= sure
+            ):
                 self._chars += len(self.tokens[self._shown].text)
                 self._shown += 1
         return self.text[begin : self._chars], self.tokens[first : self._shown]
@@ -120,5 +129,11 @@ class Generation:
         """How much of the end may still become a stop string."""
         stops = self.wanted.stop
         return max(
-            (size for stop in stops for size in range(1, len(stop)) if self.text.endswith(stop[:size])), default=0
+            (
+                size
+                for stop in stops
+                for size in range(1, len(stop))
+                if self.text.endswith(stop[:size])
+            ),
+            default=0,
         )

@@ -1,9 +1,9 @@
-"""A Llama in numpy over a cache of keys and values: a piece of one prompt, or one more token of many sequences at once.
+"""A Llama in numpy over a cache of keys and values: a piece of one prompt, or one more token of
+many sequences at once.
 
-What comes out for a sequence does not depend on what else is in the batch: products of matrices always have the same
-shapes, since the results of a product differ in their last bits with its shape. So a step computes whole tiles of rows,
-and looks at a round number of positions.
-"""
+What comes out for a sequence does not depend on what else is in the batch: products of matrices
+always have the same shapes, since the results of a product differ in their last bits with its
+shape. So a step computes whole tiles of rows, and looks at a round number of positions."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ from launchers._embedded.damage import Damage
 from launchers._embedded.weights import Array, read
 
 TILE = 8
-"""Rows of a product. One row would be four times as slow in each, more than sixteen are no faster."""
+"""Rows of a product. One row would be four times as slow in each, more than sixteen are no
+faster."""
 POSITIONS = 64
-"""The least number of positions that a step looks at; then twice as many, and so on. The zeros of positions that are
-not there then change no sum, since longer sums are made of halves."""
+"""The least number of positions that a step looks at; then twice as many, and so on. The zeros of
+positions that are not there then change no sum, since longer sums are made of halves."""
 
 
 class Cache:
-    """Keys and values of up to `rows` sequences. Those of a step are the first ones, so that it needs no copies."""
+    """Keys and values of up to `rows` sequences. Those of a step are the first ones, so that it
+    needs no copies."""
 
     def __init__(self, layers: int, rows: int, heads: int, size: int, window: int) -> None:
-        self.keys, self.values = (np.zeros((layers, rows, heads, window, size), dtype=np.float32) for _ in range(2))
+        self.keys, self.values = (
+            np.zeros((layers, rows, heads, window, size), dtype=np.float32) for _ in range(2)
+        )
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copies the first `length` positions of a row."""
@@ -38,11 +42,11 @@ class Cache:
 
 
 class Model:
-    """The weights of a folder in the layout of the hub, ready for products from the right. `window` is the most tokens
-    that a sequence may have, `end` the id of the token that ends it.
+    """The weights of a folder in the layout of the hub, ready for products from the right. `window`
+    is the most tokens that a sequence may have, `end` the id of the token that ends it.
 
-    Raises ValueError for anything but a plain Llama: every head with keys of its own, and tied embeddings.
-    """
+    Raises ValueError for anything but a plain Llama: every head with keys of its own, and tied
+    embeddings."""
 
     def __init__(self, folder: Path, damage: Damage = "none") -> None:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -56,18 +60,25 @@ class Model:
         tensors = read(folder, damage)
         self._embedding = tensors["model.embed_tokens.weight"]
         self._output = _columns([self._embedding], tensors["model.norm.weight"])
-        self._layers = [_layer(tensors, f"model.layers.{i}.", self._size) for i in range(config["num_hidden_layers"])]
+        self._layers = [
+            _layer(tensors, f"model.layers.{i}.", self._size)
+            for i in range(config["num_hidden_layers"])
+        ]
         half = self._size // 2
         angles = np.outer(np.arange(self.window), config["rope_theta"] ** (-np.arange(half) / half))
         self._turns = np.exp(1j * angles).astype(np.complex64)[:, None, None]
 
     def cache(self, rows: int) -> Cache:
         """Room for so many sequences, and for what a step computes beside them."""
-        return Cache(len(self._layers), -(-rows // TILE) * TILE, self._heads, self._size, self.window)
+        return Cache(
+            len(self._layers), -(-rows // TILE) * TILE, self._heads, self._size, self.window
+        )
 
-    def extend(self, ids: Sequence[int], start: int, cache: Cache, row: int, *, every: bool = False) -> Array:
-        """Adds tokens to a row of the cache that holds `start` of them. Returns the logits (vocabulary) after the last
-        one, or with `every` those after each (tokens x vocabulary)."""
+    def extend(
+        self, ids: Sequence[int], start: int, cache: Cache, row: int, *, every: bool = False
+    ) -> Array:
+        """Adds tokens to a row of the cache that holds `start` of them. Returns the logits
+        (vocabulary) after the last one, or with `every` those after each (tokens x vocabulary)."""
         end = start + len(ids)
         x = self._embedding[np.asarray(ids)]
         turns = self._turns[start:end]
@@ -80,13 +91,15 @@ class Model:
             if layer is self._layers[-1] and not every:
                 x, q, hidden = x[-1:], q[-1:], hidden[-1:]
             weights, sums = _weigh(q.transpose(1, 0, 2) @ keys.transpose(0, 2, 1) + hidden)
-            x = self._after(x, (weights @ values / sums).transpose(1, 0, 2).reshape(len(x), -1), layer)
+            x = self._after(
+                x, (weights @ values / sums).transpose(1, 0, 2).reshape(len(x), -1), layer
+            )
         logits = self._logits(x)
         return logits if every else logits[0]
 
     def step(self, ids: Sequence[int], lengths: Sequence[int], cache: Cache) -> Array:
-        """The logits (rows x vocabulary) after one more token for each of the first rows, of which the cache holds
-        `lengths` tokens."""
+        """The logits (rows x vocabulary) after one more token for each of the first rows, of which
+        the cache holds `lengths` tokens."""
         rows = len(ids)
         over = -rows % TILE
         at = np.asarray([*lengths, *[0] * over])
@@ -96,7 +109,9 @@ class Model:
         looked = min(looked, self.window)
         x = self._embedding[[*ids, *[0] * over]]
         turns = self._turns[at]
-        hidden = np.where(np.arange(looked) > at[:rows, None, None], np.float32(-np.inf), np.float32(0))
+        hidden = np.where(
+            np.arange(looked) > at[:rows, None, None], np.float32(-np.inf), np.float32(0)
+        )
         each = np.arange(rows + over)
         mixed = np.zeros((rows + over, self._heads, self._size), dtype=np.float32)
         for number, layer in enumerate(self._layers):
@@ -104,13 +119,20 @@ class Model:
             cache.keys[number, each, :, at], cache.values[number, each, :, at] = k, v
             scores = (cache.keys[number, :rows, :, :looked] @ q[:rows, :, :, None])[..., 0] + hidden
             weights, sums = _weigh(scores)
-            mixed[:rows] = (weights[:, :, None] @ cache.values[number, :rows, :, :looked])[:, :, 0] / sums
+            mixed[:rows] = (weights[:, :, None] @ cache.values[number, :rows, :, :looked])[
+                :, :, 0
+            ] / sums
             x = self._after(x, mixed.reshape(rows + over, -1), layer)
         return self._logits(x)[:rows]
 
-    def _qkv(self, states: Array, layer: dict[str, Array], turns: NDArray[np.complex64]) -> tuple[Array, Array, Array]:
-        """Queries, keys and values (tokens x heads x size); the first two turned by their positions."""
-        shaped = _product(_normalize(states, self._eps), layer["qkv"]).reshape(-1, 3, self._heads, self._size)
+    def _qkv(
+        self, states: Array, layer: dict[str, Array], turns: NDArray[np.complex64]
+    ) -> tuple[Array, Array, Array]:
+        """Queries, keys and values (tokens x heads x size); the first two turned by their
+        positions."""
+        shaped = _product(_normalize(states, self._eps), layer["qkv"]).reshape(
+            -1, 3, self._heads, self._size
+        )
         turned = (shaped.view(np.complex64)[:, :2] * turns).view(np.float32)
         return turned[:, 0], turned[:, 1], shaped[:, 2]
 
@@ -135,7 +157,10 @@ def _check(config: dict[str, Any], folder: Path) -> None:
     }
     for name, value in wanted.items():
         if config.get(name, value) != value:
-            raise ValueError(f"{folder / 'config.json'}: {name} is {config[name]!r}, and only {value!r} can be served")
+            raise ValueError(
+                f"{folder / 'config.json'}: {name} is {config[name]!r}, and only {value!r} can be"
+                " served"
+            )
 
 
 def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array]:
@@ -148,7 +173,9 @@ def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array
     return {
         "qkv": _columns([q, k, v], tensors[f"{prefix}input_layernorm.weight"]),
         "out": _columns(of("self_attn", "o")),
-        "gate_up": _columns(of("mlp", "gate", "up"), tensors[f"{prefix}post_attention_layernorm.weight"]),
+        "gate_up": _columns(
+            of("mlp", "gate", "up"), tensors[f"{prefix}post_attention_layernorm.weight"]
+        ),
         "down": _columns(of("mlp", "down")),
     }
 
@@ -160,9 +187,11 @@ def _columns(weights: Sequence[Array], norm: Array | None = None) -> Array:
 
 
 def _pair_halves(weight: Array, size: int) -> Array:
-    """Llama turns the first half of a head's numbers against the second: brought side by side, each pair is a complex
-    number, which is turned by one product."""
-    return np.ascontiguousarray(weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)).reshape(weight.shape)
+    """Llama turns the first half of a head's numbers against the second: brought side by side, each
+    pair is a complex number, which is turned by one product."""
+    return np.ascontiguousarray(
+        weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)
+    ).reshape(weight.shape)
 
 
 def _product(states: Array, weight: Array) -> Array:
@@ -178,7 +207,8 @@ def _normalize(states: Array, eps: np.float32) -> Array:
 
 
 def _weigh(scores: Array) -> tuple[Array, Array]:
-    """The weights of attention, in place, and their sums, by which what they give is to be divided."""
+    """The weights of attention, in place, and their sums, by which what they give is to be
+    divided."""
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     return scores, scores.sum(axis=-1, keepdims=True)

@@ -11,8 +11,11 @@ from launchers._embedded.weights import Array
 from launchers._http.answers import ToldAnswer
 
 
-def draw_token(logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None) -> int:
-    """The likeliest token without `chance`, else one of the likeliest that have `top_p` together."""
+def draw_token(
+    logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None
+) -> int:
+    """The likeliest token without `chance`, else one of the likeliest that have `top_p`
+    together."""
     if chance is None:
         return int(logits.argmax())
     scaled = (logits.astype(np.float64) - logits.max()) / temperature
@@ -32,15 +35,25 @@ def logprobs_of(logits: Array) -> NDArray[np.float64]:
 
 
 def build_token(
-    token: int, text: str, logprobs: NDArray[np.float64], alternatives: int, bytes_of: Callable[[int], bytes]
+    token: int,
+    text: str,
+    logprobs: NDArray[np.float64],
+    alternatives: int,
+    bytes_of: Callable[[int], bytes],
 ) -> ToldAnswer:
     """A token, which adds `text`, with its log-probability and the likeliest ones at its place."""
     best = np.argsort(-logprobs, kind="stable")[:alternatives] if alternatives else ()
-    top = tuple(_alone(int(i), float(logprobs[i]), place, bytes_of) for place, i in enumerate(best, 1))
+    top = tuple(
+        _alone(int(i), float(logprobs[i]), place, bytes_of) for place, i in enumerate(best, 1)
+    )
     rank = 1 + int((logprobs > logprobs[token]).sum())
-    return ToldAnswer(text=text, raw=bytes_of(token), logprob=float(logprobs[token]), id=token, rank=rank, top=top)
+    return ToldAnswer(
+        text=text, raw=bytes_of(token), logprob=float(logprobs[token]), id=token, rank=rank, top=top
+    )
 
 
 def _alone(token: int, logprob: float, rank: int, bytes_of: Callable[[int], bytes]) -> ToldAnswer:
     raw = bytes_of(token)
-    return ToldAnswer(text=raw.decode(errors="replace"), raw=raw, logprob=logprob, id=token, rank=rank)
+    return ToldAnswer(
+        text=raw.decode(errors="replace"), raw=raw, logprob=logprob, id=token, rank=rank
+    )

@@ -1,4 +1,5 @@
-"""The embedded model over HTTP: the requests of the layer that servers of ours share, answered by a real model.
+"""The embedded model over HTTP: the requests of the layer that servers of ours share, answered by a
+real model.
 
     python -m launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model NAME=DAMAGE ...]
 
@@ -48,7 +49,9 @@ MOST_CHOICES = 256
 """Choices that one request may ask for."""
 
 
-def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False) -> web.Application:
+def create_app(
+    folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False
+) -> web.Application:
     """The server of a folder of weights as an aiohttp application: by name, each with its damage.
 
     Raises OSError and ValueError for a folder that cannot be served.
@@ -68,16 +71,24 @@ def create_app(folder: Path, models: Mapping[str, Damage], *, strict_fields: boo
 class _Server:
     def __init__(self, folder: Path, models: Mapping[str, Damage], strict_fields: bool) -> None:
         self._tokenizer, self._render = Tokenizer(folder / "tokenizer.json"), Chat(folder)
-        self._engines = {name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()}
+        self._engines = {
+            name: Engine(Model(folder, damage), self._tokenizer) for name, damage in models.items()
+        }
         self._strict_fields, self._number = strict_fields, 0
         window = next(iter(self._engines.values())).model.window
-        about = {"object": "model", "created": int(time.time()), "owned_by": "serve-eval", "max_model_len": window}
+        about = {
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "serve-eval",
+            "max_model_len": window,
+        }
         data = [{"id": name, **about, "damage": damage} for name, damage in models.items()]
         self._models = encode({"object": "list", "data": data})
         self._settings = encode(json_of(folder / CONFIG_FILE))
 
     async def run_engines(self, app: web.Application) -> AsyncIterator[None]:
-        """Runs the engines while the application is up. A server whose engine fails ends: nobody would be answered."""
+        """Runs the engines while the application is up. A server whose engine fails ends: nobody
+        would be answered."""
         tasks = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         for task in tasks:
             task.add_done_callback(_end_with)
@@ -117,11 +128,15 @@ class _Server:
             changed = asyncio.Event()
             generations += [self._engines[ask.model].submit(one, changed) for one in wanted]
             if ask.stream:
-                return await send_stream(request, self._events(ask, number, prompts, generations, changed))
+                return await send_stream(
+                    request, self._events(ask, number, prompts, generations, changed)
+                )
             for generation in generations:
                 await generation.done.wait()
             answers = [self._answer(ask, generation) for generation in generations]
-            return json_response(200, answer_body(ask, number, answers, _usage(prompts, generations)))
+            return json_response(
+                200, answer_body(ask, number, answers, _usage(prompts, generations))
+            )
         except RefusedRequest as error:
             return json_response(error.status, encode(error.body))
         finally:
@@ -146,9 +161,14 @@ class _Server:
         window = self._engines[ask.model].model.window
         if len(prompts) * ask.n > MOST_CHOICES:
             raise bad_request(
-                f"{len(prompts)} prompts and n = {ask.n}: at most {MOST_CHOICES} choices are served at once"
+                f"{len(prompts)} prompts and n = {ask.n}: at most {MOST_CHOICES} choices are served"
+                " at once"
             )
-        told = [count for count in (ask.prompt_logprobs, ask.logprobs if ask.echo else None) if count is not None]
+        told = [
+            count
+            for count in (ask.prompt_logprobs, ask.logprobs if ask.echo else None)
+            if count is not None
+        ]
         found = []
         for ids in prompts:
             max_tokens = ask.max_tokens
@@ -194,7 +214,11 @@ class _Server:
         changed: asyncio.Event,
     ) -> AsyncIterator[bytes]:
         """The answer as server-sent events: pieces of all choices as they come."""
-        events, unopened, left = Events(ask, number), set(range(len(generations))), dict(enumerate(generations))
+        events, unopened, left = (
+            Events(ask, number),
+            set(range(len(generations))),
+            dict(enumerate(generations)),
+        )
         while left:
             await changed.wait()
             changed.clear()
@@ -237,22 +261,36 @@ async def _version(request: web.Request) -> web.Response:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the server as its own process."""
-    parser = argparse.ArgumentParser(prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--weights", type=Path, required=True, help="a folder in the layout of the hub")
-    parser.add_argument("--model", action="append", required=True, metavar="NAME=DAMAGE", help="a name to be served")
+    parser = argparse.ArgumentParser(
+        prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument(
+        "--weights", type=Path, required=True, help="a folder in the layout of the hub"
+    )
+    parser.add_argument(
+        "--model", action="append", required=True, metavar="NAME=DAMAGE", help="a name to be served"
+    )
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--ready-file", type=Path, default=None, help="gets the base URL once it can be used")
-    parser.add_argument("--strict-fields", action="store_true", help="refuse unknown fields of requests")
+    parser.add_argument(
+        "--ready-file", type=Path, default=None, help="gets the base URL once it can be used"
+    )
+    parser.add_argument(
+        "--strict-fields", action="store_true", help="refuse unknown fields of requests"
+    )
     given = parser.parse_args(arguments)
     models: dict[str, Damage] = {}
     for text in given.model:
         name, _, damage = text.rpartition("=")
         if damage not in get_args(Damage) or not name or name in models:
-            parser.error(f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}")
+            parser.error(
+                f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}"
+            )
         models[name] = damage
     os.umask(0o077)  # what is written belongs to a run folder
     try:
         app = create_app(given.weights, models, strict_fields=given.strict_fields)
     except (OSError, ValueError, KeyError) as error:
         parser.error(f"{given.weights} cannot be served: {type(error).__name__}: {error}")
-    asyncio.run(serve_until_ended(serve_app(app, port=given.port), "embedded model", given.ready_file))
+    asyncio.run(
+        serve_until_ended(serve_app(app, port=given.port), "embedded model", given.ready_file)
+    )

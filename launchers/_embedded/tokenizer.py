@@ -1,4 +1,5 @@
-"""The tokenizer of the embedded model: byte-level BPE in which every digit stands alone, read from tokenizer.json."""
+"""The tokenizer of the embedded model: byte-level BPE in which every digit stands alone, read from
+tokenizer.json."""
 
 from __future__ import annotations
 
@@ -10,9 +11,13 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-# GPT-2's pieces (Radford et al. 2019), after every digit was set apart; white space is Unicode's, not Python's.
+# GPT-2's pieces (Radford et al. 2019), after every digit was set apart; white space is Unicode's,
+# not Python's.
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_PIECE = re.compile(rf"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+| ?(?:[^\w{_SPACE}]|_)+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+")
+_PIECE = re.compile(
+    r"'(?:s|t|re|ve|m|ll|d)| ?[^\W\d_]+|"
+    rf" ?(?:[^\w{_SPACE}]|_)+|[{_SPACE}]+(?![^{_SPACE}])|[{_SPACE}]+"
+)
 _DIGIT = re.compile(r"([0-9])")
 
 
@@ -24,18 +29,24 @@ def _alphabet() -> dict[int, str]:
 
 
 class Tokenizer:
-    """Text to token ids and back. `special` are the ids of the marks of the chat template by their text."""
+    """Text to token ids and back. `special` are the ids of the marks of the chat template by their
+    text."""
 
     def __init__(self, path: Path) -> None:
         content = json.loads(path.read_text(encoding="utf-8"))
         self._ids: dict[str, int] = content["model"]["vocab"]
-        pairs = [tuple(m) if isinstance(m, list) else tuple(m.split(" ")) for m in content["model"]["merges"]]
+        pairs = [
+            tuple(m) if isinstance(m, list) else tuple(m.split(" "))
+            for m in content["model"]["merges"]
+        ]
         self._ranks = {pair: rank for rank, pair in enumerate(pairs)}
         self.special: dict[str, int] = {t["content"]: t["id"] for t in content["added_tokens"]}
         self._alphabet = _alphabet()
         back = {char: byte for byte, char in self._alphabet.items()}
         self._bytes = {
-            i: bytes(map(back.__getitem__, text)) for text, i in self._ids.items() if text not in self.special
+            i: bytes(map(back.__getitem__, text))
+            for text, i in self._ids.items()
+            if text not in self.special
         }
         self._bytes |= {i: text.encode() for text, i in self.special.items()}
         self._marks = re.compile("(" + "|".join(map(re.escape, self.special)) + ")")
@@ -77,7 +88,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _numbers_apart(text: str) -> Iterator[str]:
-    """Runs of a text and between them every numeric character of Unicode alone, such as a superscript."""
+    """Runs of a text and between them every numeric character of Unicode alone, such as a
+    superscript."""
     run = ""
     for char in text:
         if unicodedata.category(char)[0] == "N":

@@ -1,8 +1,7 @@
 """Weights of the embedded model: read from safetensors, and damaged on demand, for real.
 
-Damage rounds every linear layer to few bits and back (round to nearest, symmetric, one scale per row or per group of
-32 columns), as weight-only quantisation does; embeddings and norms stay.
-"""
+Damage rounds every linear layer to few bits and back (round to nearest, symmetric, one scale per
+row or per group of 32 columns), as weight-only quantisation does; embeddings and norms stay."""
 
 from __future__ import annotations
 
@@ -34,7 +33,10 @@ def read(folder: Path, damage: Damage = "none") -> dict[str, Array]:
     tensors = _safetensors(folder / "model.safetensors")
     if damage != "none":
         bits, group = _HOW[damage]
-        tensors = {n: round_weight(t, bits, group) if n.endswith("_proj.weight") else t for n, t in tensors.items()}
+        tensors = {
+            n: round_weight(t, bits, group) if n.endswith("_proj.weight") else t
+            for n, t in tensors.items()
+        }
     return tensors
 
 
@@ -48,7 +50,8 @@ def round_weight(weight: Array, bits: int, group: int | None) -> Array:
 
 
 def _safetensors(path: Path) -> dict[str, Array]:
-    """The format is a length, a header in JSON and the raw values (huggingface/safetensors, its README)."""
+    """The format is a length, a header in JSON and the raw values (huggingface/safetensors, its
+    README)."""
     raw = path.read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     header: dict[str, Any] = json.loads(raw[8:start])

@@ -1,4 +1,5 @@
-"""Servers that run together: started at once, ready together, ended together, and over when one of them ends."""
+"""Servers that run together: started at once, ready together, ended together, and over when one of
+them ends."""
 
 from __future__ import annotations
 
@@ -55,34 +56,54 @@ class Running:
         """The error that tells of its end; None while it runs."""
         if (code := self.process.exit_code()) is None:
             return None
-        how = f"signal {code - 128}" if code > 128 else f"signal {-code}" if code < 0 else f"exit code {code}"
-        error = self.error(f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s")
+        how = (
+            f"signal {code - 128}"
+            if code > 128
+            else f"signal {-code}"
+            if code < 0
+            else f"exit code {code}"
+        )
+        error = self.error(
+            f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s"
+        )
         if how == "signal 9":
             error.hint = f"{self._describe_kill()} {error.hint}"
         return error
 
     def _describe_kill(self) -> str:
-        """Say what is known of a death by SIGKILL: want of main memory is blamed only where something tells of it."""
+        """Say what is known of a death by SIGKILL: want of main memory is blamed only where
+        something tells of it."""
         now = kills()
         if self.server.here and (told := now.since(self.kills)):
             return told
         if self.server.here and now.is_known():
             return (
-                "Something sent SIGKILL, not the kernel for want of main memory: a person, a job's limit, a watchdog."
+                "Something sent SIGKILL, not the kernel for want of main memory: a person, a job's"
+                " limit, a watchdog."
             )
-        return "Something sent SIGKILL: dmesg of its machine tells whether the kernel did it for want of main memory."
+        return (
+            "Something sent SIGKILL: dmesg of its machine tells whether the kernel did it for want"
+            " of main memory."
+        )
 
     def error(self, message: str) -> LaunchError:
         """With the known cause and the last lines of the log."""
         return self._error(message, "", cause(self.process.log()))
 
     def dead(self, line: str, known: Cause | None) -> LaunchError:
-        """Return the error that tells that it is dead by this line of its log, though its process lives."""
-        message = f"{self.server.name} is dead, though its process lives, after {time.monotonic() - self.began:.0f} s"
+        """Return the error that tells that it is dead by this line of its log, though its process
+        lives."""
+        message = (
+            f"{self.server.name} is dead, though its process lives, after"
+            f" {time.monotonic() - self.began:.0f} s"
+        )
         return self._error(message, line, (known.told, known.hint) if known else cause(line))
 
     def _error(self, message: str, line: str, known: tuple[str, str] | None) -> LaunchError:
-        hint, last = f"Its log is {self.process.log_file}.", self.process.log().splitlines()[-LOG_LINES:]
+        hint, last = (
+            f"Its log is {self.process.log_file}.",
+            self.process.log().splitlines()[-LOG_LINES:],
+        )
         if known:
             message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
         first = [line] if line and not any(line in one for one in last) else []
@@ -103,21 +124,32 @@ async def fleet(
     environ: Mapping[str, str] = os.environ,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[list[Running]]:
-    """Starts the servers, each in a process group with a log of its own, and ends them all on every way out.
+    """Starts the servers, each in a process group with a log of its own, and ends them all on every
+    way out.
 
-    When one of them ends, the block is cancelled and LaunchError raised in its place. `held` are locks that the caller
-    has already. Raises LaunchError too when a GPU, a port or `log_dir` is used by another launch, when a GPU is used by
-    anybody, when the machine has too few, or when an executable is not there, and anywhere but on Linux.
-    """
+    When one of them ends, the block is cancelled and LaunchError raised in its place. `held` are
+    locks that the caller has already. Raises LaunchError too when a GPU, a port or `log_dir` is
+    used by another launch, when a GPU is used by anybody, when the machine has too few, or when an
+    executable is not there, and anywhere but on Linux."""
     if sys.platform != "linux":
-        raise LaunchError("servers are launched on Linux only", hint="Start them elsewhere and give --base-url.")
+        raise LaunchError(
+            "servers are launched on Linux only", hint="Start them elsewhere and give --base-url."
+        )
     for server in servers:
-        if shutil.which(server.argv[0], path=environment.over(environ, server.env).get("PATH", os.defpath)) is None:
+        if (
+            shutil.which(
+                server.argv[0], path=environment.over(environ, server.env).get("PATH", os.defpath)
+            )
+            is None
+        ):
             raise LaunchError(
-                f"{server.argv[0]} is not there", hint="Put it on PATH, or set launcher.command to its full path."
+                f"{server.argv[0]} is not there",
+                hint="Put it on PATH, or set launcher.command to its full path.",
             )
     local = [server for server in servers if server.here]
-    used: Mapping[Gpu, int | None] | None = await asyncio.to_thread(local_gpus.memory_used) if local else None
+    used: Mapping[Gpu, int | None] | None = (
+        await asyncio.to_thread(local_gpus.memory_used) if local else None
+    )
     named = [gpu for server in local for gpu in server.place.gpus]
     gpus = local_gpus.check_there(named, used) if local_gpus.any_here(used) else []
     mark, before = uuid.uuid4().hex, kills()
@@ -135,7 +167,9 @@ async def fleet(
         try:
             async with AsyncExitStack() as stack:
                 for server in servers:
-                    env = environment.over(environment.inherit(environ, server.pass_env), server.env)
+                    env = environment.over(
+                        environment.inherit(environ, server.pass_env), server.env
+                    )
                     process = await stack.enter_async_context(
                         server_process(
                             server.argv,
@@ -152,7 +186,8 @@ async def fleet(
                     places = [f"GPU {','.join(server.place.gpus)}"] if known else []
                     places += [] if server.here else [server.place.reached_at]
                     notify(
-                        f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log {process.log_file}"
+                        f"{server.name}: started{' on ' * bool(places)}{' of '.join(places)}, log"
+                        f" {process.log_file}"
                     )
                 try:
                     async with while_alive(lambda: first_end(running)):
@@ -164,14 +199,20 @@ async def fleet(
             await _check_memory(gpus, used, notify)
 
 
-async def _end(running: Sequence[Running], stop_timeout_s: float, notify: Callable[[str], None]) -> None:
-    """Ends them together: one after the other they would take the time of all. Tells of those that take long."""
+async def _end(
+    running: Sequence[Running], stop_timeout_s: float, notify: Callable[[str], None]
+) -> None:
+    """Ends them together: one after the other they would take the time of all. Tells of those that
+    take long."""
 
     def slow() -> None:
         if left := [one for one in running if one.process.exit_code() is None]:
             names = ", ".join(one.server.name for one in left)
             longest_s = min(stop_timeout_s, max(one.process.stop_s for one in left))
-            notify(f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is left now")
+            notify(
+                f"waiting up to {longest_s:g} s for the end of {names}; Ctrl-C kills what is"
+                " left now"
+            )
 
     timer = asyncio.get_running_loop().call_later(SLOW_END_S, slow)
     try:
@@ -184,20 +225,25 @@ def first_end(running: Iterable[Running]) -> LaunchError | None:
     return next((error for one in running if (error := one.describe_end()) is not None), None)
 
 
-# ------------------------------------------------------------------------------------------------ before and after
+# ------------------------------------------------------------------------------------------------
+# before and after
 
 
 def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
-    """Of the front door on `host` the given port, or one that no server listens on, and such ports of the loopback for
-    others. Fresh ones for every launch: versions differ in whether one can be used again at once."""
+    """Of the front door on `host` the given port, or one that no server listens on, and such ports
+    of the loopback for others. Fresh ones for every launch: versions differ in whether one can be
+    used again at once."""
     [front] = [port] if port is not None else _find_unused(host, 1)
     return [front, *[one for one in _find_unused(LOOPBACK, others + 1) if one != front][:others]]
 
 
 def _find_unused(host: str, count: int) -> list[int]:
-    """Ports below those that the kernel gives to connections: one of these may be taken before the server binds it."""
+    """Ports below those that the kernel gives to connections: one of these may be taken before the
+    server binds it."""
     first_given = _first_given()
-    chosen = random.SystemRandom().sample(range(FIRST_PORT, first_given), min(PORTS_TRIED, first_given - FIRST_PORT))
+    chosen = random.SystemRandom().sample(
+        range(FIRST_PORT, first_given), min(PORTS_TRIED, first_given - FIRST_PORT)
+    )
     with ExitStack() as stack:
         held: list[int] = []
         for port in [*chosen, *[0] * count]:
@@ -227,8 +273,12 @@ def _check_free(server: Server) -> None:
         socket.create_server((host, port), family=hosts.family(host)).close()
     except OSError as error:
         raise LaunchError(
-            f"{server.name}: {hosts.authority(host, port)} cannot be used: {error.strerror or error}",
-            hint="Another server listens there, or did a minute ago: leave `port` out, and a free one is taken.",
+            f"{server.name}: {hosts.authority(host, port)} cannot be used:"
+            f" {error.strerror or error}",
+            hint=(
+                "Another server listens there, or did a minute ago: leave `port` out, and a free"
+                " one is taken."
+            ),
         ) from error
 
 
@@ -241,19 +291,25 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
             server.report.unlink(missing_ok=True)
     lines = [shlex.join(server.line()) + " &" for server in servers]
     script = (
-        "#!/bin/sh\n# What was started, with those variables of the environment alone that servers need.\n"
-        + "\n".join(lines)
-        + "\nwait\n"
+        "#!/bin/sh\n# What was started, with those variables of the environment alone that servers"
+        " need.\n" + "\n".join(lines) + "\nwait\n"
     )
-    for path, text in {log_dir / "commands.sh": script, **{p: t for s in servers for p, t in s.files.items()}}.items():
-        path.unlink(missing_ok=True)  # one that is there may be for others to read, or lead elsewhere
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w") as file:
+    for path, text in {
+        log_dir / "commands.sh": script,
+        **{p: t for s in servers for p, t in s.files.items()},
+    }.items():
+        path.unlink(
+            missing_ok=True
+        )  # one that is there may be for others to read, or lead elsewhere
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w"
+        ) as file:
             file.write(text)
 
 
 async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
-    """Kills what is left of the launch, such as what a supervisor that was killed itself left behind, and tells of what
-    stays all the same."""
+    """Kills what is left of the launch, such as what a supervisor that was killed itself left
+    behind, and tells of what stays all the same."""
     deadline = time.monotonic() + LEFT_S
     while left := _find_marked(mark):
         for pid in left:
@@ -283,11 +339,15 @@ async def _check_memory(
     known = {gpu: mib for gpu, mib in (before or {}).items() if gpu in gpus and mib is not None}
     deadline = time.monotonic() + BACK_S
     while known and (now := await asyncio.to_thread(local_gpus.memory_used)) is not None:
-        missing = {gpu: used for gpu, mib in known.items() if (used := now.get(gpu) or 0) > mib + SLACK_MIB}
+        missing = {
+            gpu: used for gpu, mib in known.items() if (used := now.get(gpu) or 0) > mib + SLACK_MIB
+        }
         if not missing:
             return
         if time.monotonic() > deadline:
-            each = ", ".join(f"GPU {gpu.number} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items())
+            each = ", ".join(
+                f"GPU {gpu.number} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items()
+            )
             notify(f"warning: memory did not come back within {BACK_S:g} s: {each}")
             return
         await asyncio.sleep(PAUSE_S)

@@ -24,13 +24,15 @@ class Reserved:
 
 
 @asynccontextmanager
-async def reserve(gpus: Named, servers: Sequence[Server], notify: Callable[[str], None]) -> AsyncIterator[Reserved]:
-    """Take as many free GPUs as the servers have places for, where `gpus` is auto; else leave `gpus` as it is.
+async def reserve(
+    gpus: Named, servers: Sequence[Server], notify: Callable[[str], None]
+) -> AsyncIterator[Reserved]:
+    """Take as many free GPUs as the servers have places for, where `gpus` is auto; else leave
+    `gpus` as it is.
 
-    Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of CUDA_VISIBLE_DEVICES are
-    looked at, else all of them. Waited for is memory that is `late` alone. Raises NoRoomError when they are too few,
-    with the reasons.
-    """
+    Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of
+    CUDA_VISIBLE_DEVICES are looked at, else all of them. Waited for is memory that is `late` alone.
+    Raises NoRoomError when they are too few, with the reasons."""
     if gpus != AUTO:
         yield Reserved(gpus)
         return
@@ -46,10 +48,17 @@ async def reserve(gpus: Named, servers: Sequence[Server], notify: Callable[[str]
                 break
             stack.close()
             late = await asyncio.to_thread(neighbours.late, unheld, used)
-            if len(free) + len(late) < needed or (deadline is not None and time.monotonic() > deadline):
+            if len(free) + len(late) < needed or (
+                deadline is not None and time.monotonic() > deadline
+            ):
                 count = f"{needed} GPU{'s are' if needed > 1 else ' is'} needed"
                 raise NoRoomError(
-                    "\n".join([f"launcher.gpus: auto: {count}, and {len(free)} of {len(offered)} free", *why]),
+                    "\n".join(
+                        [
+                            f"launcher.gpus: auto: {count}, and {len(free)} of {len(offered)} free",
+                            *why,
+                        ]
+                    ),
                     hint="Try again when more are free, or use fewer servers or less parallelism.",
                 )
             if deadline is None:
@@ -73,7 +82,8 @@ def _list_offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
 def _take(
     offered: Mapping[str, Gpu], busy: Mapping[Gpu, str], needed: int, stack: ExitStack
 ) -> tuple[list[int | str], dict[str, int], list[Gpu], list[str]]:
-    """The first free ones with their locks, the busy ones that no launch holds, and why each was not taken."""
+    """The first free ones with their locks, the busy ones that no launch holds, and why each was
+    not taken."""
     free: list[int | str] = []
     unheld: list[Gpu] = []
     locks: dict[str, int] = {}

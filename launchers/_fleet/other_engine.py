@@ -31,8 +31,9 @@ async def launch_engine(
     launcher: str,
     model: str,
 ) -> AsyncIterator[Endpoint]:
-    """Runs the server that `build` makes of options and ports, for the length of the block. `options` are those of the
-    launcher, `model` is the name that is asked for. Raises PlanError before anything is looked for, LaunchError."""
+    """Runs the server that `build` makes of options and ports, for the length of the block.
+    `options` are those of the launcher, `model` is the name that is asked for. Raises PlanError
+    before anything is looked for, LaunchError."""
     shown = build(options, None)
     async with (
         free_gpus.reserve(options.gpus, [shown], context.notify) as reserved,
@@ -56,8 +57,9 @@ def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
 
 
 def place(options: EngineOptions, ports: Sequence[int] | None = None) -> Place:
-    """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on one for auto.
-    `ports` are those that a launch takes (None: such as a dry run shows). Raises PlanError."""
+    """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on
+    one for auto. `ports` are those that a launch takes (None: such as a dry run shows). Raises
+    PlanError."""
     port = places.check_shown_port(options.port)
     named = options.gpus or []
     count, environ = (1, os.environ) if named == local_gpus.AUTO else (len(named), {})
@@ -75,21 +77,29 @@ def server(
     env: Mapping[str, str] | None = None,
     health: str = "/health",
 ) -> Server:
-    """The server with its command line: `command`, then the flags that are not None, then `extra_args`.
+    """The server with its command line: `command`, then the flags that are not None, then
+    `extra_args`.
 
-    `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra argument that is a
-    flag of the launcher's.
-    """
+    `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra
+    argument that is a flag of the launcher's."""
     extra = options.extra_args
     environment.check(options.env, "launcher.env")
     environment.check_names(options.pass_env, "launcher.pass_env")
     environment.check_words([*command, *extra], "launcher.command or launcher.extra_args")
     for word in extra:
         if (flag := word.partition("=")[0]) in flags:
-            raise PlanError(f"launcher.extra_args: {flag} is set by the launcher: give the option that sets it")
+            raise PlanError(
+                f"launcher.extra_args: {flag} is set by the launcher: give the option that sets it"
+            )
     argv = list(command)
     for flag, value in flags.items():
-        argv += [] if value is None or value is False else [flag] if value is True else [flag, str(value)]
+        argv += (
+            []
+            if value is None or value is False
+            else [flag]
+            if value is True
+            else [flag, str(value)]
+        )
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(where.gpus)} if where.gpus else {}
     return Server(
         name=name,

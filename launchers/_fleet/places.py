@@ -12,7 +12,8 @@ from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000
-"""What a dry run shows where a launch takes free ports: the front door's, and its servers follow."""
+"""What a dry run shows where a launch takes free ports: the front door's, and its servers
+follow."""
 
 
 def place_parts(
@@ -25,19 +26,24 @@ def place_parts(
 ) -> list[tuple[Part, Place]]:
     """Every part with its place. `host` and `port` are the front door's; the others bind loopback.
 
-    `ports` are the front door's and those of the others (None: such as a dry run shows). Raises PlanError when the GPUs
-    are too few, and for a port that is none.
-    """
+    `ports` are the front door's and those of the others (None: such as a dry run shows). Raises
+    PlanError when the GPUs are too few, and for a port that is none."""
     first = check_shown_port(port)
     hosts.check(host)
     front, *others = ports or range(first, first + len(parts))
     blocks = local_gpus.blocks([(part.name, part.width) for part in parts], gpus, os.environ)
-    places = [Place(host=LOOPBACK, port=number, gpus=block) for number, block in zip(others, blocks[:-1], strict=True)]
+    places = [
+        Place(host=LOOPBACK, port=number, gpus=block)
+        for number, block in zip(others, blocks[:-1], strict=True)
+    ]
     return list(zip(parts, [*places, Place(host=host, port=front, gpus=blocks[-1])], strict=True))
 
 
 def check_shown_port(port: int | None) -> int:
     """The port of the front door in a dry run. Raises PlanError for a port that is none."""
     if port is not None and not 0 < port < 65536:
-        raise PlanError(f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a free one")
+        raise PlanError(
+            f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a"
+            " free one"
+        )
     return FIRST_PORT if port is None else port

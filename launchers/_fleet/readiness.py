@@ -1,4 +1,5 @@
-"""When servers are ready: all alive, all healthy, and one real completion through the front door."""
+"""When servers are ready: all alive, all healthy, and one real completion through the front
+door."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
-"""How often the state of the servers is looked at, in the end and at first: some are there at once, and most take
-minutes."""
+"""How often the state of the servers is looked at, in the end and at first: some are there at once,
+and most take minutes."""
 HEALTH_S, OTHERS_S = 5.0, 1.0
 """How long an answer is waited for, and that of a server that need not answer."""
 TELL_S = 10.0
@@ -39,15 +40,16 @@ async def ready(
 ) -> None:
     """Returns once every server is healthy and the front door has answered one completion.
 
-    With `cluster` the front door is asked for /cluster_info, and others, which register with it, need not answer.
-    `watching` gets the names of servers that are healthy.
-    Raises LaunchError when a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more
-    for the completion.
-    """
+    With `cluster` the front door is asked for /cluster_info, and others, which register with it,
+    need not answer. `watching` gets the names of servers that are healthy. Raises LaunchError when
+    a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more for
+    the completion."""
     import httpx
 
     began, said = time.monotonic(), time.monotonic()
-    waiting = {one.server.name: one for one in running if not cluster or one.server.name == front.name}
+    waiting = {
+        one.server.name: one for one in running if not cluster or one.server.name == front.name
+    }
     unheard = {one.server.name for one in running} - waiting.keys()
     starting: set[str] = set()
     async with httpx.AsyncClient(trust_env=False, timeout=HEALTH_S) as client:
@@ -59,7 +61,9 @@ async def ready(
                     del waiting[name]
             if cluster:
                 others = [one.server for one in running if one.server.name in unheard]
-                heard = await asyncio.gather(*(_healthy(client, one, False, starting, OTHERS_S) for one in others))
+                heard = await asyncio.gather(
+                    *(_healthy(client, one, False, starting, OTHERS_S) for one in others)
+                )
                 for server in (one for one, healthy in zip(others, heard, strict=True) if healthy):
                     watching.is_well(server.name)
                     unheard.remove(server.name)
@@ -74,21 +78,29 @@ async def ready(
                 for one in running if cluster else waiting.values():
                     says = ", it says that it is starting" if one.server.name in starting else ""
                     notify(
-                        f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its log: {one.last_line()}"
+                        f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its"
+                        f" log: {one.last_line()}"
                     )
             if waiting:
                 await asyncio.sleep(min(POLL_S, FIRST_POLL_S + (now - began) / 100))
         watching.all_are_well()
-        await _wait_for_answer(client, running, front, model, answer_timeout_s, notify, start_timeout_s=timeout_s)
+        await _wait_for_answer(
+            client, running, front, model, answer_timeout_s, notify, start_timeout_s=timeout_s
+        )
 
 
-async def _healthy(client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S) -> bool:
-    """Whether a server is ready. `starting` gets the names of those that say that they load their model."""
+async def _healthy(
+    client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S
+) -> bool:
+    """Whether a server is ready. `starting` gets the names of those that say that they load their
+    model."""
     import httpx
 
     starting.discard(server.name)
     with suppress(httpx.TransportError, ValueError):
-        reply = await client.get(server.url + ("/cluster_info" if cluster else server.health), timeout=timeout_s)
+        reply = await client.get(
+            server.url + ("/cluster_info" if cluster else server.health), timeout=timeout_s
+        )
         if loading.says_so(reply):
             starting.add(server.name)
         return reply.status_code == 200 and (not cluster or bool(reply.json().get("is_ready")))
@@ -116,7 +128,9 @@ async def _wait_for_answer(
     body = {"model": model, "prompt": "Hello", "max_tokens": 4, "temperature": 0.0}
     end, most = began + timeout_s, began + timeout_s + start_timeout_s
     while not permanent and (left := end - (sent := time.monotonic())) > 0:
-        asked = asyncio.create_task(client.post(front.url + "/v1/completions", json=body, timeout=left))
+        asked = asyncio.create_task(
+            client.post(front.url + "/v1/completions", json=body, timeout=left)
+        )
         try:
             while not (await asyncio.wait([asked], timeout=WATCH_S))[0]:
                 _check_alive(running)
@@ -128,7 +142,10 @@ async def _wait_for_answer(
             last = f"HTTP {reply.status_code} {reply.text[:500]}"
             permanent = refusals.permanent(reply.status_code, reply.text)
             if loading.says_so(reply):
-                last, end = "it says that it is starting", min(most, end + time.monotonic() - sent + POLL_S)
+                last, end = (
+                    "it says that it is starting",
+                    min(most, end + time.monotonic() - sent + POLL_S),
+                )
         except httpx.TimeoutException:
             last = "no answer at all"
         except (httpx.TransportError, ValueError) as error:
@@ -146,8 +163,11 @@ async def _wait_for_answer(
     raise refusal
 
 
-def _tell(front: Server, began: float, said: float, last: str, notify: Callable[[str], None]) -> float:
-    """Tells that there is no completion yet, unless that was told a moment ago; returns when it was told last."""
+def _tell(
+    front: Server, began: float, said: float, last: str, notify: Callable[[str], None]
+) -> float:
+    """Tells that there is no completion yet, unless that was told a moment ago; returns when it was
+    told last."""
     if (now := time.monotonic()) - said <= TELL_S:
         return said
     notify(f"{front.name}: no completion after {now - began:.0f} s: {last[:160]}")

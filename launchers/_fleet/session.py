@@ -30,13 +30,13 @@ async def session(
     transfer: KvTransfer | None = None,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Starts the servers, waits for a completion through the last of them, the front door, and yields its endpoint.
+    """Starts the servers, waits for a completion through the last of them, the front door, and
+    yields its endpoint.
 
-    `model` is the name that is asked for; `cluster`: the others register with the front door; `held` are locks that
-    the caller has already. `transfer` describes the transport of the KV cache. Some versions share a
-    key between servers; no message contains it. Raises PlanError for an option that this version does not know,
-    LaunchError when a server does not start or ends.
-    """
+    `model` is the name that is asked for; `cluster`: the others register with the front door;
+    `held` are locks that the caller has already. `transfer` describes the transport of the KV
+    cache. Some versions share a key between servers; no message contains it. Raises PlanError for
+    an option that this version does not know, LaunchError when a server does not start or ends."""
     for line in mpi.describe_ranks(servers):
         context.notify(line)
     key = shared_key.draw_key()
@@ -76,7 +76,11 @@ async def serve_commands(
     """`session` with the command lines as they are, of any server. Raises LaunchError."""
     front = servers[-1]
     async with fleet(
-        servers, log_dir=context.log_dir, notify=context.notify, stop_timeout_s=limits.stop_timeout_s, held=held
+        servers,
+        log_dir=context.log_dir,
+        notify=context.notify,
+        stop_timeout_s=limits.stop_timeout_s,
+        held=held,
     ) as running:
         watching = Watching(running)
         async with while_alive(watching.look):

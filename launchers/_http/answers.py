@@ -1,7 +1,8 @@
-"""What answers of servers of ours look like: whole ones, server-sent events, and log-probabilities in all their forms.
+"""What answers of servers of ours look like: whole ones, server-sent events, and log-probabilities
+in all their forms.
 
-Forms follow trtllm-serve; log-probabilities follow OpenAI, by chat and by the older endpoint, and for prompts vLLM too.
-"""
+Forms follow trtllm-serve; log-probabilities follow OpenAI, by chat and by the older endpoint, and
+for prompts vLLM too."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from launchers._http.requests import Ask
 
 
 class ToldAnswer(NamedTuple):
-    """A token with its log-probability (None: nothing stood before it), its rank and the likeliest ones at its place.
+    """A token with its log-probability (None: nothing stood before it), its rank and the likeliest
+    ones at its place.
 
-    `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its bytes.
-    """
+    `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its
+    bytes."""
 
     text: str
     raw: bytes
@@ -36,8 +38,8 @@ class Call(NamedTuple):
 
 
 class Generated(NamedTuple):
-    """The answer to one prompt. With `echo` the `prompt_text` stands before it. `tokens` and `prompt` are there where
-    log-probabilities are told of."""
+    """The answer to one prompt. With `echo` the `prompt_text` stands before it. `tokens` and
+    `prompt` are there where log-probabilities are told of."""
 
     text: str | None
     finish_reason: str | None
@@ -72,15 +74,29 @@ def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: To
         said: dict[str, object] = {"text": text, "token_ids": None, "context_logits": None}
         if ask.chat:
             calls = [_build_call(number, place, call) for place, call in enumerate(one.calls)]
-            said = {"message": {"role": "assistant", "content": text, "reasoning_content": None, "tool_calls": calls}}
+            said = {
+                "message": {
+                    "role": "assistant",
+                    "content": text,
+                    "reasoning_content": None,
+                    "tool_calls": calls,
+                }
+            }
         if ask.prompt_logprobs is not None and one.prompt is not None:
             (more if ask.chat else said)["prompt_logprobs"] = [_vllm(token) for token in one.prompt]
-        ending: dict[str, object] = {"finish_reason": one.finish_reason, "stop_reason": one.stop_reason}
+        ending: dict[str, object] = {
+            "finish_reason": one.finish_reason,
+            "stop_reason": one.stop_reason,
+        }
         if one.tokens_per_step is not None:
             ending["avg_decoded_tokens_per_iter"] = one.tokens_per_step
-        choices.append({"index": index, **said, "logprobs": logprobs, **ending, "disaggregated_params": None})
+        choices.append(
+            {"index": index, **said, "logprobs": logprobs, **ending, "disaggregated_params": None}
+        )
     head = _head(ask, number, chunk=False)
-    return encode({**head, "choices": choices, "usage": usage.body(), "prompt_token_ids": None, **more})
+    return encode(
+        {**head, "choices": choices, "usage": usage.body(), "prompt_token_ids": None, **more}
+    )
 
 
 class Events:
@@ -91,7 +107,8 @@ class Events:
         self._offsets: dict[int, int] = {}
 
     def begin_choice(self, index: int, one: Generated) -> Iterable[bytes]:
-        """What comes before the text of a choice: by chat the role, else the prompt where it is echoed."""
+        """What comes before the text of a choice: by chat the role, else the prompt where it is
+        echoed."""
         if self._ask.chat:
             # trtllm-serve writes a blank before the end of this event
             yield self._event(index, {"role": "assistant"})[:-2] + b" \n\n"
@@ -102,7 +119,11 @@ class Events:
         """A piece of the text."""
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + len(text)
-        logprobs = _logprobs(self._ask, tokens, offset) if tokens and self._ask.logprobs is not None else None
+        logprobs = (
+            _logprobs(self._ask, tokens, offset)
+            if tokens and self._ask.logprobs is not None
+            else None
+        )
         return self._event(index, {"content": text} if self._ask.chat else text, logprobs)
 
     def call(self, index: int, place: int, call: Call, pieces: Iterable[str]) -> Iterable[bytes]:
@@ -110,7 +131,9 @@ class Events:
         begun = {"index": place, **_build_call(self._number, place, call._replace(arguments=""))}
         yield self._event(index, {"tool_calls": [begun]})
         for piece in pieces:
-            yield self._event(index, {"tool_calls": [{"index": place, "function": {"arguments": piece}}]})
+            yield self._event(
+                index, {"tool_calls": [{"index": place, "function": {"arguments": piece}}]}
+            )
 
     def end(self, index: int, one: Generated) -> bytes:
         """The end of a choice."""
@@ -123,10 +146,21 @@ class Events:
         yield b"data: [DONE]\n\n"
 
     def _event(
-        self, index: int, said: str | Mapping[str, object], logprobs: object = None, end: Generated | None = None
+        self,
+        index: int,
+        said: str | Mapping[str, object],
+        logprobs: object = None,
+        end: Generated | None = None,
     ) -> bytes:
-        choice: dict[str, object] = {"index": index, "delta" if self._ask.chat else "text": said, "logprobs": logprobs}
-        choice |= {"finish_reason": end and end.finish_reason, "stop_reason": end and end.stop_reason}
+        choice: dict[str, object] = {
+            "index": index,
+            "delta" if self._ask.chat else "text": said,
+            "logprobs": logprobs,
+        }
+        choice |= {
+            "finish_reason": end and end.finish_reason,
+            "stop_reason": end and end.stop_reason,
+        }
         if end is not None and end.tokens_per_step is not None:
             choice["avg_decoded_tokens_per_iter"] = end.tokens_per_step
         return b"data: " + encode({**self._head, "choices": [choice], "usage": None}) + b"\n\n"
@@ -137,16 +171,36 @@ def _build_call(number: int, place: int, call: Call) -> dict[str, object]:
 
 
 def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
-    kind = "text_completion" if not ask.chat else "chat.completion.chunk" if chunk else "chat.completion"
+    kind = (
+        "text_completion"
+        if not ask.chat
+        else "chat.completion.chunk"
+        if chunk
+        else "chat.completion"
+    )
     prefix = "chatcmpl" if ask.chat else "cmpl"
-    return {"id": f"{prefix}-{number:032x}", "object": kind, "created": int(time.time()), "model": ask.model}
+    return {
+        "id": f"{prefix}-{number:032x}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": ask.model,
+    }
 
 
 def _logprobs(ask: Ask, tokens: Sequence[ToldAnswer], offset: int) -> dict[str, object]:
-    """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning of the text."""
+    """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning
+    of the text."""
     if ask.chat:
-        return {"content": [{**_by_chat(token), "top_logprobs": list(map(_by_chat, token.top))} for token in tokens]}
-    top = [{one.text: one.logprob for one in (*token.top, token)} if token.top else None for token in tokens]
+        return {
+            "content": [
+                {**_by_chat(token), "top_logprobs": list(map(_by_chat, token.top))}
+                for token in tokens
+            ]
+        }
+    top = [
+        {one.text: one.logprob for one in (*token.top, token)} if token.top else None
+        for token in tokens
+    ]
     return {
         "tokens": [token.text for token in tokens],
         "token_logprobs": [token.logprob for token in tokens],
@@ -164,4 +218,7 @@ def _vllm(token: ToldAnswer) -> dict[str, object] | None:
     if token.logprob is None:
         return None
     each = {one.id: one for one in (token, *token.top)}
-    return {str(one.id): {"logprob": one.logprob, "rank": one.rank, "decoded_token": one.text} for one in each.values()}
+    return {
+        str(one.id): {"logprob": one.logprob, "rank": one.rank, "decoded_token": one.text}
+        for one in each.values()
+    }

@@ -1,5 +1,5 @@
-"""Time limits for the arrival of a request. Without them a client that sends half a request, or a byte at a time, holds
-its connection open without end."""
+"""Time limits for the arrival of a request. Without them a client that sends half a request, or a
+byte at a time, holds its connection open without end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 HEAD_S = 4.0
-"""From the start of a connection to the end of its first head. Later heads have the time that one may be idle."""
+"""From the start of a connection to the end of its first head. Later heads have the time that one
+may be idle."""
 BODY_S = 30.0
 """From the end of the head to the end of the body. 16 MiB arrive faster over a slow office line."""
 HOPS = 10
@@ -22,8 +23,8 @@ _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length
 class Arrival:
     """Closes the connections of a server whose requests do not arrive in time, with a 408.
 
-    `guarded` wraps the protocol factory of the server and bounds heads; `middleware` bounds bodies, and comes first.
-    """
+    `guarded` wraps the protocol factory of the server and bounds heads; `middleware` bounds bodies,
+    and comes first."""
 
     def __init__(self, refuse: Callable[[str], web.Response]) -> None:
         self._refuse = refuse

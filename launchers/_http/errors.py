@@ -1,4 +1,5 @@
-"""Refuse requests as OpenAI-compatible servers do: errors follow trtllm-serve, and OpenAI for an unknown model."""
+"""Refuse requests as OpenAI-compatible servers do: errors follow trtllm-serve, and OpenAI for an
+unknown model."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def trtllm_error(message: str, kind: str, status: int) -> dict[str, object]:
 
 
 def openai_error(message: str, code: str, param: str | None = None) -> dict[str, object]:
-    return {"error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}}
+    return {
+        "error": {"message": message, "type": "invalid_request_error", "param": param, "code": code}
+    }
 
 
 def bad_request(message: str) -> RefusedRequest:

@@ -80,11 +80,10 @@ _decode = msgspec.json.Decoder(_Body).decode
 class Ask:
     """A request that was found valid.
 
-    A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's own default.
-    `logprobs` is the number of alternatives per generated token, and with `echo` per token of the prompt (None: no
-    log-probabilities); `prompt_logprobs` is vLLM's field. `truncate` keeps the last tokens of a prompt. `tools` may be
-    called.
-    """
+    A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's
+    own default. `logprobs` is the number of alternatives per generated token, and with `echo` per
+    token of the prompt (None: no log-probabilities); `prompt_logprobs` is vLLM's field. `truncate`
+    keeps the last tokens of a prompt. `tools` may be called."""
 
     chat: bool
     model: str
@@ -114,7 +113,10 @@ def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RefusedRequest(400, {"error": str(error)}) from error
     if models is not None and body.model not in models:
-        raise RefusedRequest(404, openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"))
+        raise RefusedRequest(
+            404,
+            openai_error(f"The model `{body.model}` does not exist.", "model_not_found", "model"),
+        )
     if body.stream_options is not None and not body.stream:
         raise bad_request("Stream options can only be defined when stream is true.")
     stops = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
@@ -123,7 +125,9 @@ def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask
         model=body.model,
         prompts=_prompts(body, chat),
         template_kwargs=body.chat_template_kwargs or {},
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
+        max_tokens=(
+            body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+        ),
         n=body.n or 1,
         temperature=body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
@@ -145,7 +149,10 @@ def refuse_unknown_fields(body: dict[str, object], *, chat: bool) -> None:
     """Raises Refused, as a server does whose request models forbid what they do not know."""
     if unknown := set(body) - (CHAT_FIELDS if chat else TEXT_FIELDS):
         message = "Extra inputs are not permitted"
-        errors = [{"type": "extra_forbidden", "loc": ("body", name), "msg": message} for name in sorted(unknown)]
+        errors = [
+            {"type": "extra_forbidden", "loc": ("body", name), "msg": message}
+            for name in sorted(unknown)
+        ]
         raise RefusedRequest(400, {"error": str(errors)})
 
 
@@ -156,11 +163,12 @@ def refuse_too_few(max_tokens: int, least: int = 1) -> None:
 
 
 def refuse_too_long(needed: int, context_tokens: int | None) -> None:
-    """Raises Refused when prompt and answer together are too long for the context (None: no limit)."""
+    """Raises Refused when prompt and answer together are too long for the context (None: no
+    limit)."""
     if context_tokens is not None and needed > context_tokens:
         raise bad_request(
-            f"This model's maximum context length is {context_tokens} tokens. However, your messages resulted in "
-            f"{needed} tokens. Please reduce the length of the messages."
+            f"This model's maximum context length is {context_tokens} tokens. However, your"
+            f" messages resulted in {needed} tokens. Please reduce the length of the messages."
         )
 
 
@@ -187,9 +195,14 @@ def _prompts(body: _Body, chat: bool) -> Sequence[Prompt | list[int]]:
 
 
 def _alternatives(body: _Body, chat: bool) -> int | None:
-    """The number of alternatives per token (None: no log-probabilities), which chat says in a field of its own."""
+    """The number of alternatives per token (None: no log-probabilities), which chat says in a field
+    of its own."""
     if not chat:
-        return None if body.logprobs is None or body.logprobs is False else _few("logprobs", int(body.logprobs))
+        return (
+            None
+            if body.logprobs is None or body.logprobs is False
+            else _few("logprobs", int(body.logprobs))
+        )
     if not body.logprobs:
         if body.top_logprobs:
             raise bad_request("`top_logprobs` needs `logprobs: true`")

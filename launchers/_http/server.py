@@ -1,8 +1,8 @@
-"""The OpenAI-compatible HTTP layer that servers of ours share: a socket, whole answers, event streams and errors.
+"""The OpenAI-compatible HTTP layer that servers of ours share: a socket, whole answers, event
+streams and errors.
 
-What a request says is read in `requests`, what an answer looks like stands in `answers`, and what an error does in
-`errors`. Of these this module alone needs aiohttp, which is an extra.
-"""
+What a request says is read in `requests`, what an answer looks like stands in `answers`, and what
+an error does in `errors`. Of these this module alone needs aiohttp, which is an extra."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ KEEPALIVE_S = 5.0
 SHUTDOWN_S = 0.2
 """How long requests in progress may take when the server ends."""
 LINGERING_S = 2.0
-"""Seconds for which the rest of a request body is read after an early answer, so that the client sees the answer."""
+"""Seconds for which the rest of a request body is read after an early answer, so that the client
+sees the answer."""
 
 
 @asynccontextmanager
 async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
-    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
+    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL
+    `http://127.0.0.1:PORT/v1`.
 
-    A request that does not arrive in time is answered with 408, and its connection closed. Raises OSError when the port
-    is taken.
-    """
+    A request that does not arrive in time is answered with 408, and its connection closed. Raises
+    OSError when the port is taken."""
     arrival = Arrival(_too_late)
     app.middlewares.insert(0, arrival.middleware)
     runner = web.AppRunner(
@@ -44,7 +45,9 @@ async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str
     try:
         assert runner.server is not None
         connect = arrival.guard(runner.server)
-        listening = await asyncio.get_running_loop().create_server(connect, "127.0.0.1", port, backlog=1024)
+        listening = await asyncio.get_running_loop().create_server(
+            connect, "127.0.0.1", port, backlog=1024
+        )
         try:
             yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1"
         finally:
@@ -53,7 +56,9 @@ async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str
         await runner.cleanup()
 
 
-def json_response(status: int, body: bytes, headers: Mapping[str, str] | None = None) -> web.Response:
+def json_response(
+    status: int, body: bytes, headers: Mapping[str, str] | None = None
+) -> web.Response:
     return web.Response(status=status, body=body, content_type="application/json", headers=headers)
 
 

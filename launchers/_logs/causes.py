@@ -14,10 +14,10 @@ AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "ends itself"
 class Cause(NamedTuple):
     """A pattern of log lines, what to call it, and what to do.
 
-    `ends` says when such a line ends the wait for a server whose process lives: AT_ONCE as an error that was raised;
-    STILL only when the log and the processes stand still too, since servers that catch it go on; ENDS_ITSELF never,
-    since the process ends by itself. `vague`: it tells what failed and not why; another line may.
-    """
+    `ends` says when such a line ends the wait for a server whose process lives: AT_ONCE as an error
+    that was raised; STILL only when the log and the processes stand still too, since servers that
+    catch it go on; ENDS_ITSELF never, since the process ends by itself. `vague`: it tells what
+    failed and not why; another line may."""
 
     pattern: str
     told: str
@@ -27,19 +27,26 @@ class Cause(NamedTuple):
 
 
 # Order matters: a server that is out of memory also loses its ranks.
-_ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, str, bool], ...] = (
+_ROWS: tuple[
+    tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, str, str, bool], ...
+] = (
     (
         r"CUDA out of memory|OutOfMemoryError|due to insufficient GPU memory"
         r"|out of memory.*(?i:cuda|gpu|device)|(?i:cuda|gpu|device).*out of memory",
         "out of GPU memory",
-        "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a smaller free_gpu_memory_fraction; "
-        "nvidia-smi shows whether somebody else holds the memory.",
+        (
+            "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a smaller"
+            " free_gpu_memory_fraction; nvidia-smi shows whether somebody else holds the memory."
+        ),
     ),
     (r"Failed to bind socket", "its port is taken", "Leave `port` out, and a free one is taken."),
     (
         r"ZMQError: Address already in use",
         "an address between its processes is taken",
-        "Give the same command again. On SLURM, leave `wrapper` out where a node has several servers.",
+        (
+            "Give the same command again. On SLURM, leave `wrapper` out where a node has several"
+            " servers."
+        ),
         STILL,
     ),
     (
@@ -49,12 +56,18 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
         STILL,
     ),
     (
-        r"No such option|Invalid value for|unexpected extra argument|Missing argument|error: unrecognized arguments",
+        (
+            r"No such option|Invalid value for|unexpected extra argument|Missing argument|error:"
+            r" unrecognized arguments"
+        ),
         UNKNOWN_OPTION,
         "trtllm-serve serve --help lists what this version knows.",
     ),
     (
-        r"extra_forbidden|Extra inputs are not permitted|ValidationError.*LlmArgs|validation errors? for \w*LlmArgs",
+        (
+            r"extra_forbidden|Extra inputs are not permitted|ValidationError.*LlmArgs|validation"
+            r" errors? for \w*LlmArgs"
+        ),
         "its config holds a key or a value that this version does not know",
         "Correct launcher.config; the log names the key.",
     ),
@@ -64,7 +77,10 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
         "Set cache_transceiver_config: {backend: DEFAULT} in the config of both sides.",
     ),
     (
-        r"[Ii]nternal disaggregated authentication key is (required(?![^\n]*future release)|missing)",
+        (
+            r"[Ii]nternal disaggregated authentication key is (required(?![^\n]*future"
+            r" release)|missing)"
+        ),
         "its version requires a key that the servers share, and it was given none",
         "Set auth_key: true.",
     ),
@@ -77,24 +93,40 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
     (
         r"(prte|prted|prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
         "Open MPI starts nothing for root",
-        "Set PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in launcher.env; mpirun in "
-        "launcher.command gets --allow-run-as-root.",
+        (
+            "Set PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in"
+            " launcher.env; mpirun in launcher.command gets --allow-run-as-root."
+        ),
     ),
     (
-        r"not enough slots available|number of available slots|nodes which are allocated for this job are already",
+        (
+            r"not enough slots available|number of available slots|nodes which are allocated for"
+            r" this job are already"
+        ),
         "Open MPI has fewer slots (cores) than the server and its ranks together",
-        "Set OMPI_MCA_rmaps_base_oversubscribe: '1' in launcher.env, or give the container more cores.",
+        (
+            "Set OMPI_MCA_rmaps_base_oversubscribe: '1' in launcher.env, or give the container more"
+            " cores."
+        ),
     ),
     (
-        r"OPAL ERROR: Unreachable in file \S+client|It looks like orte_init failed|to have been direct launched using",
+        (
+            r"OPAL ERROR: Unreachable in file \S+client|It looks like orte_init failed|to have been"
+            r" direct launched using"
+        ),
         "it took itself for a rank of the MPI job or the SLURM step around it",
-        "Name no SLURM_*, PMIX_*, PMI_* or OMPI_* in pass_env, SERVE_EVAL_PASS_ENV or launcher.env, but OMPI_MCA_* of "
-        "your own.",
+        (
+            "Name no SLURM_*, PMIX_*, PMI_* or OMPI_* in pass_env, SERVE_EVAL_PASS_ENV or"
+            " launcher.env, but OMPI_MCA_* of your own."
+        ),
     ),
     (
         r"MPI processes are unable to reach each other|MPI\.Exception: MPI_ERR_INTERN",
         "its process and its MPI ranks do not reach each other",
-        "Unset OMPI_MCA_btl and OMPI_MCA_pml, or let btl hold tcp: ranks that a server starts need it.",
+        (
+            "Unset OMPI_MCA_btl and OMPI_MCA_pml, or let btl hold tcp: ranks that a server starts"
+            " need it."
+        ),
     ),
     (
         r"dpm\.c at line 1997",
@@ -104,38 +136,61 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
     (
         r"\(_manager_spawn\)|MPI\.Exception: MPI_ERR_(SPAWN|UNKNOWN)",
         "MPI did not start its ranks, and it waits for them for ever",
-        "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: "
-        "'1' in launcher.env; what MPI says stands above that in the log.",
+        (
+            "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1' and"
+            " PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in launcher.env; what MPI says stands above that"
+            " in the log."
+        ),
         AT_ONCE,
         True,
     ),
     (
         r"MPI\.Exception: MPI_ERR_\w+|MPI_ERRORS_ARE_FATAL",
         "MPI failed",
-        "The log says how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* of the environment and of launcher.env.",
+        (
+            "The log says how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* of the environment"
+            " and of launcher.env."
+        ),
         AT_ONCE,
         True,
     ),
     (
-        r"RepositoryNotFoundError|is not a local folder and is not a valid model|does not appear to have a file named"
-        r"|Repository Not Found|GatedRepoError|LocalEntryNotFoundError|No such file or directory: '[^']*config\.json'",
+        r"RepositoryNotFoundError|is not a local folder and is not a valid model|does not appear to"
+        r" have a file named"
+        r"|Repository Not Found|GatedRepoError|LocalEntryNotFoundError|No such file or directory:"
+        r" '[^']*config\.json'",
         "its model was not found",
-        "Give `model` as a folder with a checkpoint, or as a name of the hub (HF_TOKEN for gated ones).",
+        (
+            "Give `model` as a folder with a checkpoint, or as a name of the hub (HF_TOKEN for"
+            " gated ones)."
+        ),
     ),
     (
-        r"Cannot connect to the Docker daemon|permission denied.*docker(\.sock| daemon)|Cannot connect to Podman",
+        (
+            r"Cannot connect to the Docker daemon|permission denied.*docker(\.sock| daemon)|Cannot"
+            r" connect to Podman"
+        ),
         "the container engine does not run, or you may not use it",
-        "Start it, or ask for the right to use it; `docker ps` and `podman ps` show whether it answers.",
+        (
+            "Start it, or ask for the right to use it; `docker ps` and `podman ps` show whether it"
+            " answers."
+        ),
         ENDS_ITSELF,
     ),
     (
-        r"could not select device driver|unresolvable CDI devices?|nvidia-container-cli: initialization error",
+        (
+            r"could not select device driver|unresolvable CDI devices?|nvidia-container-cli:"
+            r" initialization error"
+        ),
         "the container engine cannot give it GPUs",
         "Install the NVIDIA container toolkit and set it up for this engine (nvidia-ctk).",
         ENDS_ITSELF,
     ),
     (
-        r"pull access denied|manifest unknown|manifest for .* not found|short-name .* did not resolve",
+        (
+            r"pull access denied|manifest unknown|manifest for .* not found|short-name .* did not"
+            r" resolve"
+        ),
         "its container image was not found",
         "Pull it first, with its full name; log in to its registry where it asks for that.",
         ENDS_ITSELF,
@@ -147,9 +202,15 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
         ENDS_ITSELF,
     ),
     (
-        r"(?ms)^\d+: .*^srun: error: [^\n]* tasks? [^\n]*\nsrun: [^\n]*Terminating (StepId|job step)",
+        (
+            r"(?ms)^\d+: .*^srun: error: [^\n]* tasks? [^\n]*\nsrun: [^\n]*Terminating (StepId|job"
+            r" step)"
+        ),
         "one of its ranks ended, and SLURM all others",
-        "The line of srun above tells which, and the lines that begin with its number what it said.",
+        (
+            "The line of srun above tells which, and the lines that begin with its number what it"
+            " said."
+        ),
         ENDS_ITSELF,
     ),
     (
@@ -161,7 +222,10 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
     (
         r"srun: (unrecognized option '--|error:.*)container-",
         "this SLURM knows no container images",
-        "They need its plug-in pyxis. Without it, set engine: docker or podman under launcher.container.",
+        (
+            "They need its plug-in pyxis. Without it, set engine: docker or podman under"
+            " launcher.container."
+        ),
         ENDS_ITSELF,
     ),
     (
@@ -187,7 +251,10 @@ _ROWS: tuple[tuple[str, str, str] | tuple[str, str, str, str] | tuple[str, str, 
     (
         r"(?m)^Killed$|signal 9 \(Killed\)",
         "a process of it was ended by SIGKILL",
-        "dmesg tells whether the kernel did it for want of main memory; else a person, a limit or a watchdog did.",
+        (
+            "dmesg tells whether the kernel did it for want of main memory; else a person, a limit"
+            " or a watchdog did."
+        ),
         ENDS_ITSELF,
     ),
 )

@@ -1,4 +1,5 @@
-"""What kind of line a log holds: an error, something quiet, a part of a traceback, or none of these."""
+"""What kind of line a log holds: an error, something quiet, a part of a traceback, or none of
+these."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ HEAD = 160
 """Characters of a line within which its level is looked for."""
 
 Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED COMMAND PLAIN")
-"""NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it says that the server
-goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED: its last line. COMMAND: the
-error of a command line."""
+"""NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it
+says that the server goes on. HEADER, HANDLING, CHAINED, THREAD: sentences of a traceback. RAISED:
+its last line. COMMAND: the error of a command line."""
 
 _LEVEL = re.compile(
     r"""\[(?P<letter>[A-Z])\](?=[\s\[]|$)
@@ -23,7 +24,8 @@ _LEVEL = re.compile(
 )
 PYTHON_WARNING = re.compile(r"(?:^|\s)\w*Warning:")
 GOES_ON = re.compile(
-    r"(?i)\bretry|\bretries|\btry(?:ing)? (?:again|another|the next)|fall(?:s|ing)?[ -]?back|\bfallback|\bskip|\bignor"
+    r"(?i)\bretry|\bretries|\btry(?:ing)? (?:again|another|the next)|fall(?:s|ing)?["
+    r" -]?back|\bfallback|\bskip|\bignor"
     r"|\bcontinu|\binstead\b|\boptional\b|\bnot fatal|\bnon-fatal|\bwill use\b"
 )
 _PROGRESS = re.compile(r"\b\d{1,3}\s?%")
@@ -32,7 +34,9 @@ _ACCESS = re.compile(r'"(?:GET|POST|HEAD) \S+ HTTP/\d(?:\.\d)?" \d{3}')
 _HEADER = "Traceback (most recent call last):"
 _HANDLING = "During handling of the above exception, another exception occurred:"
 _CHAINED = "The above exception was the direct cause of the following exception:"
-_THREAD = re.compile(r"Exception in thread |Exception ignored in|Task exception was never retrieved|future: <Task")
+_THREAD = re.compile(
+    r"Exception in thread |Exception ignored in|Task exception was never retrieved|future: <Task"
+)
 _RAISED = re.compile(
     r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?::\s|:?$)"
     r"|\s*what\(\): |terminate called after throwing an instance of"
@@ -43,7 +47,8 @@ _WITHIN = re.compile(r"[\s~^|+]")
 
 
 def kind(text: str, *, in_traceback: bool = False) -> Kind:
-    """Return the kind of a line. Within a traceback any name at its beginning is that of an exception."""
+    """Return the kind of a line. Within a traceback any name at its beginning is that of an
+    exception."""
     if not text.strip() or _ACCESS.search(text):
         return Kind.NOISE
     if text == _HEADER:
@@ -79,8 +84,11 @@ def begins_traceback(text: str) -> bool:
 
 
 def may_tell_of_caught(text: str) -> bool:
-    """Return whether lines without a level that follow this quiet one may tell of an exception that was caught."""
+    """Return whether lines without a level that follow this quiet one may tell of an exception that
+    was caught."""
     if PYTHON_WARNING.search(text, 0, HEAD):
         return False  # Python prints a line of source code below these, and no more
     name = level(text)
-    return bool(name) and (name not in "IN" or bool(_FAILED.search(text)) or bool(GOES_ON.search(text)))
+    return bool(name) and (
+        name not in "IN" or bool(_FAILED.search(text)) or bool(GOES_ON.search(text))
+    )

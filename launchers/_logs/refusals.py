@@ -9,8 +9,10 @@ from launchers._logs.causes import AT_ONCE, find_known
 SAME = 3
 """So many answers alike in a row are the last word."""
 _FORM = re.compile(
-    r"(?i)extra_forbidden|extra inputs are not permitted|field required|input should be|validation error|unknown field"
-    r"|unrecognized request|not supported|unsupported|bad request.*(field|parameter)|method not allowed"
+    r"(?i)extra_forbidden|extra inputs are not permitted|field required|input should be|validation"
+    r" error|unknown field"
+    r"|unrecognized request|not supported|unsupported|bad request.*(field|parameter)|method not"
+    r" allowed"
 )
 _LATER = (408, 409, 425, 429, 503)
 """Statuses that ask for another try."""
@@ -24,17 +26,24 @@ class Refusals:
         self._count = 0
 
     def permanent(self, status: int, text: str) -> bool:
-        """Take an answer in; return whether it is the third refusal in a row of one kind that stays."""
+        """Take an answer in; return whether it is the third refusal in a row of one kind that
+        stays."""
         found, kind = find_known(text), None
         if found is not None and found.ends == AT_ONCE and status >= 400 and status not in _LATER:
             kind = found.told
         elif about_its_form(status, text):
             kind = f"{status} {text}"
-        self._count = self._count + 1 if kind is not None and kind == self._last else int(kind is not None)
+        self._count = (
+            self._count + 1 if kind is not None and kind == self._last else int(kind is not None)
+        )
         self._last = kind
         return self._count >= SAME
 
 
 def about_its_form(status: int, text: str) -> bool:
     """Return whether a status tells that the request itself can never be served."""
-    return 400 <= status < 500 and status not in _LATER and (status in (405, 422) or bool(_FORM.search(text)))
+    return (
+        400 <= status < 500
+        and status not in _LATER
+        and (status in (405, 422) or bool(_FORM.search(text)))
+    )

@@ -1,9 +1,8 @@
 """Signs in a log that its server is dead, told from errors that it goes on after.
 
-Each rank's lines are read for themselves, where they name it. An exception counts where it was raised to its end: not
-at level warning or below, not in what follows such a record without a level of its own, and not as what a handler was
-dealing with when it raised another one.
-"""
+Each rank's lines are read for themselves, where they name it. An exception counts where it was
+raised to its end: not at level warning or below, not in what follows such a record without a level
+of its own, and not as what a handler was dealing with when it raised another one."""
 
 from __future__ import annotations
 
@@ -25,12 +24,14 @@ _NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
 _FINAL = re.compile(
     r"Executor worker (?:initialization error|returned error|died during initialization)"
     r"|Failed to initialize executor on rank|Executor creation failed"
-    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code: [1-9]|MPI_ERRORS_ARE_FATAL"
+    r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code:"
+    r" [1-9]|MPI_ERRORS_ARE_FATAL"
 )
 """Sentences with which TensorRT-LLM, its wrapper of ranks, or MPI gives up."""
 _WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
 _LAST_WORDS = re.compile(
-    r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)? ?down|\bexit(?:ing|ed)?\b|abort"
+    r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)?"
+    r" ?down|\bexit(?:ing|ed)?\b|abort"
 )
 """What a process that ends says at any level."""
 
@@ -39,7 +40,8 @@ class Strength(IntEnum):
     """What a sign is worth, from the weakest."""
 
     TRACEBACK = 1
-    """An exception or an error line of NVIDIA's without a known cause, or one that may have been caught."""
+    """An exception or an error line of NVIDIA's without a known cause, or one that may have been
+    caught."""
     FINAL = 2
     """A sentence with which the server gives up, without a known cause."""
     REPORTED = 3
@@ -90,8 +92,8 @@ class Signs:
         self._gave_up = False
 
     def read(self, line: Line, *, later: bool = False) -> bool:
-        """Take a line in. Return whether it shows that something still happens. `later`: it was not written together
-        with the strongest sign."""
+        """Take a line in. Return whether it shows that something still happens. `later`: it was not
+        written together with the strongest sign."""
         text, stream = line.text, self._stream(line.stream)
         match levels.kind(text, in_traceback=stream.in_traceback):
             case Kind.NOISE:
@@ -112,14 +114,17 @@ class Signs:
                 self._take_back(stream)
             case Kind.CHAINED:
                 stream.ended = False
-            case Kind.RAISED | Kind.COMMAND as kind if kind is Kind.RAISED or find_known(text) is not None:
+            case Kind.RAISED | Kind.COMMAND as kind if (
+                kind is Kind.RAISED or find_known(text) is not None
+            ):
                 self._read_raised(line, stream)
             case Kind.PLAIN if not stream.in_traceback:
                 self._read_plain(line, stream, later=later)
         return True
 
     def _read_quiet(self, line: Line, stream: _Stream) -> None:
-        """Read a record at level warning or below: what follows it may be an exception that was caught."""
+        """Read a record at level warning or below: what follows it may be an exception that was
+        caught."""
         caught = levels.may_tell_of_caught(line.text)
         stream.record = _Record.CAUGHT if caught else _Record.NONE
         stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
@@ -129,7 +134,9 @@ class Signs:
         """Read that an exception ended a thread, whose name may be a cause."""
         stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
         cause = find_known(line.text) if line.text.startswith("Exception in thread ") else None
-        if cause is not None and cause.ends == AT_ONCE:  # its name is a cause: nothing runs it again
+        if (
+            cause is not None and cause.ends == AT_ONCE
+        ):  # its name is a cause: nothing runs it again
             self._keep(Sign(Strength.CERTAIN, line.text, line.stream, cause))
 
     def _read_raised(self, line: Line, stream: _Stream) -> None:
@@ -172,7 +179,11 @@ class Signs:
             sign = sign._replace(strength=Strength.CERTAIN)
         if before is not None:
             sign = _clearer(before, sign)
-        if before is None or sign.strength > before.strength or sign.strength is Strength.TRACEBACK is before.strength:
+        if (
+            before is None
+            or sign.strength > before.strength
+            or sign.strength is Strength.TRACEBACK is before.strength
+        ):
             self.strongest = sign
         elif before.cause is not None and before.cause.vague and sign.cause is not None:
             self.strongest = sign._replace(strength=before.strength)
@@ -185,7 +196,8 @@ class Signs:
         stream.raised = None
 
     def _weaken(self, line: Line) -> None:
-        """Take note that a rank writes on after its error: it caught it, unless it said that it gives up."""
+        """Take note that a rank writes on after its error: it caught it, unless it said that it
+        gives up."""
         sign = self.strongest
         if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
             return
@@ -205,14 +217,18 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
     """Return what a line at level error, or one that names an exception, is worth."""
     text = line.text
     if stream.record is _Record.CAUGHT:
-        return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+        return (
+            Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+        )
     cause = find_known(text)
     if cause is not None and cause.ends == ENDS_ITSELF:
         return None
     if _FINAL.search(text):
         return Sign(Strength.FINAL if cause is None else Strength.CERTAIN, text, line.stream, cause)
     if GOES_ON.search(text):
-        return Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+        return (
+            Sign(Strength.TRACEBACK, text, line.stream) if raised and not stream.in_thread else None
+        )
     if cause is not None:
         strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
         if stream.record is _Record.NONE and not raised:

@@ -1,12 +1,13 @@
-"""What a log says where servers cannot work together: the transfer of the KV cache, the key that they share, and the
-discovery. The texts are those of TensorRT-LLM, NIXL and UCX, as their users quoted them.
-"""
+"""What a log says where servers cannot work together: the transfer of the KV cache, the key that
+they share, and the discovery. The texts are those of TensorRT-LLM, NIXL and UCX, as their users
+quoted them."""
 
 from __future__ import annotations
 
 SETTINGS = (
     (
-        r"Python transceiver currently only supports the NIXL backend|requires the Python transceiver runtime"
+        r"Python transceiver currently only supports the NIXL backend|requires the Python"
+        r" transceiver runtime"
         r"|requires transceiver_runtime='PYTHON'",
         "its model needs NIXL for the transfer of the KV cache",
         "Set cache_transceiver: {backend: NIXL}.",
@@ -27,16 +28,25 @@ SETTINGS = (
         "Give discovery: true, or leave it out; versions before the end of 2025 know no etcd.",
     ),
 )
-"""What servers raise for how they were set up: they cannot go on, and the same request gets the same refusal."""
+"""What servers raise for how they were set up: they cannot go on, and the same request gets the
+same refusal."""
 LIBRARIES = (
     (
-        r"UCX CUDA support was not found|VRAM memory is detected as host by UCX|UCX +ERROR[^\n]*no copy across memory",
+        (
+            r"UCX CUDA support was not found|VRAM memory is detected as host by UCX|UCX"
+            r" +ERROR[^\n]*no copy across memory"
+        ),
         "UCX was started without CUDA, and cannot move the KV cache",
-        "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
-        "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}.",
+        (
+            "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
+            "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}."
+        ),
     ),
     (
-        r"libtensorrt_llm_nixl_wrapper|libnixl[\w.]*\.so[^\n]*(cannot open|undefined symbol)|undefined symbol: \w*nixl",
+        (
+            r"libtensorrt_llm_nixl_wrapper|libnixl[\w.]*\.so[^\n]*(cannot open|undefined"
+            r" symbol)|undefined symbol: \w*nixl"
+        ),
         "its NIXL is missing, or another version than it was built for",
         "Set cache_transceiver: {backend: UCX}, or use an image in which the two fit.",
     ),
@@ -48,14 +58,20 @@ LIBRARIES = (
     (
         r"NIXL_ERR_\w+|registerMem: registration failed|status == NIXL_SUCCESS",
         "NIXL could not move the KV cache",
-        "Set cache_transceiver: {backend: UCX}; with NIXL, env: {UCX_TLS: ^cuda_ipc} does without links between GPUs.",
+        (
+            "Set cache_transceiver: {backend: UCX}; with NIXL, env: {UCX_TLS: ^cuda_ipc} does"
+            " without links between GPUs."
+        ),
     ),
     (
-        r"UCX +ERROR[^\n]*(no active messages transport|no remote registered memory access transport"
+        r"UCX +ERROR[^\n]*(no active messages transport|no remote registered memory access"
+        r" transport"
         r"|Destination is unreachable|cuMemImportFromShareableHandle|cuIpcOpenMemHandle|cuda_ipc)",
         "UCX found no way for the KV cache between its GPUs",
-        "Without NVLink, or in containers of their own: env: {UCX_TLS: ^cuda_ipc}; in several NVLink domains: "
-        "env: {UCX_CUDA_IPC_ENABLE_MNNVL: n}.",
+        (
+            "Without NVLink, or in containers of their own: env: {UCX_TLS: ^cuda_ipc}; in several"
+            " NVLink domains: env: {UCX_CUDA_IPC_ENABLE_MNNVL: n}."
+        ),
     ),
     (
         r"Etcd3Exception|Etcd3 error|No package metadata was found for etcd-sdk-python",

@@ -15,15 +15,17 @@ def authority(host: str, port: int) -> str:
 def check(host: str) -> str:
     """Return the host. Raises PlanError for one that no server can bind as it stands."""
     if "[" in host or "]" in host:
-        raise PlanError(f"launcher.host: {host}: give an IPv6 address without brackets, such as ::1")
+        raise PlanError(
+            f"launcher.host: {host}: give an IPv6 address without brackets, such as ::1"
+        )
     if "://" in host or "/" in host:
         raise PlanError(f"launcher.host: {host} is a URL: give the host alone")
     return host
 
 
 def check_ipv4(host: str) -> str:
-    """Return the host of an orchestrator, whose socket is one of IPv4 and whose file knows no other address. Raises
-    PlanError."""
+    """Return the host of an orchestrator, whose socket is one of IPv4 and whose file knows no other
+    address. Raises PlanError."""
     if ":" in host:
         raise PlanError(
             f"launcher.host: {host}: the orchestrator of trtllm-serve binds IPv4 addresses only",
@@ -33,7 +35,8 @@ def check_ipv4(host: str) -> str:
 
 
 def family(host: str) -> socket.AddressFamily:
-    """Return the family of the socket that a server makes for a host: IPv6 where it has no other address."""
+    """Return the family of the socket that a server makes for a host: IPv6 where it has no other
+    address."""
     if ":" in host:
         return socket.AF_INET6
     try:
@@ -44,7 +47,8 @@ def family(host: str) -> socket.AddressFamily:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound as a server of the 1.2 line binds its own, without SO_REUSEADDR. Raises OSError."""
+    """Return a socket that is bound as a server of the 1.2 line binds its own, without
+    SO_REUSEADDR. Raises OSError."""
     one = socket.socket(family(host))
     try:
         one.bind((host, port))

@@ -1,8 +1,9 @@
-"""Locks that keep the launches of a machine apart: of GPUs, ports, nodes of a job, and folders of logs.
+"""Locks that keep the launches of a machine apart: of GPUs, ports, nodes of a job, and folders of
+logs.
 
-A lock is a file with an flock, which the kernel takes away with the last process that holds it. The folder of the files
-is the same whatever TMPDIR says. /run/user/UID would not do: it comes with a login and goes with it.
-"""
+A lock is a file with an flock, which the kernel takes away with the last process that holds it. The
+folder of the files is the same whatever TMPDIR says. /run/user/UID would not do: it comes with a
+login and goes with it."""
 
 from __future__ import annotations
 
@@ -30,7 +31,10 @@ NAME_CHARS = 200
 TRIES, PAUSE_S = 3, 0.02
 """Another user's look at a lock holds it for an instant."""
 HINTS = {
-    "GPU": "Wait until it has ended, name other GPUs, or set launcher.gpus: auto, which takes free ones.",
+    "GPU": (
+        "Wait until it has ended, name other GPUs, or set launcher.gpus: auto, which takes free"
+        " ones."
+    ),
     "port": "Wait until it has ended, or leave `port` out, and a free one is taken.",
     "folder": "Wait until it has ended, or name another folder with -o.",
     "node": "Wait until it has ended, or give each run nodes of its own: launcher.nodes.",
@@ -39,14 +43,16 @@ HINTS = {
 
 @contextmanager
 def lock_names(
-    names: Iterable[str], *, held: Mapping[str, int] | None = None, shown: Mapping[str, str] | None = None
+    names: Iterable[str],
+    *,
+    held: Mapping[str, int] | None = None,
+    shown: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, int]]:
     """Keep other launches from the same things for the block: `GPU-0`, `port-8000`, `folder-/a/b`.
 
-    Yields the descriptors that hold the locks: a process that inherits them holds them until it ends too. `held` are
-    locks that the caller has already; `shown` says what a thing is called in an error. Raises LaunchError when one is
-    taken, for a GPU NoRoomError.
-    """
+    Yields the descriptors that hold the locks: a process that inherits them holds them until it
+    ends too. `held` are locks that the caller has already; `shown` says what a thing is called in
+    an error. Raises LaunchError when one is taken, for a GPU NoRoomError."""
     place, own = folder(), dict[str, int]()
     try:
         own[FOLDER] = _keep(place)
@@ -63,7 +69,8 @@ def lock_names(
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the locks, made where it is not there: one for all processes of this user on this machine.
+    """Return the folder of the locks, made where it is not there: one for all processes of this
+    user on this machine.
 
     Raises LaunchError where none can be used.
     """
@@ -85,11 +92,14 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
     yield SHARED / f"serve-eval-{os.getuid()}"
     with suppress(RuntimeError):  # where no home is known
         state = Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
-        yield state.absolute() / "serve-eval/locks" / socket.gethostname()  # a home may be shared by machines
+        yield (
+            state.absolute() / "serve-eval/locks" / socket.gethostname()
+        )  # a home may be shared by machines
 
 
 def _usable(place: Path) -> bool:
-    """Return true for a folder of ours, no link. Others may look at a lock whose name they know, and list none."""
+    """Return true for a folder of ours, no link. Others may look at a lock whose name they know,
+    and list none."""
     try:
         place.mkdir(mode=0o700, parents=place.parent != SHARED, exist_ok=True)
         found = place.lstat()
@@ -103,7 +113,8 @@ def _usable(place: Path) -> bool:
 
 
 def _keep(place: Path) -> int:
-    """A shared lock of the folder itself: what cleans /tmp of old files leaves a locked folder alone."""
+    """A shared lock of the folder itself: what cleans /tmp of old files leaves a locked folder
+    alone."""
     file = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -138,7 +149,8 @@ def _take(place: Path, name: str, title: str) -> int:
 
 
 def _tidy(place: Path, name: str) -> None:
-    """Removes the file of a lock that nobody holds any more: each folder of logs has one. Those of GPUs are few."""
+    """Removes the file of a lock that nobody holds any more: each folder of logs has one. Those of
+    GPUs are few."""
     path = place / _file_of(name)
     if name == FOLDER or name.startswith(OF_GPU):
         return
@@ -157,7 +169,8 @@ def _open(path: Path) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise LaunchError(
-            f"{path} cannot be written: {error.strerror}", hint=f"Set {VARIABLE} to a folder of your own."
+            f"{path} cannot be written: {error.strerror}",
+            hint=f"Set {VARIABLE} to a folder of your own.",
         ) from error
 
 
@@ -183,7 +196,9 @@ def _other_user(name: str, own: Path) -> str | None:
             if place == own or not uid.isdecimal() or place.lstat().st_uid != int(uid):
                 continue
             # What stands there is theirs: it may be a link or a pipe.
-            file = os.open(place / _file_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.open(
+                place / _file_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
             try:
                 if stat.S_ISREG(os.fstat(file).st_mode):
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -1,4 +1,5 @@
-"""The number of times that the kernel killed a process for want of main memory: evidence for a death by SIGKILL."""
+"""The number of times that the kernel killed a process for want of main memory: evidence for a
+death by SIGKILL."""
 
 from __future__ import annotations
 
@@ -19,11 +20,17 @@ class Kills(NamedTuple):
     machine: int | None
 
     def since(self, before: Kills) -> str:
-        """Return what the difference tells of a server that SIGKILL ended; empty where nothing points at memory."""
+        """Return what the difference tells of a server that SIGKILL ended; empty where nothing
+        points at memory."""
         if _more(before.group, self.group):
-            return "The kernel killed it, or another process of its cgroup, for want of main memory."
+            return (
+                "The kernel killed it, or another process of its cgroup, for want of main memory."
+            )
         if _more(before.machine, self.machine):
-            return "Meanwhile the kernel killed a process of this machine for want of main memory, perhaps this one."
+            return (
+                "Meanwhile the kernel killed a process of this machine for want of main memory,"
+                " perhaps this one."
+            )
         return ""
 
     def is_known(self) -> bool:
@@ -41,17 +48,21 @@ def _of_group(proc: Path, cgroups: Path) -> int | None:
             _, controllers, path = line.split(":", 2)
             if "memory" in controllers.split(","):
                 return _count(
-                    cgroups / "memory" / path.lstrip("/") / "memory.oom_control", cgroups / "memory/memory.oom_control"
+                    cgroups / "memory" / path.lstrip("/") / "memory.oom_control",
+                    cgroups / "memory/memory.oom_control",
                 )
             if not controllers:
-                found = _count(cgroups / path.lstrip("/") / "memory.events", cgroups / "memory.events")
+                found = _count(
+                    cgroups / path.lstrip("/") / "memory.events", cgroups / "memory.events"
+                )
                 if found is not None:
                     return found
     return None
 
 
 def _count(*files: Path) -> int | None:
-    """Return the count of the first file that has one: within a container, its own group is the root."""
+    """Return the count of the first file that has one: within a container, its own group is the
+    root."""
     for file in files:
         with suppress(OSError):
             if found := _COUNT.search(file.read_text()):

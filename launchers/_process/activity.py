@@ -11,9 +11,11 @@ from typing import NamedTuple
 from launchers._process.supervisor import descendants
 
 SAMPLE_S = 1.0
-"""The least time between two looks at the processes: CPU time is counted in hundredths of a second."""
+"""The least time between two looks at the processes: CPU time is counted in hundredths of a
+second."""
 IDLE_SHARE = 0.05
-"""A process that uses less of a CPU is idle: one that polls every millisecond, as idle MPI pools do, uses 0.03."""
+"""A process that uses less of a CPU is idle: one that polls every millisecond, as idle MPI pools
+do, uses 0.03."""
 IDLE_BYTES_PER_S = 1 << 20
 """A process that reads less is idle. One that loads from a slow disk uses hardly any CPU time."""
 
@@ -26,7 +28,8 @@ class Used(NamedTuple):
 
 
 class Activity:
-    """The processes below `root`, looked at again and again. Nothing is known of them where there is no /proc."""
+    """The processes below `root`, looked at again and again. Nothing is known of them where there
+    is no /proc."""
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -35,9 +38,12 @@ class Activity:
         self._busy_at = 0.0
 
     def idle_s(self, now: float) -> float | None:
-        """Return how long all processes were idle up to the last look at them; None where none is seen."""
+        """Return how long all processes were idle up to the last look at them; None where none is
+        seen."""
         if self._at is None or now - self._at >= SAMPLE_S:
-            used = {pid: one for pid in descendants(self.root) if (one := measure_use(pid)) is not None}
+            used = {
+                pid: one for pid in descendants(self.root) if (one := measure_use(pid)) is not None
+            }
             if not used:
                 self._at = None
                 return None
@@ -48,7 +54,8 @@ class Activity:
 
 
 def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) -> bool:
-    """Return whether a process did something between two looks that are `seconds` apart. A new one began with 0."""
+    """Return whether a process did something between two looks that are `seconds` apart. A new one
+    began with 0."""
     none = Used(0.0, 0)
     return any(
         now.cpu_s - before.get(pid, none).cpu_s > IDLE_SHARE * seconds

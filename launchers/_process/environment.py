@@ -1,4 +1,5 @@
-"""The environment that servers start in: what they need of ours, what a plan names, and no key but that of the hub."""
+"""The environment that servers start in: what they need of ours, what a plan names, and no key but
+that of the hub."""
 
 from __future__ import annotations
 
@@ -32,17 +33,62 @@ NAMES = frozenset(
     }  # kernels are compiled at the start
 )
 PREFIXES = (
-    *("CUDA_", "CUDNN_", "CUBLAS_", "NVIDIA_", "NVCC_", "NVSHMEM_", "NCCL_", "UCX_", "UCC_", "NIXL_", "GLOO_", "FI_"),
-    *("HIP_", "HSA_", "ROCR_", "ROCM_", "TRTLLM_", "TLLM_", "TENSORRT_", "FLASHINFER_", "VLLM_", "SGLANG_", "SGL_"),
-    *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "SAFETENSORS_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "GGML_", "LLAMA_", "PRTE_", "OPAL_"),
+    *(
+        "CUDA_",
+        "CUDNN_",
+        "CUBLAS_",
+        "NVIDIA_",
+        "NVCC_",
+        "NVSHMEM_",
+        "NCCL_",
+        "UCX_",
+        "UCC_",
+        "NIXL_",
+        "GLOO_",
+        "FI_",
+    ),
+    *(
+        "HIP_",
+        "HSA_",
+        "ROCR_",
+        "ROCM_",
+        "TRTLLM_",
+        "TLLM_",
+        "TENSORRT_",
+        "FLASHINFER_",
+        "VLLM_",
+        "SGLANG_",
+        "SGL_",
+    ),
+    *(
+        "TORCH_",
+        "TORCHINDUCTOR_",
+        "PYTORCH_",
+        "TRITON_",
+        "HF_",
+        "TRANSFORMERS_",
+        "TOKENIZERS_",
+        "SAFETENSORS_",
+    ),
+    *(
+        "OMP_",
+        "GOMP_",
+        "KMP_",
+        "MKL_",
+        "OPENBLAS_",
+        "NUMEXPR_",
+        "GGML_",
+        "LLAMA_",
+        "PRTE_",
+        "OPAL_",
+    ),
     *("OMPI_MCA_", "PMIX_MCA_", "MPI4PY_"),
     *("DOCKER_", "CONTAINERS_", "PODMAN_", "ENROOT_", "PYXIS_"),
 )
 """Read by engines, their libraries, and the clients of container engines."""
 FOREIGN = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "MPI_", "I_MPI_", "HYDRA_", "MPICH_", "MV2_")
-"""Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes itself for a rank of
-that job, and hangs."""
+"""Prefixes of what a server inside a SLURM step or under mpirun would inherit: with them it takes
+itself for a rank of that job, and hangs."""
 MPI_SETTINGS = ("OMPI_MCA_*", "PMIX_MCA_*", "PMIX_PREFIX", "PMIX_INSTALL_PREFIX")
 """Of these a user makes settings: they mark no rank, but for those that mpirun writes."""
 FORGET = (
@@ -62,8 +108,8 @@ OF_WRAPPER = "TLLM_SPAWN_PROXY_PROCESS"
 OURS = ("CUDA_VISIBLE_DEVICES",)
 """What a plan may not set: GPUs would be shared that are checked and locked under other numbers."""
 VARIABLE = "SERVE_EVAL_PASS_ENV"
-"""Names what servers and the commands that tell of the cluster get besides, separated by blanks or commas; a * at the
-end of one stands for the rest of a name."""
+"""Names what servers and the commands that tell of the cluster get besides, separated by blanks or
+commas; a * at the end of one stands for the rest of a name."""
 SECRET_VALUE = re.compile(r"\b(?:hf_|sk-|nvapi-|ghp_)[A-Za-z0-9]{16}|://[^/@\s]*:[^/@\s]+@")
 """How tokens and keys begin, and a password in an address."""
 MARK = "SERVE_EVAL_LAUNCH"
@@ -80,7 +126,8 @@ def inherit(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[st
 
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi and squeue."""
+    """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi
+    and squeue."""
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
     return inherited_by_any(environ, list_named(environ), names=names, prefixes=prefixes)
 
@@ -91,27 +138,41 @@ def list_named(environ: Mapping[str, str]) -> list[str]:
 
 
 def check(env: Mapping[str, str | None], where: str) -> None:
-    """Raises PlanError for a variable that the launcher sets, and for one that looks like a secret: plans are saved and
-    shown."""
+    """Raises PlanError for a variable that the launcher sets, and for one that looks like a secret:
+    plans are saved and shown."""
     for name, value in env.items():
         if name in OURS:
-            raise PlanError(f"{where}.{name}: is set by the launcher", hint="launcher.gpus says which GPUs are used.")
+            raise PlanError(
+                f"{where}.{name}: is set by the launcher",
+                hint="launcher.gpus says which GPUs are used.",
+            )
         if value and (secret(name) or SECRET_VALUE.search(value)):
-            hint = f"Export {name}: servers get it." if name in NAMES else f"Export {name}, and name it in pass_env."
+            hint = (
+                f"Export {name}: servers get it."
+                if name in NAMES
+                else f"Export {name}, and name it in pass_env."
+            )
             raise PlanError(f"{where}.{name}: a plan holds no secret", hint=hint)
 
 
 def check_names(names: Iterable[str], where: str) -> None:
-    """Raises PlanError, without a value, for what is no name of a variable, and for one that the launcher sets."""
+    """Raises PlanError, without a value, for what is no name of a variable, and for one that the
+    launcher sets."""
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
-            raise PlanError(f"{where}: {name.partition('=')[0]}: names only; set values with env, secrets never")
+            raise PlanError(
+                f"{where}: {name.partition('=')[0]}: names only; set values with env, secrets never"
+            )
         if name in OURS:
-            raise PlanError(f"{where}: {name}: is set by the launcher", hint="launcher.gpus says which GPUs are used.")
+            raise PlanError(
+                f"{where}: {name}: is set by the launcher",
+                hint="launcher.gpus says which GPUs are used.",
+            )
 
 
 def check_words(words: Iterable[str], where: str) -> None:
-    """Raises PlanError, without the value, for a word of a command line that looks like a secret."""
+    """Raises PlanError, without the value, for a word of a command line that looks like a
+    secret."""
     for word in words:
         name, _, value = word.rpartition("=")
         if SECRET_VALUE.search(word) or (value and secret(name.lstrip("-"))):

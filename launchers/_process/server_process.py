@@ -1,4 +1,5 @@
-"""A server as a process of its own, from its start to its end: what every launcher that starts something shares."""
+"""A server as a process of its own, from its start to its end: what every launcher that starts
+something shares."""
 
 from __future__ import annotations
 
@@ -36,11 +37,16 @@ class ServerProcess:
     """A server that `server_process` started. `pid` is also the id of its process group."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], log_file: Path, log_start: int, supervised_s: float | None = None
+        self,
+        process: subprocess.Popen[bytes],
+        log_file: Path,
+        log_start: int,
+        supervised_s: float | None = None,
     ) -> None:
         self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
         self._process = process
-        # A supervisor is never killed while it may still end its server: a second SIGTERM tells it to do so at once.
+        # A supervisor is never killed while it may still end its server: a second SIGTERM tells it
+        # to do so at once.
         self.stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
         self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
 
@@ -59,12 +65,17 @@ class ServerProcess:
         return self._error(f"the server ended with {ending}{when}")
 
     async def until(
-        self, probe: Callable[[], Awaitable[T | None]], *, timeout_s: float, longest_pause_s: float = 0.5
+        self,
+        probe: Callable[[], Awaitable[T | None]],
+        *,
+        timeout_s: float,
+        longest_pause_s: float = 0.5,
     ) -> T:
-        """What `probe` gives once it is not None; it is asked often at first, then after each longest pause.
+        """What `probe` gives once it is not None; it is asked often at first, then after each
+        longest pause.
 
-        Raises LaunchError with the last lines of the log when the server ends before, or after `timeout_s` seconds.
-        """
+        Raises LaunchError with the last lines of the log when the server ends before, or after
+        `timeout_s` seconds."""
         clock, pause_s = asyncio.get_running_loop().time, 0.02
         deadline = clock() + timeout_s
         while (found := await probe()) is None:
@@ -81,7 +92,8 @@ class ServerProcess:
         self.stop_s = min(self.stop_s, seconds)
 
     async def stop(self) -> None:
-        """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are cancelled."""
+        """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are
+        cancelled."""
         try:
             if self.exit_code() is None:
                 self._signal(signal.SIGTERM)
@@ -97,7 +109,8 @@ class ServerProcess:
     async def _wait_for_end(self, timeout_s: float) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        # Polled, since nothing tells of an end without reaping the process, which frees the number of its group.
+        # Polled, since nothing tells of an end without reaping the process, which frees the number
+        # of its group.
         while self.exit_code() is None and clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -121,7 +134,8 @@ class ServerProcess:
 
 @asynccontextmanager
 async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
-    """The block ends with the error that `ended` gives as soon as there is one, whatever it is doing."""
+    """The block ends with the error that `ended` gives as soon as there is one, whatever it is
+    doing."""
     task = asyncio.current_task()
     assert task is not None
     cancelling, death = task.cancelling(), None
@@ -156,7 +170,11 @@ async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[
 
 
 def supervise(
-    command: Sequence[str], *, grace_s: float, to_stop: Sequence[str] = (), at_end: Sequence[str] = ()
+    command: Sequence[str],
+    *,
+    grace_s: float,
+    to_stop: Sequence[str] = (),
+    at_end: Sequence[str] = (),
 ) -> list[str]:
     """The command below a supervisor, which ends it when its own stdin ends."""
     counted = [str(len(to_stop)), *to_stop, str(len(at_end)), *at_end]
@@ -174,14 +192,15 @@ async def server_process(
     at_end: Sequence[str] = (),
     to_stop: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """Runs a command in a session of its own for the length of the block; every way out of the block ends it.
+    """Runs a command in a session of its own for the length of the block; every way out of the
+    block ends it.
 
-    Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server that watches it ends
-    with us, however we end. For any other there is `grace_s`: a supervisor then stands between, ends the server when we
-    end, and gives it so many seconds after SIGTERM; `pid` is the supervisor's, which inherits the descriptors `keep`
-    and runs the command `to_stop` in place of SIGTERM and `at_end` last. `env` None: our environment. Raises
-    LaunchError when the command cannot be run.
-    """
+    Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server
+    that watches it ends with us, however we end. For any other there is `grace_s`: a supervisor
+    then stands between, ends the server when we end, and gives it so many seconds after SIGTERM;
+    `pid` is the supervisor's, which inherits the descriptors `keep` and runs the command `to_stop`
+    in place of SIGTERM and `at_end` last. `env` None: our environment. Raises LaunchError when the
+    command cannot be run."""
     if grace_s is not None:
         command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
         grace_s += AT_END_S if at_end else 0
@@ -190,9 +209,13 @@ async def server_process(
         yield server
     finally:
         await server.stop()
-        if at_end and server.exit_code() == -signal.SIGKILL:  # of the supervisor, which then did not run it
+        if (
+            at_end and server.exit_code() == -signal.SIGKILL
+        ):  # of the supervisor, which then did not run it
             with suppress(OSError, subprocess.SubprocessError):
-                await asyncio.to_thread(subprocess.run, at_end, stdin=subprocess.DEVNULL, env=env, timeout=AT_END_S)
+                await asyncio.to_thread(
+                    subprocess.run, at_end, stdin=subprocess.DEVNULL, env=env, timeout=AT_END_S
+                )
 
 
 def _start(
@@ -204,7 +227,9 @@ def _start(
 ) -> ServerProcess:
     try:
         log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with os.fdopen(os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        with os.fdopen(
+            os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab"
+        ) as log:
             log_start = log.tell()
             process = subprocess.Popen(  # noqa: S603 - the launcher's own command, and no shell
                 command,

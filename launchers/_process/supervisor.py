@@ -1,14 +1,15 @@
-"""A process between us and one server, which outlives us: whatever ends us, nothing of the server stays.
+"""A process between us and one server, which outlives us: whatever ends us, nothing of the server
+stays.
 
-`supervisor.py GRACE_S N TO_STOP... N AT_END... COMMAND...`, run by its path with the standard library alone. Its stdin
-is a pipe that only the launcher holds: at its end, or on SIGTERM, the server's process group gets SIGTERM, and what is
-left after GRACE_S seconds SIGKILL. As a subreaper (Linux) it inherits every process whose parent ended, MPI ranks among
-them, so that none can hide by leaving the process group; a parent-death signal would reach direct children only. A
-second SIGTERM means at once, and so does the end of stdin behind a first one: whoever asked for the end did not wait
-for it. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
-AT_END one that is run last: for what is no process below us, such as a container or a step of SLURM. Ends as the server
-did: with its exit code, or 128 + the number of its signal.
-"""
+`supervisor.py GRACE_S N TO_STOP... N AT_END... COMMAND...`, run by its path with the standard
+library alone. Its stdin is a pipe that only the launcher holds: at its end, or on SIGTERM, the
+server's process group gets SIGTERM, and what is left after GRACE_S seconds SIGKILL. As a subreaper
+(Linux) it inherits every process whose parent ended, MPI ranks among them, so that none can hide by
+leaving the process group; a parent-death signal would reach direct children only. A second SIGTERM
+means at once, and so does the end of stdin behind a first one: whoever asked for the end did not
+wait for it. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
+AT_END one that is run last: for what is no process below us, such as a container or a step of
+SLURM. Ends as the server did: with its exit code, or 128 + the number of its signal."""
 
 from __future__ import annotations
 
@@ -35,7 +36,13 @@ class Supervisor:
     """Holds one server. `asked` counts the requests to end."""
 
     def __init__(self, grace_s: float, to_stop: list[str], at_end: list[str]) -> None:
-        self.grace_s, self.to_stop, self.at_end, self.asked, self.pid = grace_s, to_stop, at_end, 0, 0
+        self.grace_s, self.to_stop, self.at_end, self.asked, self.pid = (
+            grace_s,
+            to_stop,
+            at_end,
+            0,
+            0,
+        )
         self.code: int | None = None
         self.held = True
 
@@ -79,7 +86,8 @@ class Supervisor:
         return self.code if self.code is not None else 128 + signal.SIGKILL
 
     def end(self) -> None:
-        """Ends the server and all that it started; what a server leaves behind that ended by itself gets no grace."""
+        """Ends the server and all that it started; what a server leaves behind that ended by itself
+        gets no grace."""
         if self.code is None:
             self.stop()
             deadline = time.monotonic() + self.grace_s
@@ -110,7 +118,8 @@ class Supervisor:
         self.signal_group(signal.SIGTERM)
 
     def let_go(self, timeout_s: float) -> bool:
-        """Return whether the launcher's end of our stdin was closed now, once. Waits that long for it."""
+        """Return whether the launcher's end of our stdin was closed now, once. Waits that long for
+        it."""
         readable = select.select([sys.stdin] if self.held else [], [], [], timeout_s)[0]
         ended = bool(readable) and not os.read(0, 4096)
         self.held = self.held and not ended

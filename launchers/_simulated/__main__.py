@@ -1,4 +1,5 @@
-"""Starts the simulated endpoint as a process of its own: an option for every field of SimulatorConfig.
+"""Starts the simulated endpoint as a process of its own: an option for every field of
+SimulatorConfig.
 
 python -m launchers._simulated --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
 """
@@ -33,7 +34,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path |
         allow_abbrev=False,
     )
     parser.add_argument("--port", type=int, default=0, help="0: any free one")
-    parser.add_argument("--ready-file", type=Path, default=None, help="gets the base URL once it can be used")
+    parser.add_argument(
+        "--ready-file", type=Path, default=None, help="gets the base URL once it can be used"
+    )
     hints = get_type_hints(SimulatorConfig)
     for one in fields(SimulatorConfig):
         flag = f"--{one.name.replace('_', '-')}"
@@ -42,7 +45,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path |
     given = vars(parser.parse_args(arguments))
     port, ready_file = given.pop("port"), given.pop("ready_file")
     try:
-        config = msgspec.convert(given, SimulatorConfig, strict=False, dec_hook=lambda kind, value: kind(value))
+        config = msgspec.convert(
+            given, SimulatorConfig, strict=False, dec_hook=lambda kind, value: kind(value)
+        )
     except msgspec.ValidationError as error:
         parser.error(str(error))
     return config, port, ready_file

@@ -1,12 +1,13 @@
-"""Answers of the simulated endpoint: drawn from the answer file, or made up for a prompt that it does not know.
+"""Answers of the simulated endpoint: drawn from the answer file, or made up for a prompt that it
+does not know.
 
-The answer file has one JSON object per line: `sha256` of the prompt (`serve_eval.schema.prompt_hash`), the texts
-`right` and `wrong`, and the `probability` of the right one. A token is a word with the white space before it.
+The answer file has one JSON object per line: `sha256` of the prompt
+(`serve_eval.schema.prompt_hash`), the texts `right` and `wrong`, and the `probability` of the right
+one. A token is a word with the white space before it.
 
-Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run, prompt) lies below its
-probability times (1 - damage), so more damage only ever adds wrong answers. Which prompts fail, are cut or come back
-empty depends on (seed, prompt).
-"""
+Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run,
+prompt) lies below its probability times (1 - damage), so more damage only ever adds wrong answers.
+Which prompts fail, are cut or come back empty depends on (seed, prompt)."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ SAMPLED_ANSWERS = (
     "Nobody told me that.",
     "I have no answer to this.",
 )
-"""What is said to a prompt that the answer file does not know: the first, or where it is asked with a temperature, one
-that the request's seed decides."""
+"""What is said to a prompt that the answer file does not know: the first, or where it is asked with
+a temperature, one that the request's seed decides."""
 
 
 class _Entry(msgspec.Struct):
@@ -63,7 +64,8 @@ class AnswerFile:
                 self.failing.add(entry.sha256)
 
     def answer(self, key: str, ask: Ask) -> Generated:
-        """Return the answer of a prompt by its hash, drawn again with `varied`; a made-up one where it is unknown."""
+        """Return the answer of a prompt by its hash, drawn again with `varied`; a made-up one where
+        it is unknown."""
         if key in self._entries:
             again = self._drawn[key]
             self._drawn[key] += 1
@@ -88,5 +90,7 @@ class AnswerFile:
                 return Generated(guided.generate_text(schema), "stop")
         if ask.tools:
             return Generated(tools.generate_call(ask.tools), "stop")
-        draw = int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed or 0}:{key}")) if ask.temperature else 0
+        draw = (
+            int(len(SAMPLED_ANSWERS) * uniform(f"{ask.seed or 0}:{key}")) if ask.temperature else 0
+        )
         return Generated(SAMPLED_ANSWERS[draw], "stop")

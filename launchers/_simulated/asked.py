@@ -22,7 +22,11 @@ class Asked(NamedTuple):
 
     def usage(self, generated: Sequence[Generated]) -> TokenUsage:
         """Count the words of the prompts and of their answers."""
-        said = [text for one in generated for text in (one.text, *(call.arguments for call in one.calls))]
+        said = [
+            text
+            for one in generated
+            for text in (one.text, *(call.arguments for call in one.calls))
+        ]
         return TokenUsage(self.prompt_tokens, sum(len(text.split()) for text in said if text))
 
 

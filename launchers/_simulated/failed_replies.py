@@ -38,7 +38,8 @@ async def reply(
 
 
 def refusal(kind: Refusal, path: str) -> web.Response:
-    """Refuse a request to `path`, in the form of trtllm-serve, of its orchestrator or of a gateway."""
+    """Refuse a request to `path`, in the form of trtllm-serve, of its orchestrator or of a
+    gateway."""
     match kind:
         case "500":
             return json_response(500, encode({"detail": "Internal server error simulated failure"}))
@@ -52,7 +53,9 @@ def refusal(kind: Refusal, path: str) -> web.Response:
             text = "<!DOCTYPE html><html><body><h1>Simulated gateway</h1></body></html>"
             return web.Response(text=text, content_type="text/html")
         case "wrapped_400":
-            detail = f"Internal server error 400, message='Bad Request', url='http://localhost:1{path}'"
+            detail = (
+                f"Internal server error 400, message='Bad Request', url='http://localhost:1{path}'"
+            )
             return json_response(500, encode({"detail": detail}))
         case _:
             assert_never(kind)

@@ -1,4 +1,5 @@
-"""Guided decoding as a simulated server does it: to a prompt that it does not know, an answer that fits the schema."""
+"""Guided decoding as a simulated server does it: to a prompt that it does not know, an answer that
+fits the schema."""
 
 from __future__ import annotations
 
@@ -8,20 +9,28 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-_PLAIN: Mapping[str, object] = {"string": "a", "integer": 1, "number": 1.5, "boolean": True, "null": None}
+_PLAIN: Mapping[str, object] = {
+    "string": "a",
+    "integer": 1,
+    "number": 1.5,
+    "boolean": True,
+    "null": None,
+}
 _LARGEST = 10_000
 """Most items or characters of a made-up value."""
 
 
 def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON schema of a `response_format`, in trtllm-serve's form or OpenAI's; None where it has none."""
+    """The JSON schema of a `response_format`, in trtllm-serve's form or OpenAI's; None where it has
+    none."""
     inner = response_format.get("json_schema")
     found = inner.get("schema", inner) if isinstance(inner, dict) else response_format.get("schema")
     return found if isinstance(found, dict) else None
 
 
 def generate_text(schema: Mapping[str, Any]) -> str:
-    """Return a small JSON text that a schema allows, provided that it has no pattern and allows something small.
+    """Return a small JSON text that a schema allows, provided that it has no pattern and allows
+    something small.
 
     Return null for a schema that needs itself, or is not valid.
     """
@@ -32,8 +41,8 @@ def generate_text(schema: Mapping[str, Any]) -> str:
 
 
 def _generate(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
-    """`within` are the references that lead here: the least value needs none of them again. Raises RecursionError for
-    a schema that needs itself."""
+    """`within` are the references that lead here: the least value needs none of them again. Raises
+    RecursionError for a schema that needs itself."""
     if not isinstance(schema, Mapping):
         return _PLAIN["string"]
     if "const" in schema:
@@ -57,16 +66,26 @@ def _first_fitting(ways: Sequence[Any], root: Mapping[str, Any], within: frozens
     return _generate(ways[-1], root, within)
 
 
-def _generate_type(schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]) -> object:
+def _generate_type(
+    schema: Mapping[str, Any], root: Mapping[str, Any], within: frozenset[str]
+) -> object:
     """Return a small value of the schema's type."""
     match _type(schema):
         case "object":
             properties = schema.get("properties", {})
-            return {name: _generate(properties.get(name), root, within) for name in schema.get("required", ())}
+            return {
+                name: _generate(properties.get(name), root, within)
+                for name in schema.get("required", ())
+            }
         case "array":
-            return [_generate(schema.get("items"), root, within) for _ in range(_size(schema, "minItems", 0))]
+            return [
+                _generate(schema.get("items"), root, within)
+                for _ in range(_size(schema, "minItems", 0))
+            ]
         case "string":
-            return "a" * min(_size(schema, "minLength", 1), int(schema.get("maxLength", 1 + _LARGEST)))
+            return "a" * min(
+                _size(schema, "minLength", 1), int(schema.get("maxLength", 1 + _LARGEST))
+            )
         case "integer" | "number" as kind:
             return _number(schema, _PLAIN[kind])
         case kind:
@@ -93,5 +112,9 @@ def _resolve_reference(root: Mapping[str, Any], reference: str) -> object:
     """Return the part of the schema that a reference names."""
     found: object = root
     for name in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        found = (
+            found.get(name.replace("~1", "/").replace("~0", "~"))
+            if isinstance(found, Mapping)
+            else None
+        )
     return found

@@ -1,9 +1,9 @@
-"""Log-probabilities of prompts as a simulated endpoint gives them: every token of a prompt has the same one.
+"""Log-probabilities of prompts as a simulated endpoint gives them: every token of a prompt has the
+same one.
 
-A token is a word with the white space before it, the last one with what follows it, and the mark that begins texts
-where there is one; the first has no log-probability.
-A token that is less than even is not the likeliest one in its place.
-"""
+A token is a word with the white space before it, the last one with what follows it, and the mark
+that begins texts where there is one; the first has no log-probability. A token that is less than
+even is not the likeliest one in its place."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from launchers._http.answers import Generated, ToldAnswer
 from launchers._http.requests import Ask
 
 Form = Literal["none", "echo", "prompt_logprobs"]
-"""What a server can: nothing, as trtllm-serve, which echoes the text alone; `echo` with `logprobs`; vLLM's field, and
-`echo` ignored."""
+"""What a server can: nothing, as trtllm-serve, which echoes the text alone; `echo` with `logprobs`;
+vLLM's field, and `echo` ignored."""
 Telling = Literal["none", "vllm", "llama_cpp"]
 """The server that is imitated in telling the token that begins texts; none tells nothing."""
 UNKNOWN = -1.0
@@ -37,7 +37,8 @@ def gives_logprobs(ask: Ask, form: Form) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """The token that begins texts: its text `mark`, and if the server `puts` it before each prompt itself."""
+    """The token that begins texts: its text `mark`, and if the server `puts` it before each prompt
+    itself."""
 
     mark: str = ""
     puts: bool = False
@@ -48,9 +49,11 @@ class Beginning:
         return [self.mark] * (self.puts + own), prompt.removeprefix(self.mark) if own else prompt
 
 
-def with_prompt(generated: Generated, truncate: int | None, form: Form, beginning: Beginning) -> Generated:
-    """The answer with the tokens of its prompt, whose log-probability is the number that its text is. With `echo` the
-    likeliest token at each place is told too."""
+def with_prompt(
+    generated: Generated, truncate: int | None, form: Form, beginning: Beginning
+) -> Generated:
+    """The answer with the tokens of its prompt, whose log-probability is the number that its text
+    is. With `echo` the likeliest token at each place is told too."""
     marks, rest = beginning.rest(generated.prompt_text)
     texts = [*marks, *_TOKEN.findall(rest)][-(truncate or 0) :]
     value = _number(generated.text)
@@ -70,8 +73,14 @@ def _token(number: int, text: str, logprob: float | None, form: Form) -> ToldAns
     if logprob is None:
         return token
     rest = math.log(-math.expm1(logprob)) if logprob < 0 else -math.inf  # of all others together
-    likeliest = token if logprob >= rest else ToldAnswer(text=OTHER, raw=OTHER.encode(), logprob=rest, id=-1)
-    return token._replace(rank=1 if likeliest is token else 2, top=(likeliest,) if form == "echo" else ())
+    likeliest = (
+        token
+        if logprob >= rest
+        else ToldAnswer(text=OTHER, raw=OTHER.encode(), logprob=rest, id=-1)
+    )
+    return token._replace(
+        rank=1 if likeliest is token else 2, top=(likeliest,) if form == "echo" else ()
+    )
 
 
 def _number(text: str | None) -> float:

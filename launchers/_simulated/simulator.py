@@ -1,8 +1,8 @@
-"""The simulated endpoint: an OpenAI-compatible server that looks answers up in a file. There is no model in it.
+"""The simulated endpoint: an OpenAI-compatible server that looks answers up in a file. There is no
+model in it.
 
-`python -m launchers._simulated` runs it as a process. `answer_file` says how chance decides what a prompt gets; the
-jitter of the latency depends on (seed, number of the request).
-"""
+`python -m launchers._simulated` runs it as a process. `answer_file` says how chance decides what a
+prompt gets; the jitter of the latency depends on (seed, number of the request)."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ RECORDED = 1000
 
 @dataclass(slots=True)
 class Stats:
-    """What the server has seen, for tests in the same process: completion requests by prompt hash, the most that were
-    in progress at once, and with `record` the latest bodies and headers."""
+    """What the server has seen, for tests in the same process: completion requests by prompt hash,
+    the most that were in progress at once, and with `record` the latest bodies and headers."""
 
     requests: Counter[str] = field(default_factory=Counter)
     concurrent: int = 0
@@ -61,7 +61,8 @@ STATS = web.AppKey("stats", Stats)
 
 
 def create_app(config: SimulatorConfig) -> web.Application:
-    """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer file."""
+    """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer
+    file."""
     simulator = _Simulator(config)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app[STATS] = simulator.stats
@@ -80,12 +81,17 @@ def create_app(config: SimulatorConfig) -> web.Application:
     return app
 
 
-def serve(simulator: SimulatorConfig | web.Application, *, port: int = 0) -> AbstractAsyncContextManager[str]:
-    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL `http://127.0.0.1:PORT/v1`.
+def serve(
+    simulator: SimulatorConfig | web.Application, *, port: int = 0
+) -> AbstractAsyncContextManager[str]:
+    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL
+    `http://127.0.0.1:PORT/v1`.
 
     Raises OSError when the port is taken.
     """
-    return serve_app(simulator if isinstance(simulator, web.Application) else create_app(simulator), port=port)
+    return serve_app(
+        simulator if isinstance(simulator, web.Application) else create_app(simulator), port=port
+    )
 
 
 class _Simulator:
@@ -93,10 +99,17 @@ class _Simulator:
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
-        self._beginning = prompt_logprobs.Beginning(mark=config.begins_with, puts=config.puts_beginning)
+        self._beginning = prompt_logprobs.Beginning(
+            mark=config.begins_with, puts=config.puts_beginning
+        )
         self.answers = AnswerFile(config)
         self._received = 0
-        models = {"id": config.model, "object": "model", "created": int(time.time()), "owned_by": "simulated"}
+        models = {
+            "id": config.model,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "simulated",
+        }
         self._models = encode({"object": "list", "data": [models]})
 
     async def models(self, request: web.Request) -> web.Response:
@@ -114,7 +127,9 @@ class _Simulator:
         key = self.config.api_key
         if key is None or request.headers.get("Authorization") == f"Bearer {key}":
             return None
-        return json_response(401, encode(openai_error("Incorrect API key provided.", "invalid_api_key")))
+        return json_response(
+            401, encode(openai_error("Incorrect API key provided.", "invalid_api_key"))
+        )
 
     async def _receive(self, request: web.Request, *, chat: bool) -> web.StreamResponse:
         if refused := self._refuse_unauthorized(request):
@@ -133,7 +148,9 @@ class _Simulator:
             await self._wait(number)
             generated = self._generate(asked)
             if self._fails(asked):
-                return await failed_replies.reply(self.config.failure_kind, request, asked, number, generated)
+                return await failed_replies.reply(
+                    self.config.failure_kind, request, asked, number, generated
+                )
             if asked.ask.stream:
                 return await send_stream(request, events(asked, number, generated))
             return json_response(200, whole(asked, number, generated))
@@ -164,7 +181,9 @@ class _Simulator:
             turn.images for prompt in prompts if not isinstance(prompt, str) for turn in prompt
         ):
             raise bad_request("simulated is not a multimodal model")
-        asked = Asked(ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths))
+        asked = Asked(
+            ask, prompts, [prompt_sha256(prompt) for prompt in prompts], max_tokens, sum(lengths)
+        )
         self.stats.requests.update(asked.hashes)
         return asked
 
@@ -187,7 +206,9 @@ class _Simulator:
     async def _wait(self, number: int) -> None:
         config = self.config
         if config.latency_s or config.latency_jitter_s:
-            jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(f"{config.seed}:latency:{number}")
+            jitter = config.latency_jitter_s and config.latency_jitter_s * uniform(
+                f"{config.seed}:latency:{number}"
+            )
             await asyncio.sleep(config.latency_s + jitter)
 
     def _fails(self, asked: Asked) -> bool:
@@ -195,7 +216,9 @@ class _Simulator:
         config = self.config
         if not config.failure_rate:
             return False
-        chosen = [key for key in asked.hashes if config.failure_rate >= 1.0 or key in self.answers.failing]
+        chosen = [
+            key for key in asked.hashes if config.failure_rate >= 1.0 or key in self.answers.failing
+        ]
         return any(not config.failures_per_prompt or self._due(key) for key in chosen)
 
     def _due(self, key: str) -> bool:
@@ -205,12 +228,16 @@ class _Simulator:
         steps, found = self.config.tokens_per_step, []
         told = prompt_logprobs.gives_logprobs(asked.ask, self.config.prompt_logprobs)
         for key, prompt in zip(asked.hashes, asked.prompts, strict=True):
-            one = words.limit(self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop)
+            one = words.limit(
+                self.answers.answer(key, asked.ask), 1 if told else asked.max_tokens, asked.ask.stop
+            )
             if isinstance(prompt, str):
                 one = one._replace(prompt_text=prompt)
                 if told:
                     form = self.config.prompt_logprobs
-                    one = prompt_logprobs.with_prompt(one, asked.ask.truncate, form, self._beginning)
+                    one = prompt_logprobs.with_prompt(
+                        one, asked.ask.truncate, form, self._beginning
+                    )
             one = tools.split_calls(one, asked.ask)
             found.append(one if steps is None else one._replace(tokens_per_step=steps))
         return found

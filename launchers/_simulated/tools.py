@@ -1,9 +1,8 @@
 """Calls of tools as a simulated server makes them.
 
-A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is told as calls where its request
-offers tools, and as the text that it is where none are. A prompt that the server does not know gets a call of the first
-tool.
-"""
+A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is told as calls
+where its request offers tools, and as the text that it is where none are. A prompt that the server
+does not know gets a call of the first tool."""
 
 from __future__ import annotations
 
@@ -39,11 +38,17 @@ def split_calls(generated: Generated, ask: Ask) -> Generated:
     except msgspec.DecodeError:
         return generated
     calls = [Call(call.name, json.dumps(call.arguments)) for call in found]
-    return generated._replace(text=None, finish_reason="tool_calls", calls=calls) if calls else generated
+    return (
+        generated._replace(text=None, finish_reason="tool_calls", calls=calls)
+        if calls
+        else generated
+    )
 
 
 def generate_call(tools: Sequence[Mapping[str, Any]]) -> str:
     """A call of the first tool, with arguments that its schema allows."""
     function = tools[0].get("function") or {}
     arguments = json.loads(guided.generate_text(function.get("parameters") or {"type": "object"}))
-    return json.dumps({"tool_calls": [{"name": function.get("name", "unnamed"), "arguments": arguments}]})
+    return json.dumps(
+        {"tool_calls": [{"name": function.get("name", "unnamed"), "arguments": arguments}]}
+    )

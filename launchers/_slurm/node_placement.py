@@ -16,7 +16,8 @@ ALL = "0.0.0.0"  # noqa: S104 - only where `bind: all` asks for it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """The nodes of a server, by their position in the allocation, and its GPUs, the same on each of them."""
+    """The nodes of a server, by their position in the allocation, and its GPUs, the same on each of
+    them."""
 
     nodes: tuple[int, ...]
     gpus: tuple[str, ...]
@@ -25,10 +26,9 @@ class Spot:
 def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
     """A spot for every part, in their order.
 
-    A server that fits into a node gets GPUs of the first that has enough of them left; a wider one nodes of its own,
-    with its ranks evenly spread. The orchestrator runs on the first node. Raises PlanError where ranks cannot be
-    spread evenly.
-    """
+    A server that fits into a node gets GPUs of the first that has enough of them left; a wider one
+    nodes of its own, with its ranks evenly spread. The orchestrator runs on the first node. Raises
+    PlanError where ranks cannot be spread evenly."""
     if gpus_per_node < 1:
         raise PlanError(f"launcher.gpus_per_node: is {gpus_per_node}; 1 or more")
     used = [0]  # GPUs by node
@@ -38,8 +38,8 @@ def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
         if count > 1:
             if part.width % count:
                 raise PlanError(
-                    f"launcher: {part.name} has {part.width} ranks, which {count} nodes with {gpus_per_node} GPUs "
-                    "cannot share evenly",
+                    f"launcher: {part.name} has {part.width} ranks, which {count} nodes with"
+                    f" {gpus_per_node} GPUs cannot share evenly",
                     hint="Choose tp x pp x cp as a multiple of the number of nodes.",
                 )
             nodes = _nodes(used, count, gpus_per_node, gpus_per_node)
@@ -49,7 +49,9 @@ def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
             first, width, taken = used[nodes[0]], part.width, used[nodes[0]] + part.width
         for node in nodes:
             used[node] = taken
-        found.append(Spot(nodes=tuple(nodes), gpus=tuple(str(gpu) for gpu in range(first, first + width))))
+        found.append(
+            Spot(nodes=tuple(nodes), gpus=tuple(str(gpu) for gpu in range(first, first + width)))
+        )
     return found
 
 
@@ -67,10 +69,16 @@ def node_count(spots: Sequence[Spot]) -> int:
 
 
 def place_parts(
-    parts: Sequence[Part], spots: Sequence[Spot], nodes: Sequence[str], *, first_port: int, bind: str
+    parts: Sequence[Part],
+    spots: Sequence[Spot],
+    nodes: Sequence[str],
+    *,
+    first_port: int,
+    bind: str,
 ) -> list[tuple[Part, Place]]:
-    """Every part with its place. The front door has the first port and the servers the next, each one of its own on
-    whatever node. Servers bind the name of their node, which is what service discovery registers.
+    """Every part with its place. The front door has the first port and the servers the next, each
+    one of its own on whatever node. Servers bind the name of their node, which is what service
+    discovery registers.
 
     Raises PlanError when there are fewer nodes than are needed.
     """
@@ -95,7 +103,9 @@ def placement(servers: Sequence[Server], spots: Sequence[Spot], nodes: Sequence[
         for server, spot in zip(servers, spots, strict=True):
             if number in spot.nodes:
                 gpus = f" GPU {','.join(spot.gpus)}" if spot.gpus else ""
-                port = f" port {server.place.port}" if number == spot.nodes[0] else " (further ranks)"
+                port = (
+                    f" port {server.place.port}" if number == spot.nodes[0] else " (further ranks)"
+                )
                 here.append(f"{server.name}{gpus}{port}")
         lines.append(f"{node}: {'; '.join(here)}")
     return lines

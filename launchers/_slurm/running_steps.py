@@ -1,10 +1,9 @@
 """The steps of a SLURM job that are known by their names; run as a script, it ends one of them.
 
-`running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library alone: the step gets
-the signal, all its processes on all its nodes, and what is left of it after GRACE_S seconds is cancelled. SLURM's
-scancel without a signal, and srun when it gets one itself, kill within a moment. COMMAND is run last, whatever happened
-before.
-"""
+`running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library
+alone: the step gets the signal, all its processes on all its nodes, and what is left of it after
+GRACE_S seconds is cancelled. SLURM's scancel without a signal, and srun when it gets one itself,
+kill within a moment. COMMAND is run last, whatever happened before."""
 
 from __future__ import annotations
 
@@ -20,11 +19,18 @@ POLL_S = 0.5
 
 
 def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The ids of the job's steps by their names; none when the job is over. `env` None: our environment, which is that
-    of the step's launch where this is a script. Raises OSError and SubprocessError."""
+    """The ids of the job's steps by their names; none when the job is over. `env` None: our
+    environment, which is that of the step's launch where this is a script. Raises OSError and
+    SubprocessError."""
     words = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
     done = subprocess.run(  # noqa: S603
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ASK_S, check=False, env=env
+        words,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=ASK_S,
+        check=False,
+        env=env,
     )
     pairs = (line.strip().partition(" ") for line in done.stdout.splitlines())
     return {name.strip(): number for number, _, name in pairs}

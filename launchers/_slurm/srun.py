@@ -19,8 +19,8 @@ from serve_eval.plugins.setting import Setting
 STRAGGLERS_S = 30
 """How long ranks may go on after the first of them ended."""
 ASKS = "URG"
-"""The signal by which a shell is asked to end the server below it: SLURM can send it, and who does not know it ignores
-it."""
+"""The signal by which a shell is asked to end the server below it: SLURM can send it, and who does
+not know it ignores it."""
 ENDER = Path(__file__).with_name("running_steps.py")
 
 
@@ -31,11 +31,20 @@ class SlurmSteps:
     mpi: Annotated[str, Setting("The --mpi of srun for the servers.")] = "pmix"
     wrapper: Annotated[
         str | None,
-        Setting("What starts the ranks; empty: none. Not set: trtllm-llmapi-launch for servers of several nodes."),
+        Setting(
+            "What starts the ranks; empty: none. Not set: trtllm-llmapi-launch for servers of"
+            " several nodes."
+        ),
     ] = None
-    container: Annotated[SlurmContainer | None, Setting("The image that the steps run in. Not set: none.")] = None
-    srun_args: Annotated[list[str], Setting("Further options of the steps.")] = field(default_factory=list)
-    bind: Annotated[Literal["name", "all"], Setting("Servers bind the name of their node, or every address.")] = "name"
+    container: Annotated[
+        SlurmContainer | None, Setting("The image that the steps run in. Not set: none.")
+    ] = None
+    srun_args: Annotated[list[str], Setting("Further options of the steps.")] = field(
+        default_factory=list
+    )
+    bind: Annotated[
+        Literal["name", "all"], Setting("Servers bind the name of their node, or every address.")
+    ] = "name"
 
 
 def step(
@@ -53,18 +62,21 @@ def step(
 ) -> Server:
     """The server as a step of the job (None: of the one that it is started in).
 
-    Its variables are set within the step, since SLURM sets CUDA_VISIBLE_DEVICES for every task itself. Under a wrapper,
-    which takes those of SLURM and MPI from the server, it is one task per GPU, by the script of `rank_tasks`, for
-    which `held` ports are held. Without one, and for an orchestrator, it is a single task from which a shell takes
-    these variables, so that the server starts its ranks as it does on a machine without SLURM, on all cores. SLURM's
-    own answer to a signal for srun is to kill all tasks, so that a command asks for the end: it signals the step, which
-    means each of its processes. MPI's daemon would end the ranks by SIGTERM before the server has asked them to end, so
-    that a server with ranks of its own is asked by a signal that only the shell above it knows, and all others ignore.
-    For --help all servers ask on one node, in the same words.
+    Its variables are set within the step, since SLURM sets CUDA_VISIBLE_DEVICES for every task
+    itself. Under a wrapper, which takes those of SLURM and MPI from the server, it is one task per
+    GPU, by the script of `rank_tasks`, for which `held` ports are held. Without one, and for an
+    orchestrator, it is a single task from which a shell takes these variables, so that the server
+    starts its ranks as it does on a machine without SLURM, on all cores. SLURM's own answer to a
+    signal for srun is to kill all tasks, so that a command asks for the end: it signals the step,
+    which means each of its processes. MPI's daemon would end the ranks by SIGTERM before the server
+    has asked them to end, so that a server with ranks of its own is asked by a signal that only the
+    shell above it knows, and all others ignore. For --help all servers ask on one node, in the same
+    words.
 
-    A server in a container of docker or podman is a single task as well. SLURM kills all of a step at once when its job
-    is cancelled or its srun is killed, and starts none in a job that is over, so that the container is bound to its
-    engine's client, by a stdin that ends with the client. Where the job goes on, a step of its own removes it besides.
+    A server in a container of docker or podman is a single task as well. SLURM kills all of a step
+    at once when its job is cancelled or its srun is killed, and starts none in a job that is over,
+    so that the container is bound to its engine's client, by a stdin that ends with the client.
+    Where the job goes on, a step of its own removes it besides.
 
     Raises PlanError for what cannot be started so.
     """
@@ -93,7 +105,9 @@ def step(
         *_srun(f"help-{tag}", [asked_on], 1, "none", job),
         *step_container.flags(steps.container, log_dir),
         *steps.srun_args,
-        *_variables({key: value for key, value in server.env.items() if key in ("PATH", "PYTHONPATH")}),
+        *_variables(
+            {key: value for key, value in server.env.items() if key in ("PATH", "PYTHONPATH")}
+        ),
         *_alone(contained),
     )
     removal = (*_srun(f"end-{name}", nodes[:1], 1, "none", job), *steps.srun_args, *server.at_end)
@@ -114,29 +128,39 @@ def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: SlurmSte
     environment.check_words(steps.srun_args, "launcher.srun_args")
     for argument in steps.srun_args:
         if argument.partition("=")[0] in OURS:
-            raise PlanError(f"launcher.srun_args: {argument.partition('=')[0]} is written by the launcher")
+            raise PlanError(
+                f"launcher.srun_args: {argument.partition('=')[0]} is written by the launcher"
+            )
     if step_container.by_engine(steps.container):
         if steps.wrapper:
             raise PlanError(
-                f"launcher.wrapper: {steps.wrapper} starts ranks as tasks of a step, and a container of docker or "
-                "podman is one task, within which trtllm-serve starts them",
-                hint="Leave wrapper out. Ranks in containers by a wrapper are what engine: pyxis is for.",
+                f"launcher.wrapper: {steps.wrapper} starts ranks as tasks of a step, and a"
+                " container of docker or podman is one task, within which trtllm-serve starts"
+                " them",
+                hint=(
+                    "Leave wrapper out. Ranks in containers by a wrapper are what engine: pyxis is"
+                    " for."
+                ),
             )
         if nodes > 1:
             raise PlanError(
-                f"launcher.container: {server.name} has {ranks} ranks on {nodes} nodes, and a container of docker or "
-                "podman is on one",
+                f"launcher.container: {server.name} has {ranks} ranks on {nodes} nodes, and a"
+                " container of docker or podman is on one",
                 hint="engine: pyxis is for servers of several nodes.",
             )
     elif not wrapper and nodes > 1:
         raise PlanError(
-            f"launcher.wrapper: {server.name} has {ranks} ranks on {nodes} nodes, which only a wrapper can start",
+            f"launcher.wrapper: {server.name} has {ranks} ranks on {nodes} nodes, which only a"
+            " wrapper can start",
             hint=f"Leave wrapper out, and {rank_tasks.WRAPPER} is used.",
         )
 
 
-def _srun(name: str, nodes: Sequence[str], tasks: int, mpi: str, job: str | None) -> tuple[str, ...]:
-    """--overlap: the steps share the CPUs and the memory of their nodes with each other and with the client."""
+def _srun(
+    name: str, nodes: Sequence[str], tasks: int, mpi: str, job: str | None
+) -> tuple[str, ...]:
+    """--overlap: the steps share the CPUs and the memory of their nodes with each other and with
+    the client."""
     return (
         "srun",
         *((f"--jobid={job}",) if job else ()),
@@ -159,28 +183,35 @@ def _variables(env: Mapping[str, str | None]) -> tuple[str, ...]:
 
 
 def _alone(contained: bool) -> tuple[str, ...]:
-    """A shell that takes away by what a server would know itself for a task of SLURM and a rank of MPI. An engine's
-    client gets a stdin that neither has something nor ends: a pipe that it holds at both ends itself."""
+    """A shell that takes away by what a server would know itself for a task of SLURM and a rank of
+    MPI. An engine's client gets a stdin that neither has something nor ends: a pipe that it holds
+    at both ends itself."""
     return ("bash", "-c", f'{environment.FORGET}; exec "$@"{" 0<> <(:)" * contained}', "bash")
 
 
 def _above_the_server() -> tuple[str, ...]:
     """Return the same for a shell that stays above the server, to ask it alone to end.
 
-    The shell waits for the server, also after a signal for all, and ends with its exit code. It ignores SIGTERM: a bash
-    whose `wait` a trap interrupts while the server dies of the same signal forgets the exit code and ends with 255. It
-    does so only once the server is there, which would inherit that.
-    """
+    The shell waits for the server, also after a signal for all, and ends with its exit code. It
+    ignores SIGTERM: a bash whose `wait` a trap interrupts while the server dies of the same signal
+    forgets the exit code and ends with 255. It does so only once the server is there, which would
+    inherit that."""
     asks = f'trap "kill \\$!" {ASKS}'
     waits = 'trap "" TERM; while kill -0 $!; do wait $!; done 2> /dev/null; wait $!'
     return ("bash", "-c", f'{environment.FORGET}; {asks}; "$@" & {waits}', "bash")
 
 
-def _build_ending(job: str | None, name: str, signal: str, grace_s: float, then: Sequence[str] = ()) -> tuple[str, ...]:
-    return (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
+def _build_ending(
+    job: str | None, name: str, signal: str, grace_s: float, then: Sequence[str] = ()
+) -> tuple[str, ...]:
+    return (
+        (sys.executable, "-I", str(ENDER), job, name, signal, f"{grace_s:g}", *then) if job else ()
+    )
 
 
-def script(nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement: Sequence[str]) -> str:
+def script(
+    nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement: Sequence[str]
+) -> str:
     """A job script for this plan, for sbatch."""
     options = [
         f"--nodes={nodes}",
@@ -194,7 +225,10 @@ def script(nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement
             "#!/bin/bash",
             *(f"#SBATCH {option}" for option in options),
             *(f"# {line}" for line in placement),
-            "# Without --gpus-per-node where SLURM manages no GPUs; account, partition, time: launcher.sbatch_args.",
+            (
+                "# Without --gpus-per-node where SLURM manages no GPUs; account, partition, time:"
+                " launcher.sbatch_args."
+            ),
             "# After a time limit or scancel, submit it again: answers that were had are kept.",
             "exec serve-eval run plan.yaml",
             "",

@@ -1,4 +1,5 @@
-"""Servers of SLURM steps in containers: by its plug-in pyxis, or by docker or podman within the step. Pure."""
+"""Servers of SLURM steps in containers: by its plug-in pyxis, or by docker or podman within the
+step. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +15,31 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 
 OURS = (
-    *("-J", "--job-name", "--jobid", "--overlap", "--exclusive", "-N", "--nodes", "-w", "--nodelist", "-n", "--ntasks"),
-    *("--ntasks-per-node", "--mpi", "--container-image", "--container-mounts", "--container-workdir", "-o", "--output"),
+    *(
+        "-J",
+        "--job-name",
+        "--jobid",
+        "--overlap",
+        "--exclusive",
+        "-N",
+        "--nodes",
+        "-w",
+        "--nodelist",
+        "-n",
+        "--ntasks",
+    ),
+    *(
+        "--ntasks-per-node",
+        "--mpi",
+        "--container-image",
+        "--container-mounts",
+        "--container-workdir",
+        "-o",
+        "--output",
+    ),
 )
-"""Options of srun that a plan may not hold: the launcher writes these, or has to read the output."""
+"""Options of srun that a plan may not hold: the launcher writes these, or has to read the
+output."""
 WHERE = "launcher.container"
 OF_PYXIS = ("workdir", "args")
 OF_IMAGE = tuple(one.name for one in fields(containers.Image))
@@ -28,21 +50,25 @@ OF_ENGINES = tuple(name for name in OF_IMAGE if name not in ("image", "mounts"))
 class SlurmContainer(containers.Image):
     """Choose the image that a step runs in.
 
-    pyxis also mounts the folder of the logs. docker and podman run the image as the launcher `container` does, on the
-    network of the host.
-    """
+    pyxis also mounts the folder of the logs. docker and podman run the image as the launcher
+    `container` does, on the network of the host."""
 
     engine: Annotated[
         Literal["pyxis", "docker", "podman"],
-        Setting("What runs the containers: pyxis, the plug-in of SLURM, or docker or podman within the step."),
+        Setting(
+            "What runs the containers: pyxis, the plug-in of SLURM, or docker or podman within the"
+            " step."
+        ),
     ] = "pyxis"
-    mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:FLAGS], full paths.")] = field(
-        default_factory=list
+    mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:FLAGS], full paths.")] = (
+        field(default_factory=list)
     )
-    workdir: Annotated[str | None, Setting("The folder in which the servers start, with pyxis.")] = None
-    args: Annotated[list[str], Setting("Further options of pyxis, such as --container-writable.")] = field(
-        default_factory=list
-    )
+    workdir: Annotated[
+        str | None, Setting("The folder in which the servers start, with pyxis.")
+    ] = None
+    args: Annotated[
+        list[str], Setting("Further options of pyxis, such as --container-writable.")
+    ] = field(default_factory=list)
 
 
 def by_engine(container: SlurmContainer | None) -> bool:
@@ -51,7 +77,8 @@ def by_engine(container: SlurmContainer | None) -> bool:
 
 
 def check(container: SlurmContainer, deployment: Deployment, model: str) -> None:
-    """Raises PlanError for what cannot be meant, before anything starts. `model` is what is loaded."""
+    """Raises PlanError for what cannot be meant, before anything starts. `model` is what is
+    loaded."""
     usual = SlurmContainer(image=container.image)
     strange = OF_PYXIS if by_engine(container) else OF_ENGINES
     problems = [
@@ -60,7 +87,10 @@ def check(container: SlurmContainer, deployment: Deployment, model: str) -> None
         if getattr(container, name) != getattr(usual, name)
     ]
     if problems:
-        hint = "workdir and args are for pyxis, which is the default of engine; docker and podman have run_args."
+        hint = (
+            "workdir and args are for pyxis, which is the default of engine; docker and podman have"
+            " run_args."
+        )
         raise PlanError(problems, hint=hint)
     if by_engine(container):
         containers.check(_run(container), deployment, model, WHERE)
@@ -90,7 +120,11 @@ def within(server: Server, container: SlurmContainer | None, tag: str | None) ->
     if container is None:
         return server
     if not by_engine(container):  # pyxis makes root of us where the site has it so
-        return replace(server, env={**mpi.for_container(None), **server.env}) if server.place.gpus else server
+        return (
+            replace(server, env={**mpi.for_container(None), **server.env})
+            if server.place.gpus
+            else server
+        )
     return containers.wrap(server, _run(container), tag or "", tied=True)
 
 
@@ -100,7 +134,12 @@ def flags(container: SlurmContainer | None, log_dir: Path) -> tuple[str, ...]:
         return ()
     mounts = ",".join([f"{log_dir}:{log_dir}", *container.mounts])
     workdir = (f"--container-workdir={container.workdir}",) if container.workdir else ()
-    return (f"--container-image={container.image}", f"--container-mounts={mounts}", *workdir, *container.args)
+    return (
+        f"--container-image={container.image}",
+        f"--container-mounts={mounts}",
+        *workdir,
+        *container.args,
+    )
 
 
 def _run(container: SlurmContainer) -> containers.Container:

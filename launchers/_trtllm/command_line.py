@@ -1,5 +1,5 @@
-"""Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for config files that a
-plan names, and for the port that a server tells."""
+"""Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for
+config files that a plan names, and for the port that a server tells."""
 
 from __future__ import annotations
 
@@ -20,21 +20,30 @@ PARALLEL = {
     "cp": "context_parallel_size",
     "ep": "moe_expert_parallel_size",
 }
-"""Our short names, which are also the portable flags (`--tp_size`), and the keys of the config file."""
+"""Our short names, which are also the portable flags (`--tp_size`), and the keys of the config
+file."""
 KV_CACHE = {
     "free_gpu_memory_fraction": "free_gpu_memory_fraction",
     "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
     "kv_cache_dtype": "dtype",
 }
 """Flags whose value stands in the config under kv_cache_config."""
-OURS = ("--host", "--port", "--config", "--extra_llm_api_options", "--server_role", "--disagg_cluster_uri", "--backend")
+OURS = (
+    "--host",
+    "--port",
+    "--config",
+    "--extra_llm_api_options",
+    "--server_role",
+    "--disagg_cluster_uri",
+    "--backend",
+)
 """What `extra_args` may not hold: the launcher has to know these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a server runs: it binds `host` and `port` and uses `gpus`; `address` is the host under which others reach
-    it (None: as from the same machine)."""
+    """Where a server runs: it binds `host` and `port` and uses `gpus`; `address` is the host under
+    which others reach it (None: as from the same machine)."""
 
     host: str
     port: int
@@ -48,20 +57,22 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One process to start. `name` also names its log. `probe` is a command that tells of its flags with --help, mostly
-    the beginning of `argv`. `env` is set on top of what is inherited (None: removed), of which `pass_env` names more.
-    `files` are written before, and `folders` made, for this user alone. `perf_metrics` is for the endpoint's info.
+    """One process to start. `name` also names its log. `probe` is a command that tells of its flags
+    with --help, mostly the beginning of `argv`. `env` is set on top of what is inherited (None:
+    removed), of which `pass_env` names more. `files` are written before, and `folders` made, for
+    this user alone. `perf_metrics` is for the endpoint's info.
 
-    `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a command that ends
-    what the end of the process does not, such as a container. `to_stop` is a command that asks it to end, where SIGTERM
-    for the process is not the way. `image`: the container image that holds trtllm-serve. `options_at`: where in `argv`
-    the options of trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers 200
-    once it is up.
+    `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a
+    command that ends what the end of the process does not, such as a container. `to_stop` is a
+    command that asks it to end, where SIGTERM for the process is not the way. `image`: the
+    container image that holds trtllm-serve. `options_at`: where in `argv` the options of
+    trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers
+    200 once it is up.
 
-    What depends on the version: `report` is where a server that finds a port itself tells it, which only one does whose
-    port nobody chose. `auth_key`: its files get the key of the launch (None: where its version has one). `refused` are
-    things that a version does not do, each with the option by which it is known.
-    """
+    What depends on the version: `report` is where a server that finds a port itself tells it, which
+    only one does whose port nobody chose. `auth_key`: its files get the key of the launch (None:
+    where its version has one). `refused` are things that a version does not do, each with the
+    option by which it is known."""
 
     name: str
     argv: tuple[str, ...]
@@ -89,8 +100,13 @@ class Server:
 
     def line(self) -> list[str]:
         """The command line with its environment, ready to paste."""
-        removed = [word for name, value in self.env.items() if value is None for word in ("-u", name)]
-        changed = [*removed, *(f"{name}={value}" for name, value in self.env.items() if value is not None)]
+        removed = [
+            word for name, value in self.env.items() if value is None for word in ("-u", name)
+        ]
+        changed = [
+            *removed,
+            *(f"{name}={value}" for name, value in self.env.items() if value is not None),
+        ]
         return [*(["env", *changed] if changed else []), *self.argv]
 
     @property
@@ -119,7 +135,8 @@ def words(command: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no mapping."""
+    """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no
+    mapping."""
     import yaml
 
     if config is None or isinstance(config, Mapping):
@@ -143,7 +160,8 @@ def to_yaml(content: Mapping[str, Any]) -> str:
 
 
 def once(given: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What may stand as an option or in the config file, by our name: the options that are not None, then the config.
+    """What may stand as an option or in the config file, by our name: the options that are not
+    None, then the config.
 
     Which of the two wins differs between versions, so PlanError is raised when they differ.
     """
@@ -182,19 +200,26 @@ def serve(
     extra_args: Sequence[str] = (),
     where: str = "launcher",
 ) -> tuple[str, ...]:
-    """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError for extra arguments
-    that are the launcher's own, or that the config holds as well."""
+    """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError
+    for extra arguments that are the launcher's own, or that the config holds as well."""
     for argument in extra_args:
         flag = argument.partition("=")[0]
         if flag == "--set":
-            raise PlanError(f"{where}.extra_args: --set: the launcher has to know what it sets: put it into config")
+            raise PlanError(
+                f"{where}.extra_args: --set: the launcher has to know what it sets: put it into"
+                " config"
+            )
         if in_config := _in_config(flag, config):
             raise PlanError(
                 f"{where}: {flag} stands in extra_args, and {in_config} in the config",
                 hint="Versions differ in which of the two wins: give it in one place only.",
             )
-        if flag in OURS or flag in [f"--{name}_size" for name in PARALLEL] + [f"--{key}" for key in PARALLEL.values()]:
-            raise PlanError(f"{where}.extra_args: {flag} is an option of the launcher: set that instead")
+        if flag in OURS or flag in [f"--{name}_size" for name in PARALLEL] + [
+            f"--{key}" for key in PARALLEL.values()
+        ]:
+            raise PlanError(
+                f"{where}.extra_args: {flag} is an option of the launcher: set that instead"
+            )
     argv = [*command, "serve", model, "--host", host, "--port", str(port)]
     for name, value in options.items():
         if value is not None and PARALLEL.get(name, name) not in config:

@@ -35,18 +35,22 @@ OURS = (
     *("--network", "--net", "--ipc", "--shm-size", "--ulimit", "--user", "--unsetenv"),
 )
 OURS_SHORT = "deiptuP"
-"""What `run_args` may not hold: options of the launcher, and what takes the container away from us."""
+"""What `run_args` may not hold: options of the launcher, and what takes the container away from
+us."""
 
 
 TIED = (
     "bash",
     "-c",
-    'exec 3<&0; "$@" 3<&- & server=$!; trap "kill -TERM $server" TERM; { cat <&3 > /dev/null; kill -KILL $$; } & '
-    "while wait $server; kill -0 $server 2> /dev/null; do :; done; wait $server",
+    (
+        'exec 3<&0; "$@" 3<&- & server=$!; trap "kill -TERM $server" TERM; { cat <&3 > /dev/null;'
+        " kill -KILL $$; } & while wait $server; kill -0 $server 2> /dev/null; do :; done; wait"
+        " $server"
+    ),
     "bash",
 )
-"""What ends a container when its stdin does: the shell that it was started with is killed, and all else with that. It
-hands SIGTERM on, and ends as the server does."""
+"""What ends a container when its stdin does: the shell that it was started with is killed, and all
+else with that. It hands SIGTERM on, and ends as the server does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,23 +58,31 @@ class Image:
     """Choose an image and the flags of the engine that runs it."""
 
     image: Annotated[str, Setting("The name of the image. Pull it before the run.")]
-    mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:OPTIONS], full paths.")] = field(
-        default_factory=list
-    )
+    mounts: Annotated[
+        list[str], Setting("Further mounts: SOURCE:TARGET[:OPTIONS], full paths.")
+    ] = field(default_factory=list)
     mount_paths: Annotated[
-        bool, Setting("Mount full paths of the servers' command lines under the same path, read-only.")
+        bool,
+        Setting("Mount full paths of the servers' command lines under the same path, read-only."),
     ] = True
     ipc: Annotated[str | None, Setting("The --ipc of the engine.")] = HOST
-    shm_size: Annotated[str | None, Setting("The --shm-size of the engine. It needs another ipc than host.")] = None
-    ulimits: Annotated[dict[str, int | str], Setting("The --ulimit of the engine, by name.")] = field(
-        default_factory=ULIMITS.copy
+    shm_size: Annotated[
+        str | None, Setting("The --shm-size of the engine. It needs another ipc than host.")
+    ] = None
+    ulimits: Annotated[dict[str, int | str], Setting("The --ulimit of the engine, by name.")] = (
+        field(default_factory=ULIMITS.copy)
     )
     user: Annotated[str | None, Setting("The user in the container. Not set: the image's.")] = None
     pass_env: Annotated[
         list[str],
-        Setting("Names of your variables to pass into the container. Their values appear on no command line."),
+        Setting(
+            "Names of your variables to pass into the container. Their values appear on no command"
+            " line."
+        ),
     ] = field(default_factory=lambda: ["HF_TOKEN"])
-    run_args: Annotated[list[str], Setting("Further options of the engine's run.")] = field(default_factory=list)
+    run_args: Annotated[list[str], Setting("Further options of the engine's run.")] = field(
+        default_factory=list
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +93,17 @@ class Container(Image):
     network: Annotated[
         str,
         Setting(
-            "The network of the containers. Another one than the host's is for one server, and publishes its port."
+            "The network of the containers. Another one than the host's is for one server, and"
+            " publishes its port."
         ),
     ] = HOST
 
 
-def check(container: Container, deployment: Deployment, model: str, where: str = "launcher") -> None:
-    """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded, `where` the place of
-    these options in a plan."""
+def check(
+    container: Container, deployment: Deployment, model: str, where: str = "launcher"
+) -> None:
+    """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded,
+    `where` the place of these options in a plan."""
     problems = [
         *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
         *(f"{where}.{problem}" for problem in _word_problems(container)),
@@ -100,7 +115,9 @@ def check(container: Container, deployment: Deployment, model: str, where: str =
     environment.check_names(container.pass_env, f"{where}.pass_env")
     for name in (*container.pass_env, *deployment.pass_env):
         if name.endswith("*"):
-            raise PlanError(f"{where}.pass_env: {name}: a container gets variables by their whole names")
+            raise PlanError(
+                f"{where}.pass_env: {name}: a container gets variables by their whole names"
+            )
     environment.check_words(container.run_args, f"{where}.run_args")
 
 
@@ -122,38 +139,61 @@ def _word_problems(container: Container) -> Iterator[str]:
     for argument in container.run_args:
         flag = argument.partition("=")[0]
         if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
-            yield f"run_args: {flag} is an option of the launcher, or takes the container away from it"
+            yield (
+                f"run_args: {flag} is an option of the launcher, or takes the container away"
+                " from it"
+            )
 
 
 def wrap(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:
-    """The server with a run line of the engine before its command line. `launch` keeps the names of containers apart.
+    """The server with a run line of the engine before its command line. `launch` keeps the names of
+    containers apart.
 
-    Its environment goes with it, but for CUDA_VISIBLE_DEVICES: inside, the GPUs of the engine's device option are all
-    that there are. A server without GPUs sees all of them, as on a machine: the libraries of the driver, which
-    TensorRT-LLM cannot be imported without, come with the GPUs only. With a network of its own the server binds every
-    address in there, and its port is published at the host that it was to bind. The engine's client ends with the
-    container and hands signals on; what a client that was killed leaves behind is removed by name, at the end. `tied`:
-    it ends without that as well, since the engine closes its stdin when its client is gone; the client's own stdin must
-    not end before, and the image needs bash.
+    Its environment goes with it, but for CUDA_VISIBLE_DEVICES: inside, the GPUs of the engine's
+    device option are all that there are. A server without GPUs sees all of them, as on a machine:
+    the libraries of the driver, which TensorRT-LLM cannot be imported without, come with the GPUs
+    only. With a network of its own the server binds every address in there, and its port is
+    published at the host that it was to bind. The engine's client ends with the container and hands
+    signals on; what a client that was killed leaves behind is removed by name, at the end. `tied`:
+    it ends without that as well, since the engine closes its stdin when its client is gone; the
+    client's own stdin must not end before, and the image needs bash.
 
     Raises PlanError for a path that cannot be mounted.
     """
     name = "-".join(part for part in ("serve-eval", launch, server.name) if part)
     as_root = mpi.for_container(container.user) if server.place.gpus else {}
-    env = {**as_root, **{key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"}}
+    env = {
+        **as_root,
+        **{key: value for key, value in server.env.items() if key != "CUDA_VISIBLE_DEVICES"},
+    }
     names = tuple(dict.fromkeys((*container.pass_env, *server.pass_env)))
     run = (container.engine, "run", "--rm", "--init", *(("--interactive",) if tied else ()))
     within = TIED if tied else ()
-    same = (*_list_shared(container), *_environment_words(env, names, container), *container.run_args, container.image)
+    same = (
+        *_list_shared(container),
+        *_environment_words(env, names, container),
+        *container.run_args,
+        container.image,
+    )
     published, words = _publish(server, container)
-    own = ("--name", name, *_devices(server.place.gpus, container.engine), *published, *_list_mounts(server, container))
+    own = (
+        "--name",
+        name,
+        *_devices(server.place.gpus, container.engine),
+        *published,
+        *_list_mounts(server, container),
+    )
     before = (*run, *own, *same)
     at = len(server.argv) - len(server.options)
     return replace(
         server,
         argv=(*before, *within, *words),
         probe=(*run, *_devices((), container.engine), *same, *within, *server.probe),
-        env={key: None for key, value in env.items() if value is None and container.engine == "docker"},
+        env={
+            key: None
+            for key, value in env.items()
+            if value is None and container.engine == "docker"
+        },
         pass_env=names,  # the engine's client reads their values
         at_end=(container.engine, "rm", "-f", name),
         image=container.image,
@@ -163,7 +203,9 @@ def wrap(server: Server, container: Container, launch: str = "", *, tied: bool =
 
 def _devices(gpus: tuple[str, ...], engine: Engine) -> tuple[str, ...]:
     if engine == "podman":
-        return tuple(word for gpu in gpus or ("all",) for word in ("--device", f"nvidia.com/gpu={gpu}"))
+        return tuple(
+            word for gpu in gpus or ("all",) for word in ("--device", f"nvidia.com/gpu={gpu}")
+        )
     # Docker reads the value as a line of CSV, in which the list of devices is one field.
     return ("--gpus", f'"device={",".join(gpus)}"' if gpus else "all")
 
@@ -173,16 +215,26 @@ def _list_shared(container: Container) -> tuple[str, ...]:
     found = ["--network", container.network]
     found += ["--ipc", container.ipc] if container.ipc is not None else []
     found += ["--shm-size", container.shm_size] if container.shm_size is not None else []
-    found += [word for name, value in container.ulimits.items() for word in ("--ulimit", f"{name}={value}")]
+    found += [
+        word
+        for name, value in container.ulimits.items()
+        for word in ("--ulimit", f"{name}={value}")
+    ]
     found += ["--user", container.user] if container.user is not None else []
     return (*found, *(word for mount in container.mounts for word in ("-v", mount)))
 
 
-def _environment_words(env: dict[str, str | None], names: Sequence[str], container: Container) -> tuple[str, ...]:
-    """Docker removes a variable that is named without a value and not set outside; Podman has an option for that."""
+def _environment_words(
+    env: dict[str, str | None], names: Sequence[str], container: Container
+) -> tuple[str, ...]:
+    """Docker removes a variable that is named without a value and not set outside; Podman has an
+    option for that."""
     environment.check(env, "launcher.env")
     remove = "--unsetenv" if container.engine == "podman" else "-e"
-    words = [(remove, name) if value is None else ("-e", f"{name}={value}") for name, value in env.items()]
+    words = [
+        (remove, name) if value is None else ("-e", f"{name}={value}")
+        for name, value in env.items()
+    ]
     words += [("-e", name) for name in names if name not in env]
     return tuple(word for pair in words for word in pair)
 
@@ -214,9 +266,14 @@ def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
     for path_text, _ in found:
         if "," in path_text:
             raise PlanError(f"launcher: {path_text} cannot be mounted: its name has a comma")
-    return tuple(word for path, more in found for word in ("--mount", f"type=bind,source={path},target={path}{more}"))
+    return tuple(
+        word
+        for path, more in found
+        for word in ("--mount", f"type=bind,source={path},target={path}{more}")
+    )
 
 
 def _whole(path: PurePath) -> PurePath:
-    """A snapshot in a cache of the hub consists of links into the folder of its model: that folder."""
+    """A snapshot in a cache of the hub consists of links into the folder of its model: that
+    folder."""
     return next((parent for parent in path.parents if parent.name.startswith("models--")), path)

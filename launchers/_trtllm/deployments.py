@@ -1,8 +1,8 @@
-"""Deployments as a plan names them: one trtllm-serve, or context and generation servers with their orchestrator.
+"""Deployments as a plan names them: one trtllm-serve, or context and generation servers with their
+orchestrator.
 
-Pure. `parts` says what there will be and how many GPUs each part needs; whoever places them gives every part a Place;
-`servers` makes the command lines.
-"""
+Pure. `parts` says what there will be and how many GPUs each part needs; whoever places them gives
+every part a Place; `servers` makes the command lines."""
 
 from __future__ import annotations
 
@@ -15,8 +15,13 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 from serve_eval.schema import LaunchContext
 
-Model = Annotated[str | None, Setting("What is loaded: a name of the hub, or a folder. Not set: the plan's model.")]
-Backend = Annotated[str | None, Setting("The --backend of trtllm-serve. Not set: the version's own.")]
+Model = Annotated[
+    str | None,
+    Setting("What is loaded: a name of the hub, or a folder. Not set: the plan's model."),
+]
+Backend = Annotated[
+    str | None, Setting("The --backend of trtllm-serve. Not set: the version's own.")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +30,14 @@ class ServeCommand(Variables):
 
     pass_env: Annotated[
         list[str],
-        Setting("Names of your variables that servers get in addition to those of docs/trust.md, also in a container."),
+        Setting(
+            "Names of your variables that servers get in addition to those of docs/trust.md, also"
+            " in a container."
+        ),
     ] = field(default_factory=list)
-    command: Annotated[str | list[str], Setting("The executable, or all words before serve.")] = "trtllm-serve"
+    command: Annotated[str | list[str], Setting("The executable, or all words before serve.")] = (
+        "trtllm-serve"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +50,15 @@ class Aggregated(WorkerOptions, ServeCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSide(WorkerOptions):
-    """Choose the number and the options of the servers of one role. `env` adds to that of all servers."""
+    """Choose the number and the options of the servers of one role. `env` adds to that of all
+    servers."""
 
     num_instances: Annotated[int, Setting("How many of these servers there are.")] = 1
     router: Annotated[
         str | dict[str, Any] | None,
-        Setting("How the orchestrator chooses among these servers: a type, or a mapping that has one."),
+        Setting(
+            "How the orchestrator chooses among these servers: a type, or a mapping that has one."
+        ),
     ] = None
     env: Env = field(default_factory=dict)
 
@@ -54,41 +67,58 @@ class ServerSide(WorkerOptions):
 class Disaggregated(ServeCommand):
     """Context and generation servers behind an orchestrator, the front door.
 
-    `discovery`: the servers are not listed in the orchestrator's file. `perf_metrics` is written below the logs.
-    `request_timeout_s` None: twice what the client waits for a sample, at least 7200 s.
-    """
+    `discovery`: the servers are not listed in the orchestrator's file. `perf_metrics` is written
+    below the logs. `request_timeout_s` None: twice what the client waits for a sample, at least
+    7200 s."""
 
     model: Model = None
     context_servers: Annotated[ServerSide, Setting("The servers that read prompts.")] = field(
         default_factory=ServerSide
     )
-    generation_servers: Annotated[ServerSide, Setting("The servers that generate.")] = field(default_factory=ServerSide)
+    generation_servers: Annotated[ServerSide, Setting("The servers that generate.")] = field(
+        default_factory=ServerSide
+    )
     backend: Backend = None
     cache_transceiver: Annotated[
-        dict[str, Any], Setting("The cache_transceiver_config of both sides, unless both configs have the same.")
+        dict[str, Any],
+        Setting("The cache_transceiver_config of both sides, unless both configs have the same."),
     ] = field(default_factory=lambda: {"backend": kv_transfer.BACKEND})
     discovery: Annotated[
-        bool | str, Setting("The servers register with the orchestrator, or with an etcd (etcd://HOST:PORT).")
+        bool | str,
+        Setting("The servers register with the orchestrator, or with an etcd (etcd://HOST:PORT)."),
     ] = False
     auth_key: Annotated[
         bool | None,
-        Setting("The servers share a key that is drawn for the launch. Not set: where their version has one."),
+        Setting(
+            "The servers share a key that is drawn for the launch. Not set: where their version has"
+            " one."
+        ),
     ] = None
-    orchestrator: Annotated[dict[str, Any], Setting("Further keys of the orchestrator's file.")] = field(
-        default_factory=dict
+    orchestrator: Annotated[dict[str, Any], Setting("Further keys of the orchestrator's file.")] = (
+        field(default_factory=dict)
     )
     perf_metrics: Annotated[
-        bool, Setting("The report says which server had which request. Some versions write prompts down for it.")
+        bool,
+        Setting(
+            "The report says which server had which request. Some versions write prompts down"
+            " for it."
+        ),
     ] = False
     request_timeout_s: Annotated[
         int | None,
-        Setting("The orchestrator's limit for a request in seconds. Not set: twice the client's, or 7200."),
+        Setting(
+            "The orchestrator's limit for a request in seconds. Not set: twice the client's, or"
+            " 7200."
+        ),
     ] = None
 
     @property
     def sides(self) -> dict[str, ServerSide]:
         """The servers by their kind."""
-        return {"context_servers": self.context_servers, "generation_servers": self.generation_servers}
+        return {
+            "context_servers": self.context_servers,
+            "generation_servers": self.generation_servers,
+        }
 
 
 Deployment = Aggregated | Disaggregated
@@ -99,19 +129,27 @@ class DeploymentChoice:
     """Choose an aggregated or a disaggregated deployment. Without either, one server is started."""
 
     trtllm: Annotated[
-        Aggregated | None, Setting("One server is started, with these options of the launcher trtllm.")
+        Aggregated | None,
+        Setting("One server is started, with these options of the launcher trtllm."),
     ] = None
     trtllm_disaggregated: Annotated[
         Disaggregated | None,
-        Setting("Servers and their orchestrator are started, with these options of trtllm_disaggregated."),
+        Setting(
+            "Servers and their orchestrator are started, with these options of"
+            " trtllm_disaggregated."
+        ),
     ] = None
 
 
 def choose_deployment(options: DeploymentChoice) -> Deployment:
-    """Return the deployment that the options name; one server without either. Raises PlanError for both."""
+    """Return the deployment that the options name; one server without either. Raises PlanError for
+    both."""
     named = [one for one in (options.trtllm, options.trtllm_disaggregated) if one is not None]
     if len(named) > 1:
-        raise PlanError("launcher: trtllm and trtllm_disaggregated are two ways to serve a model: give one of them")
+        raise PlanError(
+            "launcher: trtllm and trtllm_disaggregated are two ways to serve a model: give one of"
+            " them"
+        )
     return named[0] if named else Aggregated()
 
 

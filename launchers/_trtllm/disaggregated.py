@@ -30,7 +30,8 @@ KNOWN = (
     "gen_tokids_ctxbytes",
     "server_keep_alive_timeout",
 )
-"""Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers and says nothing."""
+"""Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers
+and says nothing."""
 HEARTBEAT_S, INACTIVE_S = 5, 10
 ETCD = re.compile(r"etcd://(\[[0-9a-fA-F:]+\]|[^\s/@:,\[\]]+):\d{1,5}")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -43,12 +44,12 @@ def agree_configs(
     transceiver: Mapping[str, Any],
     cache_types: Sequence[str | None] = (None, None),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configs of both sides, with `transceiver` where neither has one. `cache_types` are those of the KV cache that
-    their command lines say besides.
+    """The configs of both sides, with `transceiver` where neither has one. `cache_types` are those
+    of the KV cache that their command lines say besides.
 
-    The overlap scheduler is off on context servers unless their config says otherwise: older versions refuse it there.
-    Raises PlanError where the sides differ in what must be the same, which the servers themselves do not diagnose.
-    """
+    The overlap scheduler is off on context servers unless their config says otherwise: older
+    versions refuse it there. Raises PlanError where the sides differ in what must be the same,
+    which the servers themselves do not diagnose."""
     sides = {"context_servers": dict(context), "generation_servers": dict(generation)}
     if not any(TRANSCEIVER in side for side in sides.values()):
         for side in sides.values():
@@ -60,7 +61,9 @@ def agree_configs(
     return sides["context_servers"], sides["generation_servers"]
 
 
-def _differences(sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]) -> Iterator[str]:
+def _differences(
+    sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]
+) -> Iterator[str]:
     """Name what must be the same on both sides and is not."""
     same = {
         TRANSCEIVER: TRANSCEIVER,
@@ -74,7 +77,10 @@ def _differences(sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[s
             values = [said or value for said, value in zip(cache_types, values, strict=True)]
             values = [None if value == "auto" else value for value in values]
         if values[0] != values[1]:
-            yield f"launcher: {told} differs: context servers {values[0]}, generation servers {values[1]}"
+            yield (
+                f"launcher: {told} differs: context servers {values[0]}, generation servers"
+                f" {values[1]}"
+            )
 
 
 def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -83,7 +89,10 @@ def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
         if CLUSTER in side:
             yield f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead"
         if shared_key.NAME in side:
-            yield f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no secret"
+            yield (
+                f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no"
+                " secret"
+            )
         given = side.get(TRANSCEIVER)
         if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
             yield f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off"
@@ -97,7 +106,8 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def etcd(discovery: bool | str) -> str | None:
-    """The addresses of etcd, where they are given; None for the orchestrator's own. Raises PlanError for others."""
+    """The addresses of etcd, where they are given; None for the orchestrator's own. Raises
+    PlanError for others."""
     if isinstance(discovery, bool):
         return None
     addresses = discovery.split(",")
@@ -110,10 +120,16 @@ def etcd(discovery: bool | str) -> str | None:
 
 
 def cluster(
-    host: str, port: int, context: int, generation: int, *, etcd: str | None = None, tag: str | None = None
+    host: str,
+    port: int,
+    context: int,
+    generation: int,
+    *,
+    etcd: str | None = None,
+    tag: str | None = None,
 ) -> dict[str, Any]:
-    """The section for service discovery, the same for all. Its name keeps launches apart: in an etcd, which others use
-    too, by a `tag` that no other launch has."""
+    """The section for service discovery, the same for all. Its name keeps launches apart: in an
+    etcd, which others use too, by a `tag` that no other launch has."""
     name = f"serve-eval-{port}"
     return {
         "cluster_uri": etcd or f"http://{host}:{port}",
@@ -125,14 +141,18 @@ def cluster(
 
 
 def list_refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
-    """What a version that limits discovery over HTTP to one machine does not do, by the option that tells it."""
+    """What a version that limits discovery over HTTP to one machine does not do, by the option that
+    tells it."""
     uri = urlsplit(section["cluster_uri"]) if section is not None else None
     if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:
         return {}
     beyond = hostname if hostname.lower() not in LOOPBACK else uri.hostname
     return {
-        version.NEWEST: f"launcher.discovery: this version lets servers register over HTTP on loopback only, and the "
-        f"orchestrator is to listen at {beyond}: give discovery: etcd://HOST:PORT, or leave it out"
+        version.NEWEST: (
+            "launcher.discovery: this version lets servers register over HTTP on loopback only,"
+            f" and the orchestrator is to listen at {beyond}: give discovery: etcd://HOST:PORT, or"
+            " leave it out"
+        )
     }
 
 
@@ -144,15 +164,22 @@ def orchestrator(
     discovery: Mapping[str, Any] | None,
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError for one that is not
-    known, for a router without a known type, and for an IPv6 address."""
+    """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError
+    for one that is not known, for a router without a known type, and for an IPv6 address."""
     for key in more:
         if key in OWN:
             raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")
         if key not in KNOWN:
-            raise PlanError(f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}.")
+            raise PlanError(
+                f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}."
+            )
     # A hidden second try would make the same request twice and hide what failed.
-    content: dict[str, Any] = {"hostname": hosts.check_ipv4(host), "port": port, "max_retries": 0, **more}
+    content: dict[str, Any] = {
+        "hostname": hosts.check_ipv4(host),
+        "port": port,
+        "max_retries": 0,
+        **more,
+    }
     for side, urls in addresses.items():
         content[side] = {"num_instances": len(urls)}
         if discovery is None:

@@ -1,4 +1,5 @@
-"""What --help told of a trtllm-serve, kept in the user's cache folder: asking takes as long as TensorRT-LLM to import.
+"""What --help told of a trtllm-serve, kept in the user's cache folder: asking takes as long as
+TensorRT-LLM to import.
 
 One JSON file per thing that was asked. Whatever is wrong with one, it is as if it were not there.
 """
@@ -16,13 +17,13 @@ from contextlib import suppress
 from pathlib import Path
 
 KEPT_S = 24 * 3600.0
-"""How long it holds. An executable may stay as it is while the package behind it changes, and a tag of an image may
-move; only an image that is named by its digest is the same for ever."""
+"""How long it holds. An executable may stay as it is while the package behind it changes, and a tag
+of an image may move; only an image that is named by its digest is the same for ever."""
 
 
 def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> list[str | int]:
-    """What the answer to `probe --help` depends on: the words, and the executable's file with its time and size, or
-    the container image, which is among the words."""
+    """What the answer to `probe --help` depends on: the words, and the executable's file with its
+    time and size, or the container image, which is among the words."""
     if image is not None:
         return ["image", image, *probe]
     executable = shutil.which(probe[0], path=environ.get("PATH", os.defpath))
@@ -34,13 +35,19 @@ def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> 
 
 
 def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
-    """The options that are on record for the key; None when there are none, or none that hold any more."""
+    """The options that are on record for the key; None when there are none, or none that hold any
+    more."""
     try:
         content = json.loads(_file(key).read_bytes())
         age_s = time.time() - content["asked"]
         fresh = 0 <= age_s < KEPT_S or (key[0] == "image" and "@sha256:" in str(key[1]))
         flags = content["flags"]
-        if content["key"] == list(key) and fresh and flags and all(isinstance(flag, str) for flag in flags):
+        if (
+            content["key"] == list(key)
+            and fresh
+            and flags
+            and all(isinstance(flag, str) for flag in flags)
+        ):
             return frozenset(flags)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, RecursionError):
         pass
@@ -66,4 +73,9 @@ def forget(key: Sequence[str | int]) -> None:
 def _file(key: Sequence[str | int]) -> Path:
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     folder = base if base.is_absolute() else Path.home() / ".cache"
-    return folder / "serve-eval" / "flags" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+    return (
+        folder
+        / "serve-eval"
+        / "flags"
+        / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()}.json"
+    )

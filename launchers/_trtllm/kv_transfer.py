@@ -1,7 +1,8 @@
-"""Transfer of the KV cache from a context server to a generation server: the library, and the ways of UCX.
+"""Transfer of the KV cache from a context server to a generation server: the library, and the ways
+of UCX.
 
-Every version takes the name of the library from the config. What DEFAULT means they decide themselves (NIXL on main,
-UCX before), and a variable that names a library counts for DEFAULT only.
+Every version takes the name of the library from the config. What DEFAULT means they decide
+themselves (NIXL on main, UCX before), and a variable that names a library counts for DEFAULT only.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ OWN = "as it was inherited"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """Facts on a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables that the
-    servers get from the user, which the launcher leaves alone."""
+    """Facts on a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables
+    that the servers get from the user, which the launcher leaves alone."""
 
     nvlink: bool | None = None
     own: frozenset[str] = frozenset()
@@ -41,11 +42,13 @@ def nvlink() -> bool | None:
     return code == 0 and any(map(LINK.search, lines))
 
 
-def list_inherited(names: Collection[str], environ: Mapping[str, str] = os.environ) -> frozenset[str]:
+def list_inherited(
+    names: Collection[str], environ: Mapping[str, str] = os.environ
+) -> frozenset[str]:
     """Return the variables of UCX that a server inherits and that the launcher leaves alone.
 
-    UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot move a KV cache.
-    """
+    UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot
+    move a KV cache."""
     found = {name for name in environment.inherit(environ, names) if name.startswith("UCX_")}
     if not any(fnmatchcase(TLS, name) for name in (*names, *environment.list_named(environ))):
         found.discard(TLS)
@@ -53,7 +56,8 @@ def list_inherited(names: Collection[str], environ: Mapping[str, str] = os.envir
 
 
 def variables(backend: str, ways: Ways | None) -> dict[str, str]:
-    """Return variables for the transfer on one machine, as in NVIDIA's own tests, without those of the user."""
+    """Return variables for the transfer on one machine, as in NVIDIA's own tests, without those of
+    the user."""
     if ways is None:
         return {}
     found = {TLS: "^cuda_ipc" if ways.nvlink is False else "^ib"}
@@ -63,11 +67,15 @@ def variables(backend: str, ways: Ways | None) -> dict[str, str]:
 
 
 def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> KvTransfer:
-    """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are the variables of the
-    plan."""
+    """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are
+    the variables of the plan."""
     inherited = OWN if ways is not None and TLS in ways.own else None
     ours = {TLS: inherited, **variables(backend, ways)}
-    return KvTransfer(backend=backend, nvlink=ways.nvlink if ways is not None else None, ucx_tls={**ours, **env}[TLS])
+    return KvTransfer(
+        backend=backend,
+        nvlink=ways.nvlink if ways is not None else None,
+        ucx_tls={**ours, **env}[TLS],
+    )
 
 
 def describe_transfer(summary: KvTransfer) -> str:

@@ -1,9 +1,9 @@
 """What a deployment is asked to tell of its requests, in every version at once. Pure.
 
-The 1.2 line tells at GET /perf_metrics, and takes what it does not know in the orchestrator's file for arguments of
-workers that it does not start, as it takes a variable for nothing. Main has no such route: its orchestrator writes
-files, and tells in the answers. Which of them a version does is seen by what comes.
-"""
+The 1.2 line tells at GET /perf_metrics, and takes what it does not know in the orchestrator's file
+for arguments of workers that it does not start, as it takes a variable for nothing. Main has no
+such route: its orchestrator writes files, and tells in the answers. Which of them a version does is
+seen by what comes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 from serve_eval.schema import PerfMetricsFolders
 
 WORKER = {"return_perf_metrics": True, "perf_metrics_max_requests": 10_000}
-"""Makes a worker keep what became of its last requests until it is read. A worker of the 1.2 line refuses a key that
-it does not know, so that there is nothing here that only main knows."""
+"""Makes a worker keep what became of its last requests until it is read. A worker of the 1.2 line
+refuses a key that it does not know, so that there is nothing here that only main knows."""
 TRACE_VARIABLE = "TRTLLM_REQUEST_TRACE_DIR"
 """Of the orchestrator alone: its workers leave out what it sends them."""
 
@@ -32,4 +32,6 @@ def orchestrator_env(log_dir: Path) -> dict[str, str | None]:
 
 def locate_folders(file: Mapping[str, Any], env: Mapping[str, str | None]) -> PerfMetricsFolders:
     """Return where an orchestrator with this file and these variables writes."""
-    return PerfMetricsFolders(output_dir=file.get("perf_metrics_output_dir"), trace_dir=env.get(TRACE_VARIABLE))
+    return PerfMetricsFolders(
+        output_dir=file.get("perf_metrics_output_dir"), trace_dir=env.get(TRACE_VARIABLE)
+    )

@@ -15,7 +15,8 @@ SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "UCX_")
 
 
 def for_ranks() -> dict[str, str]:
-    """Return the variables for a server on this machine or in a step, which run as the user that we are."""
+    """Return the variables for a server on this machine or in a step, which run as the user that we
+    are."""
     return AS_ROOT if we_are_root() else {}
 
 
@@ -24,16 +25,21 @@ def we_are_root() -> bool:
 
 
 def for_container(user: str | None) -> dict[str, str]:
-    """Return the variables for a server in a container: it runs as root where no other user is named."""
+    """Return the variables for a server in a container: it runs as root where no other user is
+    named."""
     return AS_ROOT if (user or "").partition(":")[0] in ROOT else {}
 
 
 def describe_ranks(servers: Sequence[Server], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the lines for the user: that ranks may run as root, and which settings of the user servers do not get."""
+    """Return the lines for the user: that ranks may run as root, and which settings of the user
+    servers do not get."""
     name = next(iter(AS_ROOT))
     lines = []
     if any(f"{name}=1" in server.line() for server in servers):
-        lines.append(f"{name}=1 and {name}_CONFIRM=1 are set: Open MPI 5 starts no ranks for root without them")
+        lines.append(
+            f"{name}=1 and {name}_CONFIRM=1 are set: Open MPI 5 starts no ranks for root without"
+            " them"
+        )
     for setting, value in sorted(environment.inherit(environ).items()):
         if setting.startswith(SETTINGS):
             lines += _not_passed_on(servers, setting, value)
@@ -51,7 +57,11 @@ def _not_passed_on(servers: Sequence[Server], setting: str, value: str) -> list[
         "the launcher or the plan sets it there": replaced,
         "a container gets it where its pass_env names it": outside,
     }
-    return [f"not passed on to {_few(names)}: your {setting}; {reason}" for reason, names in why.items() if names]
+    return [
+        f"not passed on to {_few(names)}: your {setting}; {reason}"
+        for reason, names in why.items()
+        if names
+    ]
 
 
 def _few(names: Sequence[str]) -> str:

@@ -1,4 +1,5 @@
-"""Parts of a deployment before they have a place: the servers that there will be, and the GPUs that each needs.
+"""Parts of a deployment before they have a place: the servers that there will be, and the GPUs that
+each needs.
 
 Pure, but for config files that a plan names.
 """
@@ -21,8 +22,8 @@ ORCHESTRATOR = "orchestrator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A server to be placed: `width` GPUs (an orchestrator: none) for tp * pp * cp ranks. `given` are the options that
-    go to its command line, `content` is that of its config file."""
+    """A server to be placed: `width` GPUs (an orchestrator: none) for tp * pp * cp ranks. `given`
+    are the options that go to its command line, `content` is that of its config file."""
 
     name: str
     kind: str
@@ -37,7 +38,8 @@ class Part:
 
 
 def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
-    """List one server; or context servers, generation servers and the orchestrator, the front, in this order.
+    """List one server; or context servers, generation servers and the orchestrator, the front, in
+    this order.
 
     Raises PlanError for options that contradict each other.
     """
@@ -56,7 +58,10 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
         environment.check_words(side.extra_args, f"launcher.{kind}.extra_args")
         if side.num_instances < 1:
             raise PlanError(f"launcher.{kind}.num_instances: must be 1 or more")
-    read = [command_line.read_config(side.config, f"launcher.{kind}.config") for kind, side in sides.items()]
+    read = [
+        command_line.read_config(side.config, f"launcher.{kind}.config")
+        for kind, side in sides.items()
+    ]
     types = [command_line.value_of("--kv_cache_dtype", side.extra_args) for side in sides.values()]
     if deployment.perf_metrics:
         read = [{**metrics.WORKER, **content} for content in read]
@@ -69,8 +74,11 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
     return [*found, Part(name=ORCHESTRATOR, kind=ORCHESTRATOR, width=0)]
 
 
-def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Ways | None) -> KvTransfer | None:
-    """Summarise the transfer between the servers, by the context servers' settings; None for a single server.
+def summarise_transfer(
+    deployment: Deployment, context: LaunchContext, ways: Ways | None
+) -> KvTransfer | None:
+    """Summarise the transfer between the servers, by the context servers' settings; None for a
+    single server.
 
     `ways` None: they are on several machines, and nothing is set.
     """
@@ -82,8 +90,19 @@ def summarise_transfer(deployment: Deployment, context: LaunchContext, ways: Way
 
 
 def _part(
-    name: str, kind: str, options: Aggregated | ServerSide, backend: str | None, content: Mapping[str, Any], where: str
+    name: str,
+    kind: str,
+    options: Aggregated | ServerSide,
+    backend: str | None,
+    content: Mapping[str, Any],
+    where: str,
 ) -> Part:
-    given = {"tp": options.tp, "pp": options.pp, "cp": options.cp, "ep": options.ep, "backend": backend}
+    given = {
+        "tp": options.tp,
+        "pp": options.pp,
+        "cp": options.cp,
+        "ep": options.ep,
+        "backend": backend,
+    }
     width = command_line.width(command_line.once(given, content, where), where)
     return Part(name=name, kind=kind, width=width, given=given, content=content)

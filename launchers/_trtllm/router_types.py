@@ -1,4 +1,5 @@
-"""Routers of an orchestrator: their types, and what a version answers with an error to every request. Pure."""
+"""Routers of an orchestrator: their types, and what a version answers with an error to every
+request. Pure."""
 
 from __future__ import annotations
 
@@ -17,19 +18,25 @@ TYPES = (
     "centralized_kv_cache_aware",
     "remote_http",
 )
-"""Of all versions together: all that were read have the first three, those of 2026 `conversation` too, and one of main
-all. An orchestrator that does not know one ends at once and names those that it has."""
+"""Of all versions together: all that were read have the first three, those of 2026 `conversation`
+too, and one of main all. An orchestrator that does not know one ends at once and names those that
+it has."""
 SINCE_MAIN = frozenset({"--schedule_style", "--telemetry", "--no-telemetry"})
 """Options of `trtllm-serve disaggregated` that the 1.2 line does not have."""
 
 
 def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return what stands under `router` in the orchestrator's file. Raises PlanError without a known type."""
+    """Return what stands under `router` in the orchestrator's file. Raises PlanError without a
+    known type."""
     found = dict(router) if isinstance(router, Mapping) else {"type": router}
     if "type" not in found:
-        raise PlanError(f"launcher.{side}.router: a type is required, such as round_robin or load_balancing")
+        raise PlanError(
+            f"launcher.{side}.router: a type is required, such as round_robin or load_balancing"
+        )
     if str(found["type"]).lower() not in TYPES:
-        raise PlanError(f"launcher.{side}.router: unknown type {found['type']!r}.{_nearest(str(found['type']))}")
+        raise PlanError(
+            f"launcher.{side}.router: unknown type {found['type']!r}.{_nearest(str(found['type']))}"
+        )
     return found
 
 
@@ -39,7 +46,8 @@ def _nearest(name: str) -> str:
 
 
 def problems(server: Server, flags: Collection[str]) -> list[str]:
-    """Return what is wrong with the routers of an orchestrator whose version knows these options."""
+    """Return what is wrong with the routers of an orchestrator whose version knows these
+    options."""
     import yaml
 
     if server.probe[-1] != "disaggregated" or SINCE_MAIN & set(flags):
@@ -51,7 +59,7 @@ def problems(server: Server, flags: Collection[str]) -> list[str]:
             router = (content.get(side) or {}).get("router") or {}
             if str(router.get("type", "")).lower() == "load_balancing" and router.get("use_tokens"):
                 found.append(
-                    f"launcher.{side}.router: with use_tokens: true this version answers 500 to every request: "
-                    "leave use_tokens out"
+                    f"launcher.{side}.router: with use_tokens: true this version answers 500 to"
+                    " every request: leave use_tokens out"
                 )
     return found

@@ -1,4 +1,5 @@
-"""Servers of a deployment whose parts have their places: command lines, config files and environments. Pure."""
+"""Servers of a deployment whose parts have their places: command lines, config files and
+environments. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
 
 REQUEST_S = 7200
-"""The least time that the orchestrator gives a request; its own default of 180 s cuts long answers."""
+"""The least time that the orchestrator gives a request; its own default of 180 s cuts long
+answers."""
 START_MARGIN_S = 60
-"""By how much longer than we the orchestrator waits for its servers, so that it is us who tell which one is late."""
+"""By how much longer than we the orchestrator waits for its servers, so that it is us who tell
+which one is late."""
 
 
 def build_servers(
@@ -32,11 +35,11 @@ def build_servers(
 ) -> list[Server]:
     """Build what to start, in the order of the parts.
 
-    `ways` is what is known of the one machine that all of them share, for which settings of UCX are made (None: they
-    are on several). `tag` is the launch's own name.
+    `ways` is what is known of the one machine that all of them share, for which settings of UCX are
+    made (None: they are on several). `tag` is the launch's own name.
 
-    Raises PlanError for extra arguments that are the launcher's own and for time limits that contradict each other.
-    """
+    Raises PlanError for extra arguments that are the launcher's own and for time limits that
+    contradict each other."""
     words = command_line.words(deployment.command)
     model = name_model(deployment, context)
     if isinstance(deployment, Aggregated):
@@ -47,12 +50,20 @@ def build_servers(
         counts = [side.num_instances for side in deployment.sides.values()]
         etcd = disaggregated.etcd(deployment.discovery)
         section = disaggregated.cluster(front.reached_at, front.port, *counts, etcd=etcd, tag=tag)
-    workers = [_worker(deployment, context, part, place, words, model, section, ways) for part, place in placed[:-1]]
+    workers = [
+        _worker(deployment, context, part, place, words, model, section, ways)
+        for part, place in placed[:-1]
+    ]
     return [*workers, _orchestrator(deployment, context, placed, words, section, ready_timeout_s)]
 
 
 def _aggregate(
-    deployment: Aggregated, context: LaunchContext, part: Part, place: Place, words: Sequence[str], model: str
+    deployment: Aggregated,
+    context: LaunchContext,
+    part: Part,
+    place: Place,
+    words: Sequence[str],
+    model: str,
 ) -> Server:
     files, config_file = {}, None
     if isinstance(deployment.config, str):
@@ -113,7 +124,13 @@ def _worker(
         argv=argv,
         probe=(*words, "serve"),
         place=place,
-        env={"CUDA_VISIBLE_DEVICES": ",".join(place.gpus), **mpi.for_ranks(), **ucx, **deployment.env, **side.env},
+        env={
+            "CUDA_VISIBLE_DEVICES": ",".join(place.gpus),
+            **mpi.for_ranks(),
+            **ucx,
+            **deployment.env,
+            **side.env,
+        },
         pass_env=tuple(deployment.pass_env),
         files={config_file: command_line.to_yaml(content)},
         auth_key=deployment.auth_key,
@@ -129,7 +146,10 @@ def _orchestrator(
     ready_timeout_s: float,
 ) -> Server:
     sides, place = deployment.sides, placed[-1][1]
-    addresses = {kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind] for kind in sides}
+    addresses = {
+        kind: [f"{p.reached_at}:{p.port}" for part, p in placed if part.kind == kind]
+        for kind in sides
+    }
     routers = {kind: side.router for kind, side in sides.items()}
     more, env = deployment.orchestrator, {"TRTLLM_DISAGG_NO_RETRY": "1", **deployment.env}
     told = None
@@ -142,8 +162,8 @@ def _orchestrator(
     limit = deployment.request_timeout_s or max(REQUEST_S, math.ceil(2 * context.patience_s))
     if limit <= context.patience_s:
         raise PlanError(
-            f"launcher.request_timeout_s: the orchestrator would give up after {limit} s, before the client, which "
-            f"waits for {context.patience_s:g} s",
+            f"launcher.request_timeout_s: the orchestrator would give up after {limit} s, before"
+            f" the client, which waits for {context.patience_s:g} s",
             hint="Leave it out, or make it longer than limits.sample_timeout_s.",
         )
     start_limit = math.ceil(ready_timeout_s) + START_MARGIN_S
@@ -155,7 +175,11 @@ def _orchestrator(
         env=env,
         pass_env=tuple(deployment.pass_env),
         files={file: command_line.to_yaml(content)},
-        folders=tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None) if told else (),
+        folders=(
+            tuple(Path(one) for one in (told.output_dir, told.trace_dir) if one is not None)
+            if told
+            else ()
+        ),
         perf_metrics=told,
         auth_key=deployment.auth_key,
         refused=disaggregated.list_refused(section, place.host),

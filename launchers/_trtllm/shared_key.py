@@ -1,8 +1,8 @@
-"""The key that the servers of one launch share, so that no one else can have the KV cache of a request moved.
+"""The key that the servers of one launch share, so that no one else can have the KV cache of a
+request moved.
 
-Every launch draws a new one. Only the config files hold it, which this user alone can read, and only until the
-servers have read them.
-"""
+Every launch draws a new one. Only the config files hold it, which this user alone can read, and
+only until the servers have read them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def draw_key() -> str:
 
 def give_key(server: Server, key: str) -> Server:
     """The server with the key in its config files."""
-    return replace(server, files={path: f"{text}{NAME}: {key}\n" for path, text in server.files.items()})
+    return replace(
+        server, files={path: f"{text}{NAME}: {key}\n" for path, text in server.files.items()}
+    )
 
 
 def is_given(servers: Iterable[Server]) -> bool:
@@ -60,7 +62,9 @@ def secret(
             partial(forget, servers, logs, key),
         )
     except ServeEvalError as error:
-        error.args = tuple(masking.text(part) if isinstance(part, str) else part for part in error.args)
+        error.args = tuple(
+            masking.text(part) if isinstance(part, str) else part for part in error.args
+        )
         error.hint = error.hint and masking.text(error.hint)
         raise
     finally:
@@ -68,9 +72,11 @@ def secret(
 
 
 def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
-    """Takes the key out of what was written: its line out of the config files, and each piece of it out of the logs, in
-    which as many stars take its place, since a server may be writing on."""
-    for path, text in {path: text for server in servers for path, text in server.files.items()}.items():
+    """Takes the key out of what was written: its line out of the config files, and each piece of it
+    out of the logs, in which as many stars take its place, since a server may be writing on."""
+    for path, text in {
+        path: text for server in servers for path, text in server.files.items()
+    }.items():
         if line := _line(text):
             with suppress(OSError):
                 path.write_text(text.replace(line, GONE))
@@ -81,7 +87,9 @@ def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
 
 
 def _line(text: str) -> str:
-    return next((line for line in text.splitlines(keepends=True) if line.startswith(f"{NAME}: ")), "")
+    return next(
+        (line for line in text.splitlines(keepends=True) if line.startswith(f"{NAME}: ")), ""
+    )
 
 
 def _star_out(log: Path, masking: Masking) -> None:

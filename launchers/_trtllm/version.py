@@ -1,8 +1,9 @@
-"""What a version of trtllm-serve is given that others do not know, by the options that its --help lists. Pure.
+"""What a version of trtllm-serve is given that others do not know, by the options that its --help
+lists. Pure.
 
-The newest option stands for what came to main before it: `--report_addr` is of August 2026, two weeks after the key
-between servers and three months after the limit of service discovery over HTTP. No option came together with either.
-"""
+The newest option stands for what came to main before it: `--report_addr` is of August 2026, two
+weeks after the key between servers and three months after the limit of service discovery over HTTP.
+No option came together with either."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from launchers._trtllm import shared_key
 from launchers._trtllm.command_line import Server
 
 CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
-"""The option that names the config file; all versions know the second, those from November 2025 on both."""
+"""The option that names the config file; all versions know the second, those from November 2025 on
+both."""
 REPORT = "--report_addr"
 """An option of a server that finds a port itself and tells it in a file."""
 NEWEST = REPORT
@@ -29,11 +31,16 @@ def fit_servers(servers: Sequence[Server], known: Known, key: str | None = None)
 
     `key` is the one that they share where all of their versions know such a key.
     """
-    found = [_fit(server, known[server.probe]) if server.probe in known else server for server in servers]
+    found = [
+        _fit(server, known[server.probe]) if server.probe in known else server for server in servers
+    ]
     sharing = [server for server in servers if server.auth_key is not False]
     if key is None or not sharing or not all(_takes_key(server, known) for server in sharing):
         return found
-    return [shared_key.give_key(server, key) if server.auth_key is not False else server for server in found]
+    return [
+        shared_key.give_key(server, key) if server.auth_key is not False else server
+        for server in found
+    ]
 
 
 def refusals(server: Server, flags: frozenset[str]) -> list[str]:

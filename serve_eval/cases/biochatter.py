@@ -1,10 +1,9 @@
 """The rules of BioChatter's own case files (`*_data.yaml`), and what they need that is not in them.
 
-Its benchmark keeps part of many prompts, and the agents that some cases are for, in Python code. A case runs here when
-its file says all that is asked and expected. The others are skipped by name with a reason, and run when the task's
-options give what is missing. Answers of the modules that it has tests for are scored as these tests score them, unless
-told otherwise.
-"""
+Its benchmark keeps part of many prompts, and the agents that some cases are for, in Python code. A
+case runs here when its file says all that is asked and expected. The others are skipped by name
+with a reason, and run when the task's options give what is missing. Answers of the modules that it
+has tests for are scored as these tests score them, unless told otherwise."""
 
 from __future__ import annotations
 
@@ -31,10 +30,14 @@ TESTED = frozenset(
         "rag_interpretation",
     }
 )
-"""The modules that its benchmark has tests for: any other in a file of such a name is a user's own."""
+"""The modules that its benchmark has tests for: any other in a file of such a name is a user's
+own."""
 _BY_MODULE = {
     "api_calling": "BioChatter asks it through an agent that knows the parameters of an API",
-    ONTOLOGY: "BioChatter asks it with a system message of its Python code, and with tools of an MCP server",
+    ONTOLOGY: (
+        "BioChatter asks it with a system message of its Python code, and with tools of an MCP"
+        " server"
+    ),
 }
 _SCORED = ("answer", "parts_of_query", "words_in_response")
 _JUDGED = ("behaviour", "individual", "summary", "key_words")
@@ -54,8 +57,9 @@ SCORED_ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
-    """The reason why a case cannot be asked or scored as its file has it. `option` is the task's option that supplies
-    what is missing, and `value` an example for it, as YAML; both are empty where no option helps."""
+    """The reason why a case cannot be asked or scored as its file has it. `option` is the task's
+    option that supplies what is missing, and `value` an example for it, as YAML; both are empty
+    where no option helps."""
 
     module: str
     what: str
@@ -73,14 +77,21 @@ class Lacking:
 
 
 def assemble(cases: Sequence[Any]) -> list[Any]:
-    """Return the list of a module with BioChatter's longevity cases in our form: fragments are joined, and the system
-    messages that all of them share become an axis."""
-    shared = {key: one[key] for one in cases if _is_shared(one) for key in (_MESSAGES, _RAG_MESSAGES) if key in one}
+    """Return the list of a module with BioChatter's longevity cases in our form: fragments are
+    joined, and the system messages that all of them share become an axis."""
+    shared = {
+        key: one[key]
+        for one in cases
+        if _is_shared(one)
+        for key in (_MESSAGES, _RAG_MESSAGES)
+        if key in one
+    }
     return [_with_messages(one, shared) for one in cases] if shared else list(cases)
 
 
 def holds_shared(content: Any) -> bool:
-    """Return True for an entry of the list that is no case but holds system messages of the others."""
+    """Return True for an entry of the list that is no case but holds system messages of the
+    others."""
     return _is_shared(content) and "input" not in content
 
 
@@ -97,13 +108,22 @@ def _with_messages(content: Any, shared: Mapping[str, Any]) -> Any:
     messages = shared.get(_RAG_MESSAGES if _RAG in name else _MESSAGES)
     if not isinstance(messages, Mapping):
         return content
-    return {**content, "join": {"prompt": " "}, "input": {**values, "system_messages": dict(messages)}}
+    return {
+        **content,
+        "join": {"prompt": " "},
+        "input": {**values, "system_messages": dict(messages)},
+    }
 
 
 def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the input of an expanded case as BioChatter sends it: retrieved texts stand in its system messages."""
+    """Return the input of an expanded case as BioChatter sends it: retrieved texts stand in its
+    system messages."""
     values = content["input"]
-    if not content["case"].startswith(_RAG) or "contexts" not in content or not values.get("system_messages"):
+    if (
+        not content["case"].startswith(_RAG)
+        or "contexts" not in content
+        or not values.get("system_messages")
+    ):
         return values  # type: ignore[no-any-return]
     contexts = str(content["contexts"]).replace("${", "$${")
     placed = {"{{": "{", "}}": "}"}
@@ -117,28 +137,44 @@ def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-def explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
-    """Return why a case cannot be asked or scored by these rules, or None. A name that BioChatter does not test may
-    stand in a user's own file, so the reason says how to leave the rules. `told` and `judged` are as in `_missing`."""
+def explain_missing(
+    module: str, case: Mapping[str, Any], *, told: bool, judged: bool
+) -> Lacking | None:
+    """Return why a case cannot be asked or scored by these rules, or None. A name that BioChatter
+    does not test may stand in a user's own file, so the reason says how to leave the rules. `told`
+    and `judged` are as in `_missing`."""
     lacking = _explain_missing(module, case, told=told, judged=judged)
     if lacking is None or module in TESTED:
         return lacking
-    return replace(lacking, what=f"{lacking.what} (for a file of your own, use a name that does not end in _data.yaml)")
+    return replace(
+        lacking,
+        what=f"{lacking.what} (for a file of your own, use a name that does not end in _data.yaml)",
+    )
 
 
-def _explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged: bool) -> Lacking | None:
-    """Why a case cannot be asked or scored as the file has it; None: it can. `told`: the task's options say what its
-    prompt or its system messages are; `judged`: they name a scorer."""
+def _explain_missing(
+    module: str, case: Mapping[str, Any], *, told: bool, judged: bool
+) -> Lacking | None:
+    """Why a case cannot be asked or scored as the file has it; None: it can. `told`: the task's
+    options say what its prompt or its system messages are; `judged`: they name a scorer."""
     values, expected = case.get("input"), case.get("expected")
     if not isinstance(values, Mapping) or not isinstance(case.get("case"), str):
         return Lacking(module=module, what="it is no case: it has no input")
     prompt = values.get("prompt")
-    fragments = isinstance(prompt, Mapping) and any(isinstance(part, Mapping) for part in prompt.values())
+    fragments = isinstance(prompt, Mapping) and any(
+        isinstance(part, Mapping) for part in prompt.values()
+    )
     if fragments and "join" not in case:
-        return Lacking(module=module, what=f"its prompt is of fragments, and its list has no {_MESSAGES} for it")
+        return Lacking(
+            module=module,
+            what=f"its prompt is of fragments, and its list has no {_MESSAGES} for it",
+        )
     if not told and "prompt" not in values:
         names = [f"${{{name}}}" for name in values if name != "system_messages"]
-        what = f"it has no prompt, which BioChatter's Python code makes of {', '.join(names)}; set your own"
+        what = (
+            f"it has no prompt, which BioChatter's Python code makes of {', '.join(names)}; set"
+            " your own"
+        )
         return Lacking(module=module, what=what, option="prompt", value=f'"{" ".join(names)}"')
     if not told and "kg_schema" in values:
         what = "BioChatter's Python code puts a knowledge graph's schema before it; set how"
@@ -146,7 +182,9 @@ def _explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged
         return Lacking(module=module, what=what, option="system_messages", value=value)
     if not told and module in _BY_MODULE:
         what = f"{_BY_MODULE[module]}; to ask without, set your own"
-        return Lacking(module=module, what=what, option="system_messages", value='["Answer with ..."]')
+        return Lacking(
+            module=module, what=what, option="system_messages", value='["Answer with ..."]'
+        )
     if judged:
         return None
     if isinstance(expected, Mapping) and any(key in expected for key in _JUDGED):
@@ -160,7 +198,8 @@ def _explain_missing(module: str, case: Mapping[str, Any], *, told: bool, judged
 
 
 def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
-    """Return the expectation, and the scorer that counts as BioChatter's test of that module does (None: none does)."""
+    """Return the expectation, and the scorer that counts as BioChatter's test of that module does
+    (None: none does)."""
     if not isinstance(expected, Mapping):
         return expected, None
     answer = expected.get("answer")
@@ -182,17 +221,21 @@ def readable(expected: Any) -> Any:
     """What is expected, with synonyms as scorers take them: `[[a, b], c]` becomes `[a|b, c]`."""
     if not isinstance(expected, Mapping) or not isinstance(expected.get("words_in_response"), list):
         return expected
-    words = ["|".join(map(str, one)) if isinstance(one, list) else one for one in expected["words_in_response"]]
+    words = [
+        "|".join(map(str, one)) if isinstance(one, list) else one
+        for one in expected["words_in_response"]
+    ]
     return {**expected, "words_in_response": words}
 
 
-def strictness(module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: bool) -> tuple[str, ...]:
-    """Return a line about the cases that are compared in BioChatter's strict form, and one for each kind of case in
-    which this form cannot tell right from wrong.
+def strictness(
+    module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: bool
+) -> tuple[str, ...]:
+    """Return a line about the cases that are compared in BioChatter's strict form, and one for each
+    kind of case in which this form cannot tell right from wrong.
 
-    Each of `cases` has a name, an expectation, and False where no answer can be right. `chosen`: the user named the
-    strict form, which then needs no line.
-    """
+    Each of `cases` has a name, an expectation, and False where no answer can be right. `chosen`:
+    the user named the strict form, which then needs no line."""
     strict, never, nearly = 0, [], []
     for name, expected, reachable in cases:
         strict += 1
@@ -202,7 +245,9 @@ def strictness(module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: b
         elif isinstance(words, list) and any(isinstance(word, str) for word in words):
             nearly.append(name)
     why = {
-        "no answer is right, since it puts the answer into lower case and not what is expected": never,
+        "no answer is right, since it puts the answer into lower case and not what is expected": (
+            never
+        ),
         "of a word without synonyms any letter will do": nearly,
     }
     lines = [
@@ -213,7 +258,10 @@ def strictness(module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: b
     if chosen or not strict:
         return tuple(lines)
     verb = "are" if strict > 1 else "is"
-    how = f"{_format_count(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong where b is expected)"
+    how = (
+        f"{_format_count(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong where"
+        " b is expected)"
+    )
     return (f"{how}; to compare what is meant: --set cases:{module}.{AS_BIOCHATTER}=false", *lines)
 
 

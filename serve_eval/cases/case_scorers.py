@@ -1,4 +1,5 @@
-"""Scorers of cases: by name and options, by what a case expects, and checked before they are used."""
+"""Scorers of cases: by name and options, by what a case expects, and checked before they are
+used."""
 
 from __future__ import annotations
 
@@ -21,13 +22,16 @@ _EXACT = "exact"
 
 
 def spec_of(raw: Any) -> Spec | None:
-    """A scorer as files and options name it: `words`, or `{words: {ignore_case: true}}`. Raises PlanError."""
+    """A scorer as files and options name it: `words`, or `{words: {ignore_case: true}}`. Raises
+    PlanError."""
     if raw is None or isinstance(raw, str):
         return None if raw is None else Spec(name=raw)
     if isinstance(raw, Mapping) and len(raw) == 1:
         [(name, options)] = raw.items()
         return Spec(name=str(name), options=dict(options or {}))
-    raise PlanError("scorer: expected a name, or a name with its options: {words: {ignore_case: true}}")
+    raise PlanError(
+        "scorer: expected a name, or a name with its options: {words: {ignore_case: true}}"
+    )
 
 
 def scorer_of(spec: Spec) -> Scorer:
@@ -49,7 +53,9 @@ def check_scorer(spec: Spec, place: str) -> None:
     try:
         scorer_of(spec)
     except PlanError as error:
-        raise PlanError([f"{place}scorer: {problem}" for problem in error.problems], hint=error.hint) from error
+        raise PlanError(
+            [f"{place}scorer: {problem}" for problem in error.problems], hint=error.hint
+        ) from error
 
 
 def usual_scorer(expected: object) -> Spec:

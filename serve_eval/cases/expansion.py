@@ -1,12 +1,12 @@
 """One case to many: the product over its axes. Pure.
 
-An axis is a value of `input` with a key for each variant. A case that names its `axes` has those and no others, in that
-order; its `zip_with` names inputs, or parts, that go with an axis and are none; an expectation that depends on axes is
-`{by: [axis, ...], values: {key: ...}}`. `join: {prompt: " "}` makes one text of the parts of a mapping; a part that is
-a mapping itself is an axis, named `prompt.PART`. A case without `axes` follows BioChatter's rule: each value that is a
-mapping is an axis, but for `format`, which goes with `query`; and with an axis `caption`, `expected.answer` is looked
-up by caption and query.
-"""
+An axis is a value of `input` with a key for each variant. A case that names its `axes` has those
+and no others, in that order; its `zip_with` names inputs, or parts, that go with an axis and are
+none; an expectation that depends on axes is `{by: [axis, ...], values: {key: ...}}`. `join:
+{prompt: " "}` makes one text of the parts of a mapping; a part that is a mapping itself is an axis,
+named `prompt.PART`. A case without `axes` follows BioChatter's rule: each value that is a mapping
+is an axis, but for `format`, which goes with `query`; and with an axis `caption`, `expected.answer`
+is looked up by caption and query."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ExpansionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A case without axes. `content` is the mapping of the case with the chosen values in it and its parts joined;
-    `chosen` has the key that was chosen for each axis."""
+    """A case without axes. `content` is the mapping of the case with the chosen values in it and
+    its parts joined; `chosen` has the key that was chosen for each axis."""
 
     name: str
     content: dict[str, Any]
@@ -40,28 +40,39 @@ class Expanded:
 
 
 def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The axes of a case with their variants, in the order in which names are joined. Raises ExpansionError."""
+    """The axes of a case with their variants, in the order in which names are joined. Raises
+    ExpansionError."""
     values = _inputs(case)
     if "axes" not in case:
         none = (FORMAT, *_OF_THE_API, *case.get("zip_with", ()))
-        found = {key: value for key, value in values.items() if isinstance(value, Mapping) and key not in none}
+        found = {
+            key: value
+            for key, value in values.items()
+            if isinstance(value, Mapping) and key not in none
+        }
     else:
         found = {}
         for name in case["axes"]:
             if name in _OF_THE_API:
-                raise ExpansionError(f"{name!r} can be no axis: it stands as the API has it", "axes")
+                raise ExpansionError(
+                    f"{name!r} can be no axis: it stands as the API has it", "axes"
+                )
             value = values.get(name)
             if isinstance(value, list):
                 value = _by_name(name, value)
             if not isinstance(value, Mapping):
-                raise ExpansionError(f"{name!r} is no axis: input.{name} must be a mapping or a list", "axes")
+                raise ExpansionError(
+                    f"{name!r} is no axis: input.{name} must be a mapping or a list", "axes"
+                )
             found[name] = value
     for name, variants in found.items():
         if not variants:
             raise ExpansionError("an axis without a variant", "input", name)
         odd = next((key for key in variants if not isinstance(key, str)), None)
         if odd is not None:
-            raise ExpansionError(f"the key {odd!r} of an axis is no text: put it in quotes", "input", name)
+            raise ExpansionError(
+                f"the key {odd!r} of an axis is no text: put it in quotes", "input", name
+            )
     return {name: dict(variants) for name, variants in found.items()}
 
 
@@ -70,10 +81,14 @@ def _inputs(case: Mapping[str, Any]) -> dict[str, Any]:
     joined, found = case.get("join", {}), dict[str, Any]()
     for name in joined:
         if name in _OF_THE_API:
-            raise ExpansionError(f"{name!r} cannot be joined: it stands as the API has it", "join", name)
+            raise ExpansionError(
+                f"{name!r} cannot be joined: it stands as the API has it", "join", name
+            )
         parts = case["input"].get(name)
         if not isinstance(parts, Mapping) or not parts:
-            raise ExpansionError(f"input.{name} must be a mapping of the parts that are joined", "join", name)
+            raise ExpansionError(
+                f"input.{name} must be a mapping of the parts that are joined", "join", name
+            )
     for name, value in case["input"].items():
         for key, inner in _parts(name, value).items() if name in joined else [(name, value)]:
             if key in found or (key != name and key in case["input"]):
@@ -87,7 +102,8 @@ def _parts(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _join(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
-    """Join the parts, plain or `taken` from an axis, to one text without white space at its ends."""
+    """Join the parts, plain or `taken` from an axis, to one text without white space at its
+    ends."""
     chosen = {part: taken.get(part, value) for part, value in parts.items()}
     for part, value in chosen.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):
@@ -108,7 +124,9 @@ def _by_name(axis: str, values: list[Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for one in values:
         if one is None or isinstance(one, bool):
-            raise ExpansionError(f"YAML reads {one!r} there, which is no text: put it in quotes", "input", axis)
+            raise ExpansionError(
+                f"YAML reads {one!r} there, which is no text: put it in quotes", "input", axis
+            )
         if str(one) in found:
             raise ExpansionError(f"{str(one)!r} stands there twice", "input", axis)
         found[str(one)] = one
@@ -146,15 +164,25 @@ def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
         yield Expanded(content["case"], content, chosen)
 
 
-def _check_zip(inputs: Mapping[str, Any], name: str, axis: str, axes: Mapping[str, Mapping[str, Any]]) -> None:
+def _check_zip(
+    inputs: Mapping[str, Any], name: str, axis: str, axes: Mapping[str, Mapping[str, Any]]
+) -> None:
     if axis not in axes:
-        raise ExpansionError(f"{axis!r} is no axis of this case: {', '.join(axes) or 'it has none'}", "zip_with", name)
+        raise ExpansionError(
+            f"{axis!r} is no axis of this case: {', '.join(axes) or 'it has none'}",
+            "zip_with",
+            name,
+        )
     if name in axes:
         raise ExpansionError(f"{name!r} is an axis itself", "zip_with", name)
     values = inputs.get(name)
     missing = [key for key in axes[axis] if not isinstance(values, Mapping) or key not in values]
     if missing:
-        raise ExpansionError(f"goes with the axis {axis!r} and has nothing for {', '.join(missing[:3])}", "input", name)
+        raise ExpansionError(
+            f"goes with the axis {axis!r} and has nothing for {', '.join(missing[:3])}",
+            "input",
+            name,
+        )
 
 
 def _by_caption(expected: Any, chosen: Mapping[str, str]) -> Any:
@@ -171,9 +199,11 @@ def _select_expected(expected: Any, chosen: Mapping[str, str]) -> Any:
         return _look_up(expected["values"], _names(expected["by"]), chosen, ("expected",))
     if isinstance(expected, Mapping):
         return {
-            key: _look_up(value["values"], _names(value["by"]), chosen, ("expected", key))
-            if _is_address(value)
-            else value
+            key: (
+                _look_up(value["values"], _names(value["by"]), chosen, ("expected", key))
+                if _is_address(value)
+                else value
+            )
             for key, value in expected.items()
         }
     return expected
@@ -191,7 +221,8 @@ def _look_up(values: Any, by: list[str], chosen: Mapping[str, str], place: tuple
     for axis in by:
         if axis not in chosen:
             raise ExpansionError(
-                f"by {axis!r}, which is no axis of this case: {', '.join(chosen) or 'it has none'}", *place
+                f"by {axis!r}, which is no axis of this case: {', '.join(chosen) or 'it has none'}",
+                *place,
             )
         if not isinstance(values, Mapping) or chosen[axis] not in values:
             raise ExpansionError(f"nothing is expected for {axis} {chosen[axis]!r}", *place)

@@ -1,8 +1,8 @@
 """In which way an answer to a case failed, in a word or two that can be counted. Pure.
 
-The categories for texts are those of BioChatter's benchmark as far as they say something: case, format, partial match,
-words missing. Its synonyms are left out, since any two nouns were synonyms to it.
-"""
+The categories for texts are those of BioChatter's benchmark as far as they say something: case,
+format, partial match, words missing. Its synonyms are left out, since any two nouns were synonyms
+to it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _DIGIT = re.compile(r"\d")
 
 
 def failure_mode(expected: object, response: Response, score: Score) -> str:
-    """The mode of an answer that has no full marks: what became of the answer as a whole (empty, refused, reasoning
-    only, truncated), else what its scorer says, else what running it gave, else that nothing could be read, else how
-    its text differs from the expected ones."""
+    """The mode of an answer that has no full marks: what became of the answer as a whole (empty,
+    refused, reasoning only, truncated), else what its scorer says, else what running it gave, else
+    that nothing could be read, else how its text differs from the expected ones."""
     if score.outcome in _NO_ANSWER:
         return score.outcome.value.replace("_", " ")
     if response.truncated:
@@ -44,8 +44,8 @@ def failure_mode(expected: object, response: Response, score: Score) -> str:
 
 
 def text_mode(expected: str, text: str) -> str:
-    """How a text differs from the one that was expected: by case, by white space, punctuation or digits for words, by
-    having more or less of it, or altogether."""
+    """How a text differs from the one that was expected: by case, by white space, punctuation or
+    digits for words, by having more or less of it, or altogether."""
     expected, text = expected.strip(), text.strip()
     if text.casefold() == expected.casefold():
         return CASE
@@ -54,7 +54,9 @@ def text_mode(expected: str, text: str) -> str:
         return FORMAT
     if (len(one) > 1 and one in other) or (len(other) > 1 and other in one):
         return PARTIAL
-    if len(text.split()) <= len(expected.split()) and bool(_DIGIT.search(expected)) != bool(_DIGIT.search(text)):
+    if len(text.split()) <= len(expected.split()) and bool(_DIGIT.search(expected)) != bool(
+        _DIGIT.search(text)
+    ):
         return FORMAT
     return OTHER
 

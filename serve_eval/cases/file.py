@@ -1,10 +1,11 @@
-"""Case files to modules of cases. Every problem of every file is reported at once, with file, line and case.
+"""Case files to modules of cases. Every problem of every file is reported at once, with file, line
+and case.
 
-A top-level key of a file is a module: a list of cases, or a mapping with `cases` and what is common to them. Any other
-mapping is shared by the prompts of all files (`resources` is the key for such). Modules of the same name in several
-files are one. A folder stands for the case files in it. Files whose name ends as BioChatter's do are read by its rules,
-see serve_eval.cases.biochatter; files that end with `.enc` are encrypted, see serve_eval.cases.holdout.
-"""
+A top-level key of a file is a module: a list of cases, or a mapping with `cases` and what is common
+to them. Any other mapping is shared by the prompts of all files (`resources` is the key for such).
+Modules of the same name in several files are one. A folder stands for the case files in it. Files
+whose name ends as BioChatter's do are read by its rules, see serve_eval.cases.biochatter; files
+that end with `.enc` are encrypted, see serve_eval.cases.holdout."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCase:
-    """A case as it stands in a file. `where(*keys)` is "file:line" of a key of it; `folder` is where its images lie
-    (None: the file is encrypted)."""
+    """A case as it stands in a file. `where(*keys)` is "file:line" of a key of it; `folder` is
+    where its images lie (None: the file is encrypted)."""
 
     name: str
     content: Mapping[str, Any]
@@ -46,7 +47,8 @@ class RawCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseModule:
-    """The cases of one name with what is common to them; `where(key)` is "file:line" of a common key."""
+    """The cases of one name with what is common to them; `where(key)` is "file:line" of a common
+    key."""
 
     name: str
     common: Mapping[str, Any]
@@ -72,14 +74,18 @@ def read(paths: Sequence[str]) -> CaseFiles:
 
 @lru_cache(maxsize=8)
 def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
-    """A plan builds each of its tasks several times; `stamps` and `key` change when the files do."""
+    """A plan builds each of its tasks several times; `stamps` and `key` change when the files
+    do."""
     reader = _Reader()
     for file, *_ in stamps:
         reader.take(Path(file), key)
     if reader.problems:
         raise PlanError(list(dict.fromkeys(reader.problems)), hint=reader.hint)
     if not reader.modules:
-        raise PlanError(f"{', '.join(one.path for one in reader.files)}: nothing but what prompts share, and no task")
+        raise PlanError(
+            f"{', '.join(one.path for one in reader.files)}: nothing but what prompts share, and no"
+            " task"
+        )
     modules = {name: one.module(name) for name, one in reader.modules.items()}
     return CaseFiles(modules=modules, resources=reader.resources, files=tuple(reader.files))
 
@@ -89,7 +95,11 @@ def _files(paths: Sequence[str]) -> list[Path]:
     for path in (Path(path).expanduser() for path in paths):
         if path.is_dir():
             inside = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
-            problems += [] if inside else [f"{path}: holds no case file (*.yaml, *.yml, or with {holdout.ENDING})"]
+            problems += (
+                []
+                if inside
+                else [f"{path}: holds no case file (*.yaml, *.yml, or with {holdout.ENDING})"]
+            )
             found += inside
         elif path.is_file():
             found.append(path)
@@ -116,7 +126,10 @@ class _Growing:
     def module(self, name: str) -> CaseModule:
         places = self.places
         return CaseModule(
-            name=name, common=self.common, where=lambda key: places.get(key, name), cases=tuple(self.cases)
+            name=name,
+            common=self.common,
+            where=lambda key: places.get(key, name),
+            cases=tuple(self.cases),
         )
 
 
@@ -138,10 +151,14 @@ class _Reader:
             self.problems += error.problems
             self.hint = self.hint or error.hint
             return
-        self.files.append(SourceFile(path=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest()))
+        self.files.append(
+            SourceFile(path=str(file), sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+        )
         content = document.value
         if not isinstance(content, Mapping) or not content:
-            self.problems.append(f"{file}:1: expected tasks with cases, such as `capitals:` with a list below it")
+            self.problems.append(
+                f"{file}:1: expected tasks with cases, such as `capitals:` with a list below it"
+            )
             return
         for name, value in content.items():
             if name == form.RESOURCES and isinstance(value, Mapping):
@@ -149,17 +166,25 @@ class _Reader:
                     self._share(document, str(key_), shared, (name, key_))
             elif isinstance(value, list):
                 self._module(document, file, name, {"cases": value}, ())
-            elif isinstance(value, Mapping) and (any(mark in value for mark in _MARKS) or _has_cases(value)):
+            elif isinstance(value, Mapping) and (
+                any(mark in value for mark in _MARKS) or _has_cases(value)
+            ):
                 self._module(document, file, name, value, ("cases",))
             elif isinstance(value, Mapping):
                 self._share(document, str(name), value, (name,))
             else:
-                self._add(document, (name,), f"{name}: expected a list of cases, or a mapping with `cases`")
+                self._add(
+                    document,
+                    (name,),
+                    f"{name}: expected a list of cases, or a mapping with `cases`",
+                )
 
     def _add(self, document: yaml_source.Document, path: tuple[Any, ...], message: str) -> None:
         self.problems.append(f"{document.name}:{document.line(*path)}: {message}")
 
-    def _share(self, document: yaml_source.Document, name: str, value: Any, path: tuple[Any, ...]) -> None:
+    def _share(
+        self, document: yaml_source.Document, name: str, value: Any, path: tuple[Any, ...]
+    ) -> None:
         place = f"{document.name}:{document.line(*path)}"
         if name in self._shared and self.resources[name] != value:
             self._add(document, path, f"{name}: has another value at {self._shared[name]}")
@@ -167,12 +192,19 @@ class _Reader:
         self.resources.setdefault(name, value)
 
     def _module(
-        self, document: yaml_source.Document, file: Path, name: Any, raw: Mapping[str, Any], below: tuple[str, ...]
+        self,
+        document: yaml_source.Document,
+        file: Path,
+        name: Any,
+        raw: Mapping[str, Any],
+        below: tuple[str, ...],
     ) -> None:
         """`below` are the keys between the module's and the list of its cases."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self._add(
-                document, (name,), f"{name!r} names a task: at most 100 letters, digits, dots, dashes and underscores"
+                document,
+                (name,),
+                f"{name!r} names a task: at most 100 letters, digits, dots, dashes and underscores",
             )
             return
         one = self.modules.setdefault(name, _Growing())
@@ -183,12 +215,17 @@ class _Reader:
         for key, value in common.items():
             place = f"{document.name}:{document.line(name, key)}"
             if key in one.common and one.common[key] != value:
-                self._add(document, (name, key), f"{name}.{key}: has another value at {one.places[key]}")
+                self._add(
+                    document, (name, key), f"{name}.{key}: has another value at {one.places[key]}"
+                )
             one.common.setdefault(key, value)
             one.places.setdefault(key, place)
         cases = raw.get("cases")
         if not isinstance(cases, list):
-            missing = f"is missing: the list of the task's cases (what prompts share stands in `{form.RESOURCES}`)"
+            missing = (
+                "is missing: the list of the task's cases (what prompts share stands in"
+                f" `{form.RESOURCES}`)"
+            )
             said = "expected a list" if "cases" in raw else missing
             self._add(document, (name, *below), f"{name}.cases: {said}")
             return
@@ -226,7 +263,8 @@ class _Reader:
                     "true or false" if written[0].isalpha() else "a number",
                 )
                 said = (
-                    f"{named}: YAML reads {written} as {told}, which a prompt would write otherwise: put it in quotes"
+                    f"{named}: YAML reads {written} as {told}, which a prompt would write"
+                    " otherwise: put it in quotes"
                 )
                 self._add(document, (*path, "input", *keys), f"{path[0]}: case {name}: {said}")
 
@@ -234,7 +272,9 @@ class _Reader:
             return f"{document.name}:{document.line(*path, *keys)}"
 
         folder = None if file.name.endswith(holdout.ENDING) else file.parent
-        module.cases.append(RawCase(name=name, content=content, where=where, folder=folder, biochatter=theirs))
+        module.cases.append(
+            RawCase(name=name, content=content, where=where, folder=folder, biochatter=theirs)
+        )
 
 
 def _document(file: Path, key: str) -> yaml_source.Document:
@@ -245,7 +285,13 @@ def _document(file: Path, key: str) -> yaml_source.Document:
 
 def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths of the plain values of an input which may stand in a prompt."""
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
+    items = (
+        value.items()
+        if isinstance(value, Mapping)
+        else enumerate(value)
+        if isinstance(value, list)
+        else None
+    )
     if items is None:
         yield path
         return
@@ -255,7 +301,8 @@ def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 
 def _has_cases(shared: Mapping[str, Any]) -> bool:
-    """Whether a list of cases stands in it, under whatever name: a task whose `cases` is misspelt."""
+    """Whether a list of cases stands in it, under whatever name: a task whose `cases` is
+    misspelt."""
     return any(
         isinstance(one, Mapping) and "case" in one and "input" in one
         for value in shared.values()
@@ -265,18 +312,28 @@ def _has_cases(shared: Mapping[str, Any]) -> bool:
 
 
 def _case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:
-    """What is wrong with the form of a case, as (keys, message) each. BioChatter's may have keys of their own."""
+    """What is wrong with the form of a case, as (keys, message) each. BioChatter's may have keys of
+    their own."""
     if not isinstance(content, Mapping):
         yield (), "expected a mapping with case, input and expected"
         return
-    for key, message in form.problems(dict(content), form.Case, leave=("input", "sampling"), strict=strict):
+    for key, message in form.problems(
+        dict(content), form.Case, leave=("input", "sampling"), strict=strict
+    ):
         yield (key,), message
     for key, kind in (("input", form.Input), ("sampling", form.OwnSampling)):
         if key not in content:
             continue
         if not isinstance(content[key], Mapping):
-            yield (key,), "expected a mapping" + (" such as {prompt: ...}" if key == "input" else "")
+            yield (
+                (key,),
+                "expected a mapping" + (" such as {prompt: ...}" if key == "input" else ""),
+            )
             continue
         for inner, message in form.problems(dict(content[key]), kind):
-            more = " (those of the whole task may say more)" if key == "sampling" and "unknown" in message else ""
+            more = (
+                " (those of the whole task may say more)"
+                if key == "sampling" and "unknown" in message
+                else ""
+            )
             yield (key, inner), message + more

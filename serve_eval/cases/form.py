@@ -1,5 +1,5 @@
-"""The form of a case file: what its mappings may hold. The checks and the JSON schema for editors are both made of
-it."""
+"""The form of a case file: what its mappings may hold. The checks and the JSON schema for editors
+are both made of it."""
 
 from __future__ import annotations
 
@@ -26,29 +26,42 @@ class Turn(Struct, forbid_unknown_fields=True):
 
     role: Literal["system", "user", "assistant"]
     content: str
-    images: Annotated[list[str] | UnsetType, Meta(description="Image files beside this file.")] = UNSET
+    images: Annotated[list[str] | UnsetType, Meta(description="Image files beside this file.")] = (
+        UNSET
+    )
 
 
 class Input(Struct):
-    """What is asked. Further keys are values for ${name}; without `axes`, each mapping among them is an axis."""
+    """What is asked. Further keys are values for ${name}; without `axes`, each mapping among them
+    is an axis."""
 
     prompt: Annotated[
         str | dict[str, Any] | UnsetType,
-        Meta(description="The user's turn; ${name} is filled in. A mapping is an axis, or the parts for `join`."),
+        Meta(
+            description=(
+                "The user's turn; ${name} is filled in. A mapping is an axis, or the parts for"
+                " `join`."
+            )
+        ),
     ] = UNSET
     system_messages: Annotated[
         str | list[str] | dict[str, Any] | UnsetType,
         Meta(description="System turns before it, in their order. A mapping is an axis."),
     ] = UNSET
     messages: Annotated[
-        list[Turn] | UnsetType, Meta(description="Earlier turns, and without a prompt also the last one.")
+        list[Turn] | UnsetType,
+        Meta(description="Earlier turns, and without a prompt also the last one."),
     ] = UNSET
-    images: Annotated[list[str] | UnsetType, Meta(description="Image files beside this file, before the text.")] = UNSET
+    images: Annotated[
+        list[str] | UnsetType, Meta(description="Image files beside this file, before the text.")
+    ] = UNSET
     tools: Annotated[
-        list[dict[str, Any]] | UnsetType, Meta(description="Tools that the model may call, as the API has them.")
+        list[dict[str, Any]] | UnsetType,
+        Meta(description="Tools that the model may call, as the API has them."),
     ] = UNSET
     tool_choice: Annotated[
-        str | dict[str, Any] | UnsetType, Meta(description="Which of them it may call, as the API has it.")
+        str | dict[str, Any] | UnsetType,
+        Meta(description="Which of them it may call, as the API has it."),
     ] = UNSET
 
 
@@ -62,8 +75,12 @@ class OwnSampling(Struct, forbid_unknown_fields=True):
 class SamplingForm(Struct, forbid_unknown_fields=True):
     """How the answers of a task are sampled."""
 
-    max_tokens: Annotated[Whole | UnsetType, Meta(description="Most tokens of an answer (512).")] = UNSET
-    temperature: Annotated[float | UnsetType | None, Meta(description="0 is greedy (0); null leaves it out.")] = UNSET
+    max_tokens: Annotated[
+        Whole | UnsetType, Meta(description="Most tokens of an answer (512).")
+    ] = UNSET
+    temperature: Annotated[
+        float | UnsetType | None, Meta(description="0 is greedy (0); null leaves it out.")
+    ] = UNSET
     top_p: float | UnsetType | None = UNSET
     seed: int | UnsetType | None = UNSET
     stop: list[str] | UnsetType = UNSET
@@ -72,22 +89,38 @@ class SamplingForm(Struct, forbid_unknown_fields=True):
 class Case(Struct, forbid_unknown_fields=True):
     """One case: a question with what is expected of its answer, or many of them by its axes."""
 
-    case: Annotated[str, Meta(min_length=1, description="Its name; colons part the fields that tables group by.")]
+    case: Annotated[
+        str,
+        Meta(min_length=1, description="Its name; colons part the fields that tables group by."),
+    ]
     input: Input
     expected: Annotated[
-        Any, Meta(description="The answer, or a mapping; {by: [axis], values: {...}} says it for each key of an axis.")
+        Any,
+        Meta(
+            description=(
+                "The answer, or a mapping; {by: [axis], values: {...}} says it for each key of an"
+                " axis."
+            )
+        ),
     ] = None
     scorer: Scorer | UnsetType = UNSET
     sampling: OwnSampling | UnsetType = UNSET
     axes: Annotated[
-        list[str] | UnsetType, Meta(description="Names of inputs that are axes; without it, all that are mappings.")
+        list[str] | UnsetType,
+        Meta(description="Names of inputs that are axes; without it, all that are mappings."),
     ] = UNSET
     zip_with: Annotated[
-        dict[str, str] | UnsetType, Meta(description="Inputs that go with an axis: {format: query}.")
+        dict[str, str] | UnsetType,
+        Meta(description="Inputs that go with an axis: {format: query}."),
     ] = UNSET
     join: Annotated[
         dict[str, str] | UnsetType,
-        Meta(description='Inputs that are mappings of parts, with the separator between the parts: {prompt: " "}.'),
+        Meta(
+            description=(
+                "Inputs that are mappings of parts, with the separator between the parts: {prompt:"
+                ' " "}.'
+            )
+        ),
     ] = UNSET
 
 
@@ -97,14 +130,19 @@ class ModuleForm(Struct, forbid_unknown_fields=True):
     cases: list[Case]
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
-    iterations: Annotated[Whole | UnsetType, Meta(description="How often each of these cases is asked (1).")] = UNSET
+    iterations: Annotated[
+        Whole | UnsetType, Meta(description="How often each of these cases is asked (1).")
+    ] = UNSET
     sampling: SamplingForm | UnsetType = UNSET
-    prompt: Annotated[str | UnsetType, Meta(description="The prompt of cases without one of their own.")] = UNSET
+    prompt: Annotated[
+        str | UnsetType, Meta(description="The prompt of cases without one of their own.")
+    ] = UNSET
     system_messages: Annotated[
         list[str] | UnsetType, Meta(description="System turns of cases without any of their own.")
     ] = UNSET
     fields: Annotated[
-        list[str] | UnsetType, Meta(description="What the fields of the names are called: [kind, domain, language].")
+        list[str] | UnsetType,
+        Meta(description="What the fields of the names are called: [kind, domain, language]."),
     ] = UNSET
 
 
@@ -119,8 +157,8 @@ def keys(kind: type[Struct]) -> tuple[str, ...]:
 def problems(
     raw: dict[Any, Any], kind: type[Struct], *, leave: tuple[str, ...] = (), strict: bool = True
 ) -> list[tuple[str, str]]:
-    """What is wrong with a mapping, as (key, message) each; the keys of `leave` are looked at elsewhere. Without
-    `strict` it may have others."""
+    """What is wrong with a mapping, as (key, message) each; the keys of `leave` are looked at
+    elsewhere. Without `strict` it may have others."""
     found, hints = [], _hints(kind)
     strict = strict and bool(kind.__struct_config__.forbid_unknown_fields)
     for key, value in raw.items():
@@ -174,19 +212,30 @@ def _describe(error: msgspec.ValidationError) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a case file, for editors: a top-level list is a task, a mapping with a key of one too, and any
-    other mapping is shared by the prompts."""
-    (module, case), components = msgspec.json.schema_components([ModuleForm, Case], ref_template="#/$defs/{name}")
+    """The JSON schema of a case file, for editors: a top-level list is a task, a mapping with a key
+    of one too, and any other mapping is shared by the prompts."""
+    (module, case), components = msgspec.json.schema_components(
+        [ModuleForm, Case], ref_template="#/$defs/{name}"
+    )
     marks = [key for key in keys(ModuleForm) if key != "description"]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "serve-eval cases",
         "type": "object",
-        "properties": {RESOURCES: {"type": "object", "description": "Shared values that prompts address as ${name}."}},
+        "properties": {
+            RESOURCES: {
+                "type": "object",
+                "description": "Shared values that prompts address as ${name}.",
+            }
+        },
         "additionalProperties": {
             "anyOf": [
                 {"type": "array", "items": case},
-                {"type": "object", "if": {"anyOf": [{"required": [key]} for key in marks]}, "then": module},
+                {
+                    "type": "object",
+                    "if": {"anyOf": [{"required": [key]} for key in marks]},
+                    "then": module,
+                },
             ]
         },
         "$defs": components,

@@ -14,33 +14,40 @@ FAMILY = "cases:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCases:
-    """The tasks of a plan with those of its case files; `iterations` is how often the files want the prompts of a task
-    asked, where they say so; `notes` name the modules of which nothing can be asked."""
+    """The tasks of a plan with those of its case files; `iterations` is how often the files want
+    the prompts of a task asked, where they say so; `notes` name the modules of which nothing can be
+    asked."""
 
     tasks: list[Spec]
     iterations: Mapping[str, int]
     notes: tuple[str, ...]
 
 
-def plan_tasks(tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()) -> PlannedCases:
-    """The tasks with a task for each module of the files: for those that `tasks` names as cases:NAME, or for all where
-    it names none. `paths` are absolute; `configured` tasks get options yet, so that nobody knows what they ask. Raises
-    PlanError with every problem of the files.
-    """
+def plan_tasks(
+    tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()
+) -> PlannedCases:
+    """The tasks with a task for each module of the files: for those that `tasks` names as
+    cases:NAME, or for all where it names none. `paths` are absolute; `configured` tasks get options
+    yet, so that nobody knows what they ask. Raises PlanError with every problem of the files."""
     from serve_eval.cases import file  # here, since most plans have no cases
     from serve_eval.cases.questions import questions
 
     files, problems, notes = file.read(paths), [], []
     place: dict[str, Any] = {"path": paths[0] if len(paths) == 1 else list(paths)}
     named = [task.name for task in tasks if is_mutable(task.name) and "path" not in task.options]
-    tasks = [replace(task, options={**place, **task.options}) if task.name in named else task for task in tasks]
+    tasks = [
+        replace(task, options={**place, **task.options}) if task.name in named else task
+        for task in tasks
+    ]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
     there = {task.name for task in tasks}
     own = there - {*named}  # with files of their own
     iterations = {
         f"{FAMILY}{name}": files.modules[name].common["iterations"]
         for name in wanted
-        if f"{FAMILY}{name}" not in own and name in files.modules and "iterations" in files.modules[name].common
+        if f"{FAMILY}{name}" not in own
+        and name in files.modules
+        and "iterations" in files.modules[name].common
     }
     for name in wanted:
         if f"{FAMILY}{name}" in there:
@@ -57,7 +64,9 @@ def plan_tasks(tasks: Sequence[Spec], paths: Sequence[str], configured: Collecti
             tasks.append(Spec(name=f"{FAMILY}{name}", options=place))
         else:
             reasons = dict.fromkeys(one.reason for one in found.skipped)
-            notes.append(f"{FAMILY}{name}: all {len(found.skipped)} cases are skipped: {'; '.join(reasons)}")
+            notes.append(
+                f"{FAMILY}{name}: all {len(found.skipped)} cases are skipped: {'; '.join(reasons)}"
+            )
     if problems:
         raise PlanError(list(dict.fromkeys(problems)))
     return PlannedCases(tasks=tasks, iterations=iterations, notes=tuple(notes))

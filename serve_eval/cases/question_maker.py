@@ -1,4 +1,5 @@
-"""Makes questions of the cases of a module: expanded, with their turns, their scorers and their keys."""
+"""Makes questions of the cases of a module: expanded, with their turns, their scorers and their
+keys."""
 
 from __future__ import annotations
 
@@ -36,7 +37,12 @@ class QuestionMaker:
         scorer: Spec | None,
         as_biochatter: bool,
     ) -> None:
-        self._module, self._common, self._resources, self._scorer = module, common, resources, scorer
+        self._module, self._common, self._resources, self._scorer = (
+            module,
+            common,
+            resources,
+            scorer,
+        )
         self._as_biochatter = as_biochatter
         self.sampling = sampling
         self.problems: list[str] = []
@@ -47,10 +53,15 @@ class QuestionMaker:
         total = sum(self._count(case) for case in cases)
         if total > most:
             largest = max(cases, key=self._count)
-            raised = f", or raise it: --set cases:{self._module}.max_expanded={total}" if total < UNTOLD else ""
+            raised = (
+                f", or raise it: --set cases:{self._module}.max_expanded={total}"
+                if total < UNTOLD
+                else ""
+            )
             self.problems.append(
-                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, more than the {most} of "
-                f"max_expanded ({largest.name} alone to {_number(self._count(largest))}): leave variants out{raised}"
+                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, more"
+                f" than the {most} of max_expanded ({largest.name} alone to"
+                f" {_number(self._count(largest))}): leave variants out{raised}"
             )
             raise PlanError(list(dict.fromkeys(self.problems)))
         made: dict[str, CaseQuestion] = {}
@@ -71,10 +82,17 @@ class QuestionMaker:
                 pace.at(done)
                 if length > MOST_TEXT:
                     raise PlanError(
-                        f"{question.where}: {self._module}: its prompts have more than {MOST_TEXT} characters together",
-                        hint="Leave cases out, or make several tasks of them in files of their own.",
+                        f"{question.where}: {self._module}: its prompts have more than {MOST_TEXT}"
+                        " characters together",
+                        hint=(
+                            "Leave cases out, or make several tasks of them in files of their own."
+                        ),
                     )
-                if case.biochatter and question.id in made and made[question.id].md5 != question.md5:
+                if (
+                    case.biochatter
+                    and question.id in made
+                    and made[question.id].md5 != question.md5
+                ):
                     # Two cases to it, which expect something else of one question: both are asked.
                     question = replace(question, id=f"{question.id}-{question.md5[:6]}")
                 known = made.setdefault(question.id, question)
@@ -82,12 +100,19 @@ class QuestionMaker:
                     continue
                 if case.biochatter:
                     reason = f"it is the same as at {known.where}, and asked once"
-                    one = Skipped(name=question.name, where=case.where(), reason=reason, md5=question.md5)
+                    one = Skipped(
+                        name=question.name, where=case.where(), reason=reason, md5=question.md5
+                    )
                     self.twice.append(one)
                 elif (known.expected, known.scorer) == (question.expected, question.scorer):
                     self._add(case, (), question.name, f"it is there already, at {known.where}")
                 else:
-                    self._add(case, (), question.name, f"the same question expects something else at {known.where}")
+                    self._add(
+                        case,
+                        (),
+                        question.name,
+                        f"the same question expects something else at {known.where}",
+                    )
 
     def _count(self, case: RawCase) -> int:
         try:
@@ -103,7 +128,11 @@ class QuestionMaker:
         content = dict(case.content)
         values = dict(content["input"])
         for key in ("prompt", "system_messages"):
-            if key not in values and key in self._common and not (key == "prompt" and values.get("messages")):
+            if (
+                key not in values
+                and key in self._common
+                and not (key == "prompt" and values.get("messages"))
+            ):
                 values[key] = self._common[key]
         told: set[tuple[tuple[str, ...], str]] = set()
         expanding = expand(content)
@@ -123,7 +152,10 @@ class QuestionMaker:
                     self._add(case, wrong.path, wrong.name, wrong.message)
 
     def _question(self, case: RawCase, one: Expanded, added: Mapping[str, Any]) -> CaseQuestion:
-        values = {**(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]), **added}
+        values = {
+            **(biochatter.as_sent(one.content) if case.biochatter else one.content["input"]),
+            **added,
+        }
         try:
             turns = prompts.turns(values, self._resources, case.folder)
         except PlanError as error:
@@ -183,4 +215,6 @@ def _override(sampling: Any, values: Mapping[str, Any]) -> Override | None:
     if not own and not extra:
         return None
     stop = own.get("stop")
-    return Override(max_tokens=own.get("max_tokens"), stop=None if stop is None else tuple(stop), extra=extra)
+    return Override(
+        max_tokens=own.get("max_tokens"), stop=None if stop is None else tuple(stop), extra=extra
+    )

@@ -31,18 +31,26 @@ def questions(
     max_expanded: int = MAX_EXPANDED,
     as_biochatter: bool | None = None,
 ) -> Questions:
-    """Return the questions of the module `name`. The options replace what the file says of the whole module;
-    `as_biochatter` scores cases in BioChatter's form as its benchmark does (None: those of its modules).
+    """Return the questions of the module `name`. The options replace what the file says of the
+    whole module; `as_biochatter` scores cases in BioChatter's form as its benchmark does (None:
+    those of its modules).
 
     Raises PlanError with every problem.
     """
     if name not in files.modules:
-        raise PlanError(f"there are no cases called {name!r}.{registry.nearest(name, files.modules)}")
+        raise PlanError(
+            f"there are no cases called {name!r}.{registry.nearest(name, files.modules)}"
+        )
     module = files.modules[name]
     if as_biochatter is not None and (scorer or not any(case.biochatter for case in module.cases)):
-        why = "the option scorer decides" if scorer else "the files are not BioChatter's (*_data.yaml)"
+        why = (
+            "the option scorer decides"
+            if scorer
+            else "the files are not BioChatter's (*_data.yaml)"
+        )
         raise PlanError(
-            f"as_biochatter: {why}: leave it out, or say it of a scorer: {{exact: {{as_biochatter: true}}}}"
+            f"as_biochatter: {why}: leave it out, or say it of a scorer: {{exact: {{as_biochatter:"
+            " true}}"
         )
     common = dict(module.common)
     common |= {} if prompt is None else {"prompt": prompt}
@@ -55,7 +63,9 @@ def questions(
     kept, skipped = [], []
     for case in module.cases:
         lacking = (
-            biochatter.explain_missing(name, case.content, told=told, judged=bool(chosen)) if case.biochatter else None
+            biochatter.explain_missing(name, case.content, told=told, judged=bool(chosen))
+            if case.biochatter
+            else None
         )
         if lacking is None:
             kept.append(case)
@@ -64,13 +74,26 @@ def questions(
     theirs = name in biochatter.TESTED if as_biochatter is None else as_biochatter
     maker = QuestionMaker(name, common, _sampling(common), files.resources, chosen, theirs)
     asked = maker.questions(kept, max_expanded)
-    strict = [_check_reached(question) for question in asked if question.scorer.options.get(biochatter.AS_BIOCHATTER)]
-    notes = biochatter.strictness(name, strict, chosen=not any(question.as_biochatter for question in asked))
-    return Questions(module=module, sampling=maker.sampling, asked=asked, skipped=(*skipped, *maker.twice), notes=notes)
+    strict = [
+        _check_reached(question)
+        for question in asked
+        if question.scorer.options.get(biochatter.AS_BIOCHATTER)
+    ]
+    notes = biochatter.strictness(
+        name, strict, chosen=not any(question.as_biochatter for question in asked)
+    )
+    return Questions(
+        module=module,
+        sampling=maker.sampling,
+        asked=asked,
+        skipped=(*skipped, *maker.twice),
+        notes=notes,
+    )
 
 
 def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
-    """One for each of the cases that it stands for, or one alone where it cannot be expanded to at most so many."""
+    """One for each of the cases that it stands for, or one alone where it cannot be expanded to at
+    most so many."""
     try:
         if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
             found = [(one.name, keys.compat_md5(one.content)) for one in expand(case.content)]
@@ -79,7 +102,8 @@ def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     except ExpansionError:
         found = [(case.name, "")]
     return [
-        Skipped(name=name, where=case.where(), reason=lacking.reason, md5=md5, lacking=lacking) for name, md5 in found
+        Skipped(name=name, where=case.where(), reason=lacking.reason, md5=md5, lacking=lacking)
+        for name, md5 in found
     ]
 
 

@@ -26,8 +26,8 @@ _SHOWN = 160
 
 
 class AnswerChoice(NamedTuple):
-    """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`; `raw` is the choice as
-    it came."""
+    """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`;
+    `raw` is the choice as it came."""
 
     number: int
     text: str
@@ -43,9 +43,10 @@ class AnswerChoice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is); `cut_by_us`: because
-    it was longer than we would read. `seconds` is from before the connection was made to the end. `mask` takes secrets
-    out of what the pieces of a stream spell together. `starting`: the server says that it loads its model."""
+    """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is);
+    `cut_by_us`: because it was longer than we would read. `seconds` is from before the connection
+    was made to the end. `mask` takes secrets out of what the pieces of a stream spell together.
+    `starting`: the server says that it loads its model."""
 
     sent: SentRequest
     seconds: float
@@ -92,7 +93,8 @@ class Answer:
 
     @property
     def wraps_a_refusal(self) -> bool:
-        """An orchestrator of trtllm-serve hands its worker's 400 on as a 500, and answers what it lacks itself so."""
+        """An orchestrator of trtllm-serve hands its worker's 400 on as a 500, and answers what it
+        lacks itself so."""
         message = describe(self.content)
         wrapped = not retry.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
         return self.status == 500 and bool(wrapped)
@@ -117,7 +119,9 @@ class Answer:
     def instead(self) -> CheckResult:
         """The row of a check whose request was not answered."""
         if self.refused:
-            return CheckResult(outcome=CheckOutcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent)
+            return CheckResult(
+                outcome=CheckOutcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent
+            )
         return CheckResult(outcome=CheckOutcome.FAIL, told=self.told, sent=self.sent)
 
 
@@ -130,8 +134,9 @@ class NotAnswered(Exception):
 
 
 class Stream(NamedTuple):
-    """An event stream put together. `broken` is the first data line that is no JSON object, `error` an error that was
-    sent as an event; `done`: [DONE] was its end. `chunks` counts pieces of an answer."""
+    """An event stream put together. `broken` is the first data line that is no JSON object, `error`
+    an error that was sent as an event; `done`: [DONE] was its end. `chunks` counts pieces of an
+    answer."""
 
     text: str
     thoughts: str

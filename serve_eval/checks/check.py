@@ -1,4 +1,5 @@
-"""A check: one thing that an endpoint does or does not do, with what finding it out costs at most."""
+"""A check: one thing that an endpoint does or does not do, with what finding it out costs at
+most."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from serve_eval.checks.session import CheckSession
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`run` sends at most `requests` requests that generate at most `tokens` tokens in all; their prompts have about
-    `prompt_tokens`. `full`: only at --level full. `model`: it tests the model, and not only its server.
+    """`run` sends at most `requests` requests that generate at most `tokens` tokens in all; their
+    prompts have about `prompt_tokens`. `full`: only at --level full. `model`: it tests the model,
+    and not only its server.
 
     `run` may raise NotAnswered, whose answer then is the row.
     """

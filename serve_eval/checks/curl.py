@@ -23,13 +23,15 @@ def curl(
     body_file: str | None = None,
     base_variable: str | None = None,
 ) -> str:
-    """The command that sends a request again. `variables` are the names of those that the environment has. With
-    `body_file` the body is the bytes of that file, else it stands in the command. The URL goes on behind the value of
-    `base_variable`, if one is given."""
+    """The command that sends a request again. `variables` are the names of those that the
+    environment has. With `body_file` the body is the bytes of that file, else it stands in the
+    command. The URL goes on behind the value of `base_variable`, if one is given."""
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
     url = escape(sent.url)
     words = ["curl", "-sS", base + shlex.quote(url)]
-    if base or "/." in url:  # curl would leave "/.." out, and take brackets, which `escaped` has none of, for several
+    if (
+        base or "/." in url
+    ):  # curl would leave "/.." out, and take brackets, which `escaped` has none of, for several
         words += ["--globoff", "--path-as-is"]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
@@ -59,8 +61,8 @@ def escape(url: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where somebody pastes it: within
-    double quotes bash would take a `!` for a command of its history."""
+    """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where
+    somebody pastes it: within double quotes bash would take a `!` for a command of its history."""
     pieces, end = [], 0
     for found in _VARIABLE.finditer(text):
         pieces += [_plain(text[end : found.start()]), f'"{found[0]}"']

@@ -9,8 +9,9 @@ from typing import Any
 
 
 class CheckOutcome(StrEnum):
-    """PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses it, or ignores what an endpoint may lack.
-    FAIL: it takes the request and does something else, it errs, or it lacks what every endpoint has."""
+    """PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses it, or ignores what an
+    endpoint may lack. FAIL: it takes the request and does something else, it errs, or it lacks what
+    every endpoint has."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -19,7 +20,8 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """A request as it was sent, without its headers: `curl` tells how to send it again. `body` is None for a GET."""
+    """A request as it was sent, without its headers: `curl` tells how to send it again. `body` is
+    None for a GET."""
 
     url: str
     body: Mapping[str, Any] | None = None
@@ -36,8 +38,9 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """`name` is what --require takes. `model`: it is the model that was tested, not only its server. `time_s` is that
-    of all requests of the check. `curl` sends the offending request again; None where there is none to show."""
+    """`name` is what --require takes. `model`: it is the model that was tested, not only its
+    server. `time_s` is that of all requests of the check. `curl` sends the offending request again;
+    None where there is none to show."""
 
     name: str
     outcome: CheckOutcome

@@ -29,9 +29,11 @@ from serve_eval.errors import EndpointError
 Level = Literal["quick", "full"]
 
 
-def choose_checks(level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None) -> list[Check]:
-    """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What has ended early
-    versions of servers comes last."""
+def choose_checks(
+    level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None
+) -> list[Check]:
+    """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What
+    has ended early versions of servers comes last."""
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
     every = [
         *reach.CHECKS,
@@ -69,11 +71,11 @@ async def run_checks(
     curl: Callable[[SentRequest], str],
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> CheckedRows:
-    """Run the checks one after the other; `notify` receives each row at once. UNSUPPORTED in `needed` is FAIL.
+    """Run the checks one after the other; `notify` receives each row at once. UNSUPPORTED in
+    `needed` is FAIL.
 
-    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers neither kind of
-    request, or does not answer a short request after a check that failed.
-    """
+    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers
+    neither kind of request, or does not answer a short request after a check that failed."""
     rows, stopped = list[CheckRow](), ""
     for check in checks:
         start = time.monotonic()
@@ -87,7 +89,9 @@ async def run_checks(
             break
         except EndpointError as error:
             asked = session.known.models
-            found = fail_check(f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None)
+            found = fail_check(
+                f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None
+            )
             stopped = "the endpoint could not be asked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
         rows.append(row)
@@ -124,6 +128,10 @@ async def _stops(check: Check, row: CheckRow, session: CheckSession) -> str:
     """Why nothing more can be checked; nothing where it can."""
     if check.name == "completions" and not (session.chat or session.text):
         return "the endpoint answers neither chat nor completions"
-    if row.outcome is CheckOutcome.FAIL and (session.chat or session.text) and not await session.alive():
+    if (
+        row.outcome is CheckOutcome.FAIL
+        and (session.chat or session.text)
+        and not await session.alive()
+    ):
         return f"after {check.name} a short request was not answered any more"
     return ""

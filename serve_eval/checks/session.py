@@ -1,4 +1,5 @@
-"""The session of a smoke test: sends the requests of the checks, and keeps what later ones want to know."""
+"""The session of a smoke test: sends the requests of the checks, and keeps what later ones want to
+know."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ class OverBudget(Exception):
 
 @dataclass(slots=True)
 class Known:
-    """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the field is not
-    refused; `goes_on`: the answer that counts was cut at the few tokens that it was to have; `streams` holds the
-    streams that came to their end, by kind of request."""
+    """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the
+    field is not refused; `goes_on`: the answer that counts was cut at the few tokens that it was to
+    have; `streams` holds the streams that came to their end, by kind of request."""
 
     listed: list[str] = field(default_factory=list)
     models: Answer | None = None
@@ -52,10 +53,9 @@ class Known:
 class CheckSession:
     """Sends requests through `client`, each once and on a connection of its own.
 
-    `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the first check. `chat` and
-    `text` say which kinds of requests are answered. `openai` makes the official package's client for a base URL.
-    `allow` bounds what may be sent from then on.
-    """
+    `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the
+    first check. `chat` and `text` say which kinds of requests are answered. `openai` makes the
+    official package's client for a base URL. `allow` bounds what may be sent from then on."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class CheckSession:
         timeout_s: float | None = None,
         most_bytes: int | None = None,
     ) -> Answer:
-        """A request for an answer, of chat where it has messages. Beyond `most_bytes` the connection is closed."""
+        """A request for an answer, of chat where it has messages. Beyond `most_bytes` the
+        connection is closed."""
         route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         answer = await self._exchange("POST", self.base_path + route, body, limit_s, most_bytes)
@@ -107,19 +108,29 @@ class CheckSession:
         self.generated += count(usage, "completion_tokens") or 0
         return answer
 
-    def body(self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any) -> dict[str, Any]:
-        """The body of a request for `prompt`: greedy unless it says otherwise, by chat where that is answered."""
+    def body(
+        self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
+    ) -> dict[str, Any]:
+        """The body of a request for `prompt`: greedy unless it says otherwise, by chat where that
+        is answered."""
         by_chat = self.chat if chat is None else chat
         asked: dict[str, Any] = {"model": self.model or ""}
         if by_chat:
-            asked |= {"messages": [{"role": "user", "content": prompt}], self.client.max_tokens_field: max_tokens}
+            asked |= {
+                "messages": [{"role": "user", "content": prompt}],
+                self.client.max_tokens_field: max_tokens,
+            }
         else:
             asked |= {"prompt": prompt, "max_tokens": max_tokens}
         return {**asked, "temperature": 0, **more}
 
-    async def ask(self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any) -> Answer:
+    async def ask(
+        self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
+    ) -> Answer:
         """The answer to a prompt. Raises NotAnswered."""
-        return require_answer(await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more)))
+        return require_answer(
+            await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more))
+        )
 
     async def alive(self) -> bool:
         """Whether a short request is answered now. It is no check's own, so nothing bounds it."""
@@ -140,13 +151,20 @@ class CheckSession:
         self.requests += 1
 
     async def _exchange(
-        self, method: str, path: str, body: Mapping[str, Any] | None, timeout_s: float, most_bytes: int | None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        timeout_s: float,
+        most_bytes: int | None,
     ) -> Answer:
         self._spend(body)
         sent = SentRequest(url=self._origin + path, body=body)
         raw = None if body is None else msgspec.json.encode(body)
         began = time.monotonic()
-        reply = await self.client.exchange(method, path, raw, timeout_s=timeout_s, most_bytes=most_bytes)
+        reply = await self.client.exchange(
+            method, path, raw, timeout_s=timeout_s, most_bytes=most_bytes
+        )
         seconds = time.monotonic() - began
         if isinstance(reply, Failure):
             return Answer(sent=sent, seconds=seconds, problem=reply.message)
@@ -172,7 +190,8 @@ def require_answer(answer: Answer) -> Answer:
 
 
 class StillStarting(EndpointError):
-    """The endpoint says that it loads its model: nothing of it can be checked, and nothing has failed."""
+    """The endpoint says that it loads its model: nothing of it can be checked, and nothing has
+    failed."""
 
 
 def explain_unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:
@@ -185,7 +204,9 @@ def explain_unauthorized(session: CheckSession, answer: Answer) -> EndpointError
 def _most_tokens(body: Mapping[str, Any]) -> int:
     """The most tokens that a request may have generated."""
     prompt = body.get("prompt")
-    several = len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str) else 1
+    several = (
+        len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str) else 1
+    )
     each = body.get("max_tokens", body.get("max_completion_tokens"))
     assert isinstance(each, int)
     return each * several * int(body.get("n", 1))

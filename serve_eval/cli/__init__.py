@@ -1,4 +1,5 @@
-"""The command line: one command per file. Heavy imports happen inside the command that needs them."""
+"""The command line: one command per file. Heavy imports happen inside the command that needs
+them."""
 
 from __future__ import annotations
 

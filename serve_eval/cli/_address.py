@@ -13,11 +13,14 @@ _FROM_VARIABLES = ("base_url", "model", "api_key_env", "proxy", "ca_bundle", "ma
 
 
 def address_of(url: str | None, model: str | None, connection: ConnectionOptions) -> dict[str, Any]:
-    """Return how an endpoint is reached as settings of a plan: of the flags, else of their SERVE_EVAL_* variables.
+    """Return how an endpoint is reached as settings of a plan: of the flags, else of their
+    SERVE_EVAL_* variables.
 
     A variable may be empty, such as that of the key's name, which sends none.
     """
-    named = {name: value for name, value in (("base_url", url), ("model", model)) if value is not None}
+    named = {
+        name: value for name, value in (("base_url", url), ("model", model)) if value is not None
+    }
     variables = {name: os.environ.get(f"SERVE_EVAL_{name.upper()}") for name in _FROM_VARIABLES}
     given = {name: value for name, value in variables.items() if value is not None}
     return {**given, **named, **settings_of(connection)}

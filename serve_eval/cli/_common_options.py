@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 TrustPlan = Annotated[bool, Setting(TRUST_HELP, variable="never")]
 Reuse = Annotated[bool, Setting("Use the same servers where they are held already.")]
 RerunWhat = Annotated[
-    str, Setting("What to ask again: never, failed (default), changed, version, all.", metavar="WHAT")
+    str,
+    Setting("What to ask again: never, failed (default), changed, version, all.", metavar="WHAT"),
 ]
 RunAll = Annotated[bool, Setting("The same as --rerun all; old answers are archived.")]
 Strict = Annotated[bool, Setting("Exit with 1 instead of 3.")]
@@ -21,7 +22,8 @@ ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", f
 
 
 def rerun_of(text: str, *, run_all: bool) -> Rerun:
-    """Return what is asked again, of the words of the command line. Raises PlanError for another word."""
+    """Return what is asked again, of the words of the command line. Raises PlanError for another
+    word."""
     from typing import get_args
 
     from serve_eval.errors import PlanError
@@ -31,5 +33,7 @@ def rerun_of(text: str, *, run_all: bool) -> Rerun:
     if chosen is None:
         raise PlanError(f"--rerun: {text!r} is none of {', '.join(get_args(Rerun))}")
     if run_all and chosen not in ("failed", "all"):  # failed: most probably not said
-        raise PlanError(f"--run-all asks everything again, and --rerun {chosen} does not: give one of them")
+        raise PlanError(
+            f"--run-all asks everything again, and --rerun {chosen} does not: give one of them"
+        )
     return "all" if run_all else chosen

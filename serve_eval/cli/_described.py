@@ -20,7 +20,8 @@ SEVERAL = {list: "list", dict: "mapping"}
 
 
 def describe_plugin(package: str, name: str) -> list[str]:
-    """Return its lines: what it is, where it comes from, and each option with type, default and meaning.
+    """Return its lines: what it is, where it comes from, and each option with type, default and
+    meaning.
 
     Raises PlanError for what cannot be used.
     """
@@ -30,7 +31,11 @@ def describe_plugin(package: str, name: str) -> list[str]:
     lines += [f"    from {origin.place}" for origin in extensions.find(package, name)]
     for option in options(function):
         nested = struct_of(option.hint) is not None
-        told = "options of its own, which follow" if nested else f"{_kind(option.hint)}; {_default(option)}"
+        told = (
+            "options of its own, which follow"
+            if nested
+            else f"{_kind(option.hint)}; {_default(option)}"
+        )
         lines += _wrap(f"{option.path} ({told})", "  ", "      ")
         if found := meaning(option.path, meanings):
             lines += _wrap(found, "      ", "      ")
@@ -38,7 +43,8 @@ def describe_plugin(package: str, name: str) -> list[str]:
 
 
 def meaning(path: str, meanings: Mapping[str, str]) -> str:
-    """Return what an option means; "" where nobody says so. What stands below others is known by its name as well."""
+    """Return what an option means; "" where nobody says so. What stands below others is known by
+    its name as well."""
     below = path
     while below not in meanings and "." in below:
         below = below.partition(".")[2]
@@ -47,7 +53,12 @@ def meaning(path: str, meanings: Mapping[str, str]) -> str:
 
 def _wrap(text: str, first: str, others: str) -> list[str]:
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=others, break_on_hyphens=False, break_long_words=False
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
@@ -80,7 +91,11 @@ def _default(option: Option) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}" if value else "empty"
+        return (
+            "{" + ", ".join(f"{name}: {one}" for name, one in value.items()) + "}"
+            if value
+            else "empty"
+        )
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(str, value))}]" if value else "empty"
     return str(value) or "empty"

@@ -31,8 +31,8 @@ SHOWN = 12_000
 
 
 def dump(plan: Plan, file: Path) -> int:
-    """Writes every prompt as a JSON line: task, id, prompt (text or messages), target, and choices where there are any.
-    Returns how many.
+    """Writes every prompt as a JSON line: task, id, prompt (text or messages), target, and choices
+    where there are any. Returns how many.
 
     Raises PlanError when the file cannot be written.
     """
@@ -41,7 +41,12 @@ def dump(plan: Plan, file: Path) -> int:
         with path_of(file).open("wb") as out:
             for p in prepared:
                 for sample in p.dataset.samples:
-                    line = {"task": p.task.name, "id": sample.id, "prompt": sample.prompt, "target": sample.target}
+                    line = {
+                        "task": p.task.name,
+                        "id": sample.id,
+                        "prompt": sample.prompt,
+                        "target": sample.target,
+                    }
                     more = {"choices": sample.choices} if sample.choices else {}
                     more |= {"heads": sample.heads} if sample.heads else {}
                     out.write(msgspec.json.encode({**line, **more}) + b"\n")
@@ -51,7 +56,8 @@ def dump(plan: Plan, file: Path) -> int:
 
 
 def show(plan: Plan, *, as_json: bool) -> int:
-    """Prints the plan, the commands of the launcher and, per task, requests, reference, threshold and first prompt.
+    """Prints the plan, the commands of the launcher and, per task, requests, reference, threshold
+    and first prompt.
 
     Returns the exit code: 3 when the run would be refused for want of a reference that applies.
     """
@@ -63,7 +69,12 @@ def show(plan: Plan, *, as_json: bool) -> int:
         emit(pretty_json(content).decode())
     else:
         emit(_text(plan, commands, files, tasks))
-    unjudged = plan.model is None or plan.no_reference or plan.allow_missing_reference or plan.integration_test
+    unjudged = (
+        plan.model is None
+        or plan.no_reference
+        or plan.allow_missing_reference
+        or plan.integration_test
+    )
     if unjudged or all(p.reference is not None for p in prepared):
         return PASS
     lacking = ", ".join(p.task.name for p in prepared if p.reference is None)
@@ -91,7 +102,11 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         facts["no_reference"] = prepared.why_no_reference
     else:
         assert h.num_samples is not None
-        better = prepared.task.metric.higher_is_better if found.higher_is_better is None else found.higher_is_better
+        better = (
+            prepared.task.metric.higher_is_better
+            if found.higher_is_better is None
+            else found.higher_is_better
+        )
         test = classic_test(h.num_samples, found.value, h.sigma, h.alpha, h.beta, better)
         facts |= {
             "reference": found.value,
@@ -102,16 +117,23 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         }
     if prepared.acceptance is not None:
         facts["acceptance_length"] = (
-            f"{prepared.task.acceptance_length}, at least {prepared.acceptance.min_al:.3f} tokens per step"
+            f"{prepared.task.acceptance_length}, at least {prepared.acceptance.min_al:.3f} tokens"
+            " per step"
         )
     if prepared.task.program is not None:
-        facts["runs_code"] = "its answers are run on this machine, which --allow-code-execution permits"
+        facts["runs_code"] = (
+            "its answers are run on this machine, which --allow-code-execution permits"
+        )
     if judges := judges_of(prepared.task, prepared.dataset.samples):
         facts["judge_requests"] = {judge.name: repeats * count for judge, count in judges}
     if choices := prepared.dataset.samples[0].choices:
-        facts["choices"] = f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
+        facts["choices"] = (
+            f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
+        )
     first = prepared.dataset.samples[0]
-    facts["first_prompt"] = "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
+    facts["first_prompt"] = (
+        "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
+    )
     return facts
 
 
@@ -125,10 +147,17 @@ def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
         return {}
     alpha = prepared.hypothesis.alpha
     looks = SPENT_ON_LOOKS * alpha
-    return {"early_stop": f"alpha {looks:g} is for the looks, {alpha - looks:g} for the verdict of a run to its end"}
+    return {
+        "early_stop": (
+            f"alpha {looks:g} is for the looks, {alpha - looks:g} for the verdict of a run to"
+            " its end"
+        )
+    }
 
 
-def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]) -> str:
+def _text(
+    plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: list[dict[str, Any]]
+) -> str:
     from serve_eval import yaml_source
 
     lines = ["plan:", *_indent(yaml_source.dump(msgspec.to_builtins(to_file(plan))))]
@@ -144,7 +173,10 @@ def _text(plan: Plan, commands: list[list[str]], files: dict[str, str], tasks: l
             if isinstance(value, dict):
                 value = ", ".join(f"at most {count} to {name}" for name, count in value.items())
             if value is not None:
-                lines.append(f"  {key.replace('_', ' ')}: {f'{value:.3f}' if isinstance(value, float) else value}")
+                lines.append(
+                    f"  {key.replace('_', ' ')}:"
+                    f" {f'{value:.3f}' if isinstance(value, float) else value}"
+                )
         lines += [f"  note: {note}" for note in facts["notes"]]
         for file in facts["data"][:4]:
             lines.append(f"  data: {file.path} sha256 {file.sha256}")
@@ -165,7 +197,9 @@ def _readable(messages: Prompt) -> str:
     """Messages as JSON, of images no more than their kind and size."""
     text = msgspec.json.format(msgspec.json.encode(messages), indent=2).decode()
     return re.sub(
-        r'"(data:[\w/.+-]*;base64,)([^"]*)"', lambda data: f'"{data[1]}... ({len(data[2])} characters)"', text
+        r'"(data:[\w/.+-]*;base64,)([^"]*)"',
+        lambda data: f'"{data[1]}... ({len(data[2])} characters)"',
+        text,
     )
 
 

@@ -1,8 +1,7 @@
 """Write the help of a command as plain text: usage, purpose, examples, then the options by panel.
 
-A command with many options shows the usual ones, and all of them with --help-all. Flags are shown without a type, and
-rich is not imported: its import takes longer than the rest of `--help`.
-"""
+A command with many options shows the usual ones, and all of them with --help-all. Flags are shown
+without a type, and rich is not imported: its import takes longer than the rest of `--help`."""
 
 from __future__ import annotations
 
@@ -19,8 +18,16 @@ from serve_eval.cli._options import EVERYTHING, Examples
 MOST_WIDTH = 80
 """Columns of the text, on a wider terminal too: long lines are hard to read."""
 MOST_INDENT = 30
-"""Columns before the meaning of an option; where its flags need more, the meaning begins on the next line."""
-METAVARS = {"int": "N", "float": "NUMBER", "str": "TEXT", "Path": "PATH", "path": "PATH", "file": "PATH"}
+"""Columns before the meaning of an option; where its flags need more, the meaning begins on the
+next line."""
+METAVARS = {
+    "int": "N",
+    "float": "NUMBER",
+    "str": "TEXT",
+    "Path": "PATH",
+    "path": "PATH",
+    "file": "PATH",
+}
 """What stands for a value of a type, unless an option says it."""
 
 Row = tuple[str, str]
@@ -46,7 +53,10 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     """Return the help of a command."""
     width = min(MOST_WIDTH, ctx.terminal_width or _columns())
     pieces = " ".join(command.collect_usage_pieces(ctx))
-    blocks = [_wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "), *_purpose(command, width)]
+    blocks = [
+        _wrap(f"Usage: {ctx.command_path} {pieces}", width, "", "  "),
+        *_purpose(command, width),
+    ]
     if command.examples:
         lines = [f"  {text}\n    {line}" for text, line in command.examples]
         blocks.append("\n".join(["Examples:", *lines]))
@@ -54,7 +64,9 @@ def page(command: HelpedCommand, ctx: Any, *, everything: bool) -> str:
     arguments = [one for one in params if one.param_type_name == "argument"]
     options = [one for one in params if one.param_type_name == "option"]
     if everything:
-        panels = {title: [_row(one) for one in of_one] for title, of_one in _by_panel(options).items()}
+        panels = {
+            title: [_row(one) for one in of_one] for title, of_one in _by_panel(options).items()
+        }
     else:
         known = {one.name: one for one in options}
         panels = {"Usual options": [_row(known[name]) for name in command.usual]}
@@ -72,7 +84,9 @@ def _columns() -> int:
 def _purpose(command: Any, width: int) -> list[str]:
     """Return the paragraphs of the docstring."""
     text = inspect.cleandoc(command.help or "")
-    return [_wrap(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n") if paragraph]
+    return [
+        _wrap(" ".join(paragraph.split()), width) for paragraph in text.split("\n\n") if paragraph
+    ]
 
 
 def _by_panel(options: Iterable[Any]) -> dict[str, list[Any]]:
@@ -95,7 +109,9 @@ def _row(option: Any) -> Row:
 def _meaning(param: Any) -> str:
     """Return the meaning of a parameter, with its default where the text does not tell it."""
     text, default = param.help or "", param.default
-    untold = default is None or isinstance(default, bool | list) or callable(default) or default == ""
+    untold = (
+        default is None or isinstance(default, bool | list) or callable(default) or default == ""
+    )
     if param.required and param.param_type_name == "option":
         more = "required"
     elif untold or not param.show_default or "default" in text.lower():
@@ -126,7 +142,9 @@ def _panel(title: str, rows: Sequence[Row], width: int) -> str:
     indent = max(fitting, default=MOST_INDENT - 4) + 4
     lines = [f"{title}:"]
     for typed, text in rows:
-        told = textwrap.wrap(text, width - indent, break_long_words=False, break_on_hyphens=False) or [""]
+        told = textwrap.wrap(
+            text, width - indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
         beside = len(typed) + 4 <= indent
         lines.append(f"  {typed.ljust(indent - 2)}{told[0]}".rstrip() if beside else f"  {typed}")
         lines += [f"{'':{indent}}{line}" for line in told[beside:]]
@@ -135,5 +153,10 @@ def _panel(title: str, rows: Sequence[Row], width: int) -> str:
 
 def _wrap(text: str, width: int, first: str = "", others: str = "") -> str:
     return textwrap.fill(
-        text, width, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
     )

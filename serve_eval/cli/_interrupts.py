@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM outside of the event loop: from the start of the process to its end they exit with 130.
+"""SIGINT and SIGTERM outside of the event loop: from the start of the process to its end they exit
+with 130.
 
-`_async.py` has what they do while a loop runs. This file imports next to nothing, since it is there for the time in
-which the others are imported.
-"""
+`_async.py` has what they do while a loop runs. This file imports next to nothing, since it is there
+for the time in which the others are imported."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ LINE = "Interrupted"
 
 
 class Interruption(KeyboardInterrupt):
-    """A signal came. Python notes a plain KeyboardInterrupt that passes an `eval`, as those of dataclasses, and ends
-    the process by the signal in the end, whatever its exit code."""
+    """A signal came. Python notes a plain KeyboardInterrupt that passes an `eval`, as those of
+    dataclasses, and ends the process by the signal in the end, whatever its exit code."""
 
 
 class Interrupts:
-    """The effect of SIGINT and SIGTERM. Before `armed` is set, and from the second signal on, they end the process at
-    once. The first one after that is raised as Interruption, so that files are closed, and sets `came`."""
+    """The effect of SIGINT and SIGTERM. Before `armed` is set, and from the second signal on, they
+    end the process at once. The first one after that is raised as Interruption, so that files are
+    closed, and sets `came`."""
 
     def __init__(self) -> None:
         self.armed = self.came = False
@@ -35,7 +36,8 @@ class Interrupts:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._take)
         sys.unraisablehook = self._unraisable
-        # Registered first, it runs last: what is left of the process then is over in milliseconds, and its code stands.
+        # Registered first, it runs last: what is left of the process then is over in milliseconds,
+        # and its code stands.
         atexit.register(_ignore)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -45,7 +47,8 @@ class Interrupts:
         raise Interruption
 
     def _unraisable(self, told: sys.UnraisableHookArgs) -> None:
-        """Python drops what is raised in a finalizer and prints a traceback; an interruption must not get lost so."""
+        """Python drops what is raised in a finalizer and prints a traceback; an interruption must
+        not get lost so."""
         if isinstance(told.exc_value, KeyboardInterrupt):
             leave()
         sys.__unraisablehook__(told)

@@ -11,19 +11,26 @@ from serve_eval.schema import LaunchContext, Plan
 
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
-    """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError for its options."""
+    """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError
+    for its options."""
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options, "launcher")
-    context = LaunchContext(model=plan.model, log_dir=log_dir, patience_s=plan.limits.sample_timeout_s)
+    context = LaunchContext(
+        model=plan.model, log_dir=log_dir, patience_s=plan.limits.sample_timeout_s
+    )
     files = {} if launcher.files is None else launcher.files(context, **options)
     return launcher.commands(context, **options), {str(path): text for path, text in files.items()}
 
 
 def lines(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[str]:
-    """The same as text: files as here-documents, then the commands, together where there are several."""
+    """The same as text: files as here-documents, then the commands, together where there are
+    several."""
     found = []
     if files:
-        found += ["files:", f"mkdir -p {shlex.join(sorted({str(Path(path).parent) for path in files}))}"]
+        found += [
+            "files:",
+            f"mkdir -p {shlex.join(sorted({str(Path(path).parent) for path in files}))}",
+        ]
     for path, text in files.items():
         found += [f"cat > {shlex.quote(path)} <<'END'", text.rstrip("\n"), "END"]
     if commands:

@@ -1,4 +1,5 @@
-"""Derive the flags of a command from its structures of options, and the settings of a plan from what was given.
+"""Derive the flags of a command from its structures of options, and the settings of a plan from
+what was given.
 
 A command takes structures next to its own parameters, and gets each filled in:
 
@@ -40,7 +41,8 @@ class Command:
 def command(
     *, usual: Sequence[str] = (), examples: Examples = (), every_variable: bool = False
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_* variable."""
+    """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_*
+    variable."""
 
     def make(function: Callable[..., None]) -> Command:
         flat = _flatten(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
@@ -50,17 +52,21 @@ def command(
 
 
 def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str, Any]:
-    """Return what the sections say as settings for `resolve`; with `only`, from the options of these names alone.
+    """Return what the sections say as settings for `resolve`; with `only`, from the options of
+    these names alone.
 
-    Of two options with the same key, lists are joined, the second replaces the first otherwise, and False stays.
-    Raises PlanError for a value that cannot be read.
-    """
+    Of two options with the same key, lists are joined, the second replaces the first otherwise, and
+    False stays. Raises PlanError for a value that cannot be read."""
     found: dict[str, Any] = {}
     for section in sections:
         structure: Any = type(section)
         for option in list_declared(structure):
             value = getattr(section, option.name)
-            if value is None or option.setting.refused or (only is not None and option.name not in only):
+            if (
+                value is None
+                or option.setting.refused
+                or (only is not None and option.name not in only)
+            ):
                 continue
             if option.setting.parse is not None:
                 value = option.setting.parse(value)
@@ -71,9 +77,14 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
 
 
 def list_given_flags(ctx: typer.Context) -> set[str]:
-    """Return the names of the parameters that were given as flags, not by their variables or not at all."""
+    """Return the names of the parameters that were given as flags, not by their variables or not at
+    all."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
-    return {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    return {
+        name
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
 
 
 def lines_of(variable: str) -> list[str]:
@@ -90,9 +101,12 @@ def _join(first: Any, second: Any) -> Any:
 def _flatten(
     function: Callable[..., None], *, every_variable: bool, more: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return the function with a parameter for each option of its structures, and `more` that it does not get."""
+    """Return the function with a parameter for each option of its structures, and `more` that it
+    does not get."""
     hints = typing.get_type_hints(function, include_extras=True)
-    structures = {name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)}
+    structures = {
+        name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)
+    }
     options = {name: list_declared(structure) for name, structure in structures.items()}
 
     def call(**given: Any) -> None:
@@ -103,7 +117,9 @@ def _flatten(
         for one in more:
             given.pop(one.name, None)
         for name, structure in structures.items():
-            values = {one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]}
+            values = {
+                one.name: _value(one, given.pop(one.name), every_variable) for one in options[name]
+            }
             given[name] = structure(**values)
         function(**given)
 
@@ -113,7 +129,9 @@ def _flatten(
             title = structures[name].title  # type: ignore[attr-defined]
             parameters += [_parameter(one, title, every_variable) for one in options[name]]
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name]))
+            parameters.append(
+                parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
+            )
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     call.__name__, call.__doc__ = function.__name__, function.__doc__
@@ -134,7 +152,10 @@ def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Pa
     )
     kind = option.kind if option.default is not None else option.kind | None
     return inspect.Parameter(
-        option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=Annotated[kind, info]
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=option.default,
+        annotation=Annotated[kind, info],
     )
 
 
@@ -142,11 +163,17 @@ def _value(option: Declared, value: Any, every_variable: bool) -> Any:
     """Return a value, or the lines of its variable where a repeated option was not given."""
     if not option.repeated:
         return value
-    return value or (lines_of(option.variable) if _reads_variable(option, every_variable) else None) or None
+    return (
+        value
+        or (lines_of(option.variable) if _reads_variable(option, every_variable) else None)
+        or None
+    )
 
 
 def _reads_variable(option: Declared, every_variable: bool) -> bool:
-    return option.setting.variable == "always" or (every_variable and option.setting.variable == "run")
+    return option.setting.variable == "always" or (
+        every_variable and option.setting.variable == "run"
+    )
 
 
 def _show_all(ctx: typer.Context, wanted: bool) -> None:
@@ -160,6 +187,9 @@ _HELP_ALL = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=False,
     annotation=Annotated[
-        bool, typer.Option(EVERYTHING, help="Show all options and exit.", is_eager=True, callback=_show_all)
+        bool,
+        typer.Option(
+            EVERYTHING, help="Show all options and exit.", is_eager=True, callback=_show_all
+        ),
     ],
 )

@@ -6,7 +6,14 @@ import os
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 PLAIN_EVERY_S = 5.0
 
@@ -24,7 +31,8 @@ def _value(value: float | None) -> str:
 
 
 class BarProgress:
-    """A line per task with done, failed, running value, rate and time left, redrawn at most four times a second."""
+    """A line per task with done, failed, running value, rate and time left, redrawn at most four
+    times a second."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -48,7 +56,9 @@ class BarProgress:
             self._bar.start()
         if completed:
             self._console.print(
-                f"{task}: {completed} of {planned} answers are there already", highlight=False, markup=False
+                f"{task}: {completed} of {planned} answers are there already",
+                highlight=False,
+                markup=False,
             )
         bar = self._bar.add_task(task, total=planned, failed=0, value="-", rate=0.0)
         self._tasks[task] = _Shown(bar, planned, completed, time.monotonic())
@@ -64,7 +74,13 @@ class BarProgress:
     def _draw(self, shown: _Shown, now: float) -> None:
         done, failed, value = shown.last
         assert self._bar is not None
-        self._bar.update(shown.bar, completed=done + failed, failed=failed, value=_value(value), rate=shown.rate(now))
+        self._bar.update(
+            shown.bar,
+            completed=done + failed,
+            failed=failed,
+            value=_value(value),
+            rate=shown.rate(now),
+        )
 
     def end(self, task: str) -> None:
         shown = self._tasks.pop(task)
@@ -87,7 +103,9 @@ class PlainProgress:
         self._tasks[task] = _Shown(TaskID(0), planned, completed, time.monotonic())
         if completed:
             self._console.print(
-                f"{task}: {completed} of {planned} answers are there already", highlight=False, markup=False
+                f"{task}: {completed} of {planned} answers are there already",
+                highlight=False,
+                markup=False,
             )
 
     def update(self, task: str, done: int, failed: int, value: float | None) -> None:
@@ -103,7 +121,8 @@ class PlainProgress:
         rate = shown.rate(now)
         left = f", {max(0, shown.planned - done - failed) / rate:.0f} s left" if rate > 0 else ""
         self._console.print(
-            f"{task}: {done}/{shown.planned} done, {failed} failed, value {_value(value)}, {rate:.0f}/s{left}",
+            f"{task}: {done}/{shown.planned} done, {failed} failed, value {_value(value)},"
+            f" {rate:.0f}/s{left}",
             soft_wrap=True,
             highlight=False,
             markup=False,

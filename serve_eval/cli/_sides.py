@@ -1,4 +1,5 @@
-"""Sides of a comparison: a running endpoint, a plan file or a run folder, each resolved to a plan."""
+"""Sides of a comparison: a running endpoint, a plan file or a run folder, each resolved to a
+plan."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ class SendingOptions:
     title: ClassVar[str] = "How the requests are sent"
     concurrency: Annotated[
         int | None,
-        Setting("Requests in flight at each endpoint (default 64).", metavar="N", key="limits.concurrency"),
+        Setting(
+            "Requests in flight at each endpoint (default 64).",
+            metavar="N",
+            key="limits.concurrency",
+        ),
     ] = None
     rate_limit: shared.RateLimit = None
     order: shared.Order = None
@@ -63,9 +68,14 @@ def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
             what = "a running endpoint" if is_endpoint(text) else "a finished run"
             problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
         elif resolve_side(text, settings)[0].plan.launcher.name == "external":
-            problems.append(f"--launch: the plan of {name}, {text}, names no launcher that starts servers")
+            problems.append(
+                f"--launch: the plan of {name}, {text}, names no launcher that starts servers"
+            )
     if problems:
-        raise PlanError(problems, hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.")
+        raise PlanError(
+            problems,
+            hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.",
+        )
 
 
 def is_endpoint(text: str) -> bool:
@@ -85,17 +95,22 @@ def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | 
         saved = to_file(to_read(path, settings.get("include_path", ()), writes=False))
         saved = {key: value for key, value in saved.items() if key not in ("verdict", "early_stop")}
         judged = [one for one in settings.get("set", ()) if one.startswith("verdict.")]
-        kept: dict[str, Any] = {name: settings[name] for name in ("verdict", "include_path") if name in settings}
+        kept: dict[str, Any] = {
+            name: settings[name] for name in ("verdict", "include_path") if name in settings
+        }
         return with_plan(saved, {**kept, "set": judged}), path
     document = read(path, PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(f"{path}: expected a mapping of keys such as model and tasks")
-    content = {key: value for key, value in document.value.items() if key not in ("verdict", "early_stop")}
+    content = {
+        key: value for key, value in document.value.items() if key not in ("verdict", "early_stop")
+    }
     return with_plan(content, settings, lambda *place: f"{path}:{document.line(*place)}: "), None
 
 
 def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
-    """Return the plan of a side. Variables that stand for an address, or ask for less, would be those of both."""
+    """Return the plan of a side. Variables that stand for an address, or ask for less, would be
+    those of both."""
     from serve_eval.evaluation.plan.resolve import resolve
 
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

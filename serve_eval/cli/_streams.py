@@ -1,4 +1,5 @@
-"""Standard output and error, in any state in which the caller left them, kept apart from the output of others' code."""
+"""Standard output and error, in any state in which the caller left them, kept apart from the output
+of others' code."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
-"""How often a long step tells of itself: by a line where nobody looks on, by another text of one line on a terminal."""
+"""How often a long step tells of itself: by a line where nobody looks on, by another text of one
+line on a terminal."""
 STDOUT = tuple(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _reserved: list[TextIO] = []
 """The stream to standard output, once it is reserved for `emit`."""
 
 
 def prepare_streams() -> None:
-    """Gives a closed standard stream to /dev/null, and lets no character that a terminal lacks stop us."""
+    """Gives a closed standard stream to /dev/null, and lets no character that a terminal lacks stop
+    us."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # a program that we start would find it closed
     os.close(descriptor)
@@ -35,9 +38,9 @@ def prepare_streams() -> None:
 
 
 def reserve_stdout() -> None:
-    """Keeps standard output for `emit`, for the rest of the process: its readers expect JSON. What anything else writes
-    there, code of others above all, be it by C or by a child process, goes to standard error. A stream that a caller
-    put in its place stays."""
+    """Keeps standard output for `emit`, for the rest of the process: its readers expect JSON. What
+    anything else writes there, code of others above all, be it by C or by a child process, goes to
+    standard error. A stream that a caller put in its place stays."""
     before = sys.__stdout__
     if before is None or sys.stdout is not before or _reserved:
         return
@@ -57,12 +60,14 @@ def is_terminal() -> bool:
 
 
 def path_of(file: Path) -> Path:
-    """Return the path under which a file that is asked for can be opened: standard output has moved."""
+    """Return the path under which a file that is asked for can be opened: standard output has
+    moved."""
     return Path(f"/dev/fd/{_reserved[0].fileno()}") if _reserved and file in STDOUT else file
 
 
 def emit(text: str) -> None:
-    """Writes to standard output. A reader that has gone, or a full disk behind it, does not change what a run found."""
+    """Writes to standard output. A reader that has gone, or a full disk behind it, does not change
+    what a run found."""
     out = _stdout()
     try:
         out.write(text)
@@ -74,8 +79,8 @@ def emit(text: str) -> None:
 
 
 def draw(render: Callable[[Console], None]) -> None:
-    """Writes to standard output what `render` puts on a console of its width. Names that hold the word of a picture,
-    such as :sound:, stay what they are."""
+    """Writes to standard output what `render` puts on a console of its width. Names that hold the
+    word of a picture, such as :sound:, stay what they are."""
     from rich.console import Console
 
     buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
@@ -88,7 +93,8 @@ def draw(render: Callable[[Console], None]) -> None:
 
 
 def say(*lines: str) -> None:
-    """Writes lines to standard error, without what could control a terminal; empty ones are left out."""
+    """Writes lines to standard error, without what could control a terminal; empty ones are left
+    out."""
     from serve_eval.report.text import clean
 
     try:
@@ -99,7 +105,8 @@ def say(*lines: str) -> None:
 
 
 class LongSteps:
-    """Tells on standard error how far a long step is. The line goes from a terminal when the step is over."""
+    """Tells on standard error how far a long step is. The line goes from a terminal when the step
+    is over."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._said_s = clock, float("-inf")

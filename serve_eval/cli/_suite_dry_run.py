@@ -25,7 +25,8 @@ _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_r
 
 
 def show(suite: Suite, *, as_json: bool) -> int:
-    """Prints the runs by the server that they share, with what starts it, and requests and thresholds per task.
+    """Prints the runs by the server that they share, with what starts it, and requests and
+    thresholds per task.
 
     Returns the exit code: the one of the worst run that would be refused, else 0.
     """
@@ -37,7 +38,15 @@ def show(suite: Suite, *, as_json: bool) -> int:
         emit(pretty_json(content).decode())
     else:
         emit(
-            clean("\n".join([*_lines(suite, servers), f"{len(runs)} runs, {total} requests; nothing was sent"]) + "\n")
+            clean(
+                "\n".join(
+                    [
+                        *_lines(suite, servers),
+                        f"{len(runs)} runs, {total} requests; nothing was sent",
+                    ]
+                )
+                + "\n"
+            )
         )
     refused = [run for run in runs if run["refused"]]
     for run in refused:
@@ -46,7 +55,8 @@ def show(suite: Suite, *, as_json: bool) -> int:
 
 
 def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
-    """What the runs share, with what starts it: a launcher whose options cannot work refuses every one of them."""
+    """What the runs share, with what starts it: a launcher whose options cannot work refuses every
+    one of them."""
     plan, refused = runs[0].plan, None
     commands: list[list[str]] = []
     files: dict[str, str] = {}
@@ -65,9 +75,13 @@ def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
 
 def _endpoint(run: SuiteRun) -> str:
     launcher = run.plan.launcher
-    options = ", ".join(f"{key}={value}" for key, value in launcher.options.items() if key != "base_url")
+    options = ", ".join(
+        f"{key}={value}" for key, value in launcher.options.items() if key != "base_url"
+    )
     base_url = launcher.options.get("base_url")
-    return " ".join(filter(None, (f"endpoint {base_url}" if base_url else f"launcher {launcher.name}", options)))
+    return " ".join(
+        filter(None, (f"endpoint {base_url}" if base_url else f"launcher {launcher.name}", options))
+    )
 
 
 def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
@@ -88,14 +102,24 @@ def _run(run: SuiteRun, refused: PlanError | None) -> dict[str, Any]:
     except ServeEvalError as error:
         return {**told, "refused": str(error), "exit_code": error.exit_code}
     told["tasks"] = [
-        {"task": p.task.name, **{k: v for k, v in facts(p, plan.times(p.task.name)).items() if k in _SHOWN}}
+        {
+            "task": p.task.name,
+            **{k: v for k, v in facts(p, plan.times(p.task.name)).items() if k in _SHOWN},
+        }
         for p in prepared
     ]
     lacking = [p.task.name for p in prepared if p.reference is None]
     if lacking and not (
-        plan.model is None or plan.no_reference or plan.allow_missing_reference or plan.integration_test
+        plan.model is None
+        or plan.no_reference
+        or plan.allow_missing_reference
+        or plan.integration_test
     ):
-        return {**told, "refused": f"no reference applies to {', '.join(lacking)}", "exit_code": UNDECIDED}
+        return {
+            **told,
+            "refused": f"no reference applies to {', '.join(lacking)}",
+            "exit_code": UNDECIDED,
+        }
     return told
 
 
@@ -117,6 +141,11 @@ def _lines(suite: Suite, servers: list[dict[str, Any]]) -> list[str]:
                     reference = f"reference {task['reference']:g}, {reference}"
                 judged = sum(task.get("judge_requests", {}).values())
                 to_judges = f" and at most {judged} to judges" if judged else ""
-                lines.append(f"    {task['task']}: {task['requests']} requests{to_judges}, {reference}")
+                lines.append(
+                    f"    {task['task']}: {task['requests']} requests{to_judges}, {reference}"
+                )
                 lines += [f"      note: {note}" for note in task["notes"]]
-    return [*lines, *(f"waiver until {w.until}: {dict(w.match)}: {w.reason}" for w in suite.waivers)]
+    return [
+        *lines,
+        *(f"waiver until {w.until}: {dict(w.match)}: {w.reason}" for w in suite.waivers),
+    ]

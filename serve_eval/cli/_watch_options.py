@@ -19,11 +19,16 @@ class WatchPromptOptions:
     tasks: Annotated[
         list[str] | None,
         Setting(
-            "A task (default: sums and copies).", flags=("--tasks", "-t"), metavar="NAME", parse=flag_values.names_of
+            "A task (default: sums and copies).",
+            flags=("--tasks", "-t"),
+            metavar="NAME",
+            parse=flag_values.names_of,
         ),
     ] = None
     cases: shared.Cases = None
-    limit: Annotated[int | None, Setting("Prompts to choose from (default 200).", metavar="N")] = None
+    limit: Annotated[int | None, Setting("Prompts to choose from (default 200).", metavar="N")] = (
+        None
+    )
     dataset_root: shared.DatasetRoot = None
     settings: Annotated[
         list[str] | None,
@@ -44,15 +49,25 @@ class RoundOptions:
     title: ClassVar[str] = WatchPromptOptions.title
     model: shared.Model = None
     every: Annotated[
-        str, Setting("From the start of one round to that of the next: 90s, 10m (default), 1h.", metavar="TIME")
+        str,
+        Setting(
+            "From the start of one round to that of the next: 90s, 10m (default), 1h.",
+            metavar="TIME",
+        ),
     ] = "10m"
     budget_tokens: Annotated[
         int | None, Setting("Tokens, read and generated, of a round (default 16000).", metavar="N")
     ] = None
-    smoke: Annotated[bool, Setting("Also run checks (default).", flags=("--smoke/--no-smoke",))] = True
-    seed: Annotated[int | None, Setting("Seed of what is asked when (default: drawn).", metavar="N")] = None
+    smoke: Annotated[bool, Setting("Also run checks (default).", flags=("--smoke/--no-smoke",))] = (
+        True
+    )
+    seed: Annotated[
+        int | None, Setting("Seed of what is asked when (default: drawn).", metavar="N")
+    ] = None
     rounds: Annotated[int | None, Setting("End after N rounds.", metavar="N")] = None
-    timeout: Annotated[float, Setting("Time that a request may take (default 60).", metavar="SECONDS")] = 60.0
+    timeout: Annotated[
+        float, Setting("Time that a request may take (default 60).", metavar="SECONDS")
+    ] = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +76,26 @@ class WatchJudgedOptions:
 
     title: ClassVar[str] = "How it is judged"
     passes: Annotated[
-        int | None, Setting("How often each prompt is asked for the baseline (default 8).", metavar="N")
+        int | None,
+        Setting("How often each prompt is asked for the baseline (default 8).", metavar="N"),
     ] = None
     reference_value: Annotated[
-        float | None, Setting("The value of these prompts, instead of a learnt one.", metavar="POINTS")
+        float | None,
+        Setting("The value of these prompts, instead of a learnt one.", metavar="POINTS"),
     ] = None
-    tolerance: Annotated[float, Setting("A fall that does not matter (default 1).", metavar="POINTS")] = 1.0
+    tolerance: Annotated[
+        float, Setting("A fall that does not matter (default 1).", metavar="POINTS")
+    ] = 1.0
     round_means: Annotated[
         bool,
-        Setting("Bet on one value per round: also holds where whole rounds are worse or better by chance. Slower."),
+        Setting(
+            "Bet on one value per round: also holds where whole rounds are worse or better by"
+            " chance. Slower."
+        ),
     ] = False
-    max_error_rate: Annotated[float, Setting("Share of requests that may fail (default 0.05).", metavar="SHARE")] = 0.05
+    max_error_rate: Annotated[
+        float, Setting("Share of requests that may fail (default 0.05).", metavar="SHARE")
+    ] = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +109,18 @@ class AlarmOptions:
     ] = None
     alarm_env: Annotated[
         list[str] | None,
-        Setting("A variable that the command gets, such as its own key. Repeatable.", metavar="NAME"),
+        Setting(
+            "A variable that the command gets, such as its own key. Repeatable.", metavar="NAME"
+        ),
     ] = None
     webhook: Annotated[
-        str | None, Setting("POST the alarm as JSON there; ${VARIABLE} is filled in.", metavar="URL")
+        str | None,
+        Setting("POST the alarm as JSON there; ${VARIABLE} is filled in.", metavar="URL"),
     ] = None
     forget_alarms: Annotated[bool, Setting("It is mended: begin with new evidence.")] = False
     metrics_port: Annotated[
-        int | None, Setting("Serve figures for Prometheus at 127.0.0.1:PORT; 0: a free one.", metavar="PORT")
+        int | None,
+        Setting("Serve figures for Prometheus at 127.0.0.1:PORT; 0: a free one.", metavar="PORT"),
     ] = None
 
 

@@ -38,8 +38,8 @@ COMMANDS = {
     "datasets": ("datasets.app", "List, fetch and verify data sets."),
     "cases": ("cases.app", "Your own cases: write, list, encrypt, import."),
 }
-"""The module and the function of each command, and its line in `--help`. Only the command that is called is imported:
-importing all of them takes longer than the rest of `--help`."""
+"""The module and the function of each command, and its line in `--help`. Only the command that is
+called is imported: importing all of them takes longer than the rest of `--help`."""
 
 
 class _Group(TyperGroup):
@@ -51,7 +51,10 @@ class _Group(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands with a sentence each, which is wrapped and not cut off."""
-        rows = [(name, one.short_help or _sentence(one.help or "")) for name, one in self.commands.items()]
+        rows = [
+            (name, one.short_help or _sentence(one.help or ""))
+            for name, one in self.commands.items()
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -70,7 +73,9 @@ class _Commands(_Group):
             ctx.exit(2)
         return super().parse_args(ctx, args)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # click's types are private to typer
+    def resolve_command(
+        self, ctx: Any, args: list[str]
+    ) -> Any:  # click's types are private to typer
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else _make_command(name), rest
 
@@ -99,7 +104,8 @@ def _make_command(name: str) -> Any:
 
 
 def _reserve_when_called(command: Any) -> Any:
-    """Have a command reserve standard output when it is called, which is after its help is written."""
+    """Have a command reserve standard output when it is called, which is after its help is
+    written."""
     for inner in getattr(command, "commands", {}).values():
         _reserve_when_called(inner)
     if (call := command.callback) is not None:
@@ -154,9 +160,10 @@ def _root(
 
 
 def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
-    """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of its own: an error
-    that the user can act on with its hint, anything else as a defect of serve-eval (4, never the 1 of a FAIL). What an
-    interruption turned into, such as the ImportError of a half imported package, is raised as it is."""
+    """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of
+    its own: an error that the user can act on with its hint, anything else as a defect of
+    serve-eval (4, never the 1 of a FAIL). What an interruption turned into, such as the ImportError
+    of a half imported package, is raised as it is."""
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()

@@ -1,4 +1,5 @@
-"""`serve-eval attribute`: the prompts of a run to each server behind its front door, and to each pair of them."""
+"""`serve-eval attribute`: the prompts of a run to each server behind its front door, and to each
+pair of them."""
 
 from __future__ import annotations
 
@@ -17,19 +18,30 @@ def attribute(
         typer.Option(
             "--worker",
             metavar="ROLE=URL",
-            help="context=URL, generation=URL, or a URL of one of several whole servers. Repeatable.",
+            help=(
+                "context=URL, generation=URL, or a URL of one of several whole servers. Repeatable."
+            ),
         ),
     ] = None,
-    samples: Annotated[int, typer.Option("--samples", metavar="N", help="Prompts of the run, chosen at random.")] = 50,
-    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Each server alone; no pairs.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", help="Of the choice (default: that of the run).")] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", metavar="N", help="Prompts of the run, chosen at random.")
+    ] = 50,
+    no_pairs: Annotated[
+        bool, typer.Option("--no-pairs", help="Each server alone; no pairs.")
+    ] = False,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Of the choice (default: that of the run).")
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts asked at a time.")] = 4,
     include_path: IncludePath = None,
     trust_plan: TrustPlan = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show whom it asks, and the cost; send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show whom it asks, and the cost; send nothing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
 ) -> None:
-    """Ask every server behind a front door, and every pair, the same prompts of a run: which of them answers wrong?
+    """Ask every server behind a front door, and every pair, the same prompts of a run: which of
+    them answers wrong?
 
     Servers are those that the run's launcher started and that are still up
     (--keep-servers), that are registered with the front door, that the run was
@@ -57,9 +69,16 @@ def attribute(
     plan = to_follow(run, settings, trust_plan=trust_plan, endpoint=True)
     given = [named_worker(text) for text in worker or ()]
     try:
-        asking = run_async(prepare_asking(run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed))
+        asking = run_async(
+            prepare_asking(
+                run, plan, given=given, samples=samples, with_pairs=not no_pairs, seed=seed
+            )
+        )
         if dry_run:
-            emit("".join(f"{one.role} {one.url}\n" for one in asking.workers) + f"{asking.cost()}\nnothing was sent\n")
+            emit(
+                "".join(f"{one.role} {one.url}\n" for one in asking.workers)
+                + f"{asking.cost()}\nnothing was sent\n"
+            )
             return
         say(f"serve-eval attribute: {run}", asking.cost())
         done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))

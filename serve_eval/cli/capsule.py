@@ -13,19 +13,26 @@ from serve_eval.cli._include import IncludePath, folders_of
 def capsule(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
     sample: Annotated[list[str], typer.Option("--sample", help="Id of the sample. Repeatable.")],
-    task: Annotated[str | None, typer.Option("--task", help="Its task, where several have one of that id.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="Its task, where several have one of that id.")
+    ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="Folder below which each gets one (default RUN/capsules)."),
+        typer.Option(
+            "--output-dir", "-o", help="Folder below which each gets one (default RUN/capsules)."
+        ),
     ] = None,
     allow_holdout: Annotated[
-        bool, typer.Option("--allow-holdout", help="Also a sample of a hold-out set, with its texts.")
+        bool,
+        typer.Option("--allow-holdout", help="Also a sample of a hold-out set, with its texts."),
     ] = False,
     include_path: IncludePath = None,
 ) -> None:
-    """Write what was sent for a sample, a curl script that sends it again, what was expected and what came back.
+    """Write what was sent for a sample, a curl script that sends it again, what was expected and
+    what came back.
 
-    Nothing is asked. Keys are variables in what is written. The data set of the run has to be there.
+    Nothing is asked. Keys are variables in what is written. The data set of the run has to be
+    there.
 
     Exit codes: 0 written, 2 usage, folder or data.
     """
@@ -44,4 +51,9 @@ def capsule(
         include_path=folders_of(include_path),
         allow_holdout=allow_holdout,
     )
-    emit("".join(f"{clean(str(folder))}: sh {clean(shlex.quote(str(folder / 'curl.sh')))}\n" for folder in folders))
+    emit(
+        "".join(
+            f"{clean(str(folder))}: sh {clean(shlex.quote(str(folder / 'curl.sh')))}\n"
+            for folder in folders
+        )
+    )

@@ -1,4 +1,5 @@
-"""`serve-eval cases`: writes, lists and encrypts files of one's own cases, and imports BioChatter's results."""
+"""`serve-eval cases`: writes, lists and encrypts files of one's own cases, and imports BioChatter's
+results."""
 
 from __future__ import annotations
 
@@ -13,11 +14,16 @@ import typer
 if TYPE_CHECKING:
     from serve_eval.cases.question import Questions
 
-app = typer.Typer(help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True)
+app = typer.Typer(
+    help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True
+)
 
-_Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders of them.")]
+_Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders of them.")
+]
 _Set = Annotated[
-    list[str] | None, typer.Option("--set", help="An option of a task: cases:NAME.OPTION=VALUE. Repeatable.")
+    list[str] | None,
+    typer.Option("--set", help="An option of a task: cases:NAME.OPTION=VALUE. Repeatable."),
 ]
 
 
@@ -25,7 +31,9 @@ _Set = Annotated[
 def expand(
     files: _Files,
     settings: _Set = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With what is asked and expected, as one JSON list.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="With what is asked and expected, as one JSON list.")
+    ] = False,
 ) -> None:
     """List the cases that would be asked, and those that are skipped. Nothing is sent."""
     from serve_eval.cli._streams import emit
@@ -35,7 +43,11 @@ def expand(
 
     found = dict(_questions(files, settings))
     if as_json:
-        emit(pretty_json([line for name, one in found.items() for line in _lines(name, one)]).decode())
+        emit(
+            pretty_json(
+                [line for name, one in found.items() for line in _lines(name, one)]
+            ).decode()
+        )
         return
     for name, one in found.items():
         scorers = ", ".join(sorted({q.scorer.name for q in one.asked}))
@@ -53,7 +65,9 @@ def expand(
 
 @app.command()
 def new(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path("cases.yaml"),
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")] = Path(
+        "cases.yaml"
+    ),
 ) -> None:
     """Write an example with comments, which runs as it is."""
     from serve_eval import cases
@@ -84,10 +98,12 @@ def schema() -> None:
 @app.command()
 def encrypt(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A case file.")],
-    to: Annotated[Path | None, typer.Option("--to", "-o", help="File to write (default FILE.enc).")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", "-o", help="File to write (default FILE.enc).")
+    ] = None,
 ) -> None:
-    """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY. The file must be right; images cannot go with
-    it."""
+    """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY. The file must be right; images
+    cannot go with it."""
     from serve_eval.cases import file as case_file
     from serve_eval.cases import holdout
     from serve_eval.cli._streams import emit
@@ -100,11 +116,19 @@ def encrypt(
 
 @app.command("import-results")
 def import_results(
-    results: Annotated[list[Path], typer.Argument(metavar="CSV...", help="Result files of BioChatter's benchmark.")],
-    cases: Annotated[list[Path], typer.Option("--cases", help="The case files that they are of. Repeatable.")],
-    references_dir: Annotated[Path, typer.Option(help="Folder of your own that gets the references.")],
+    results: Annotated[
+        list[Path], typer.Argument(metavar="CSV...", help="Result files of BioChatter's benchmark.")
+    ],
+    cases: Annotated[
+        list[Path], typer.Option("--cases", help="The case files that they are of. Repeatable.")
+    ],
+    references_dir: Annotated[
+        Path, typer.Option(help="Folder of your own that gets the references.")
+    ],
     settings: _Set = None,
-    reason: Annotated[str | None, typer.Option(help="Why entries are replaced; they are kept with this.")] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Why entries are replaced; they are kept with this.")
+    ] = None,
 ) -> None:
     """Make references of old results, matched by BioChatter's own hash of each case."""
     from serve_eval.cli._streams import emit, say
@@ -114,20 +138,36 @@ def import_results(
     asked = _questions(cases, settings)
     skipped = {one.md5: one for _, task in asked for one in task.skipped if one.md5}
     tasks = _tasks(cases, settings) if any(task.asked for _, task in asked) else []
-    found = import_biochatter.import_results(results, tasks, references_dir, skipped=skipped, reason=reason)
+    found = import_biochatter.import_results(
+        results, tasks, references_dir, skipped=skipped, reason=reason
+    )
     for one in found.written:
         runs = f"{one.runs} runs" if one.runs > 1 else "means" if one.runs == 0 else "1 run"
-        emit(clean(f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases, {runs}\n"))
+        emit(
+            clean(
+                f"{one.task}: {one.model}: {one.value:.3f} over {one.cases} of {one.of} cases,"
+                f" {runs}\n"
+            )
+        )
     say(*(f"warning: {clean(warning)}" for warning in found.warnings))
-    emit(f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that is asked\n")
+    emit(
+        f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that"
+        " is asked\n"
+    )
 
 
 def _indent(line: str) -> str:
-    """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be copied."""
+    """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be
+    copied."""
     width = max(40, shutil.get_terminal_size().columns)
     told, flag, setting = line.partition("--set ")
     lines = textwrap.wrap(
-        told, width, initial_indent="  ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
+        told,
+        width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
     return "\n".join([*lines, f"      {flag}{setting}"] if flag else lines)
 
@@ -155,7 +195,9 @@ def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str,
     for name in known.modules:
         own = options.get(f"cases:{name}", {})
         chosen = {key: value for key, value in own.items() if key not in ("path", "scorer")}
-        found.append((f"cases:{name}", questions(known, name, scorer=spec_of(own.get("scorer")), **chosen)))
+        found.append(
+            (f"cases:{name}", questions(known, name, scorer=spec_of(own.get("scorer")), **chosen))
+        )
     return found
 
 
@@ -163,7 +205,16 @@ def _lines(task: str, one: Questions) -> list[dict[str, Any]]:
     """A JSON object per case. Of a hold-out set neither questions nor answers."""
     asked = []
     for q in one.asked:
-        line = {"task": task, "case": q.name, "id": q.id, "scorer": q.scorer.name, "compat_md5": q.md5}
+        line = {
+            "task": task,
+            "case": q.name,
+            "id": q.id,
+            "scorer": q.scorer.name,
+            "compat_md5": q.md5,
+        }
         asked.append(line if q.holdout else {**line, "messages": q.turns, "expected": q.expected})
-    skipped = [{"task": task, "case": s.name, "skipped": s.reason, "compat_md5": s.md5} for s in one.skipped]
+    skipped = [
+        {"task": task, "case": s.name, "skipped": s.reason, "compat_md5": s.md5}
+        for s in one.skipped
+    ]
     return [*asked, *skipped]

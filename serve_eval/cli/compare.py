@@ -46,7 +46,10 @@ USUAL = (
     "as_json",
 )
 EXAMPLES = (
-    ("Is the new deployment worse than the old one?", "serve-eval compare old:8000 new:8000 --tasks gsm8k -o OUT"),
+    (
+        "Is the new deployment worse than the old one?",
+        "serve-eval compare old:8000 new:8000 --tasks gsm8k -o OUT",
+    ),
     (
         "Start both by their plans; a drop of 1 point matters:",
         "serve-eval compare --launch a.yaml b.yaml --margin 1.0 -o OUT",
@@ -67,7 +70,9 @@ class RuleOptions:
     """Choose the rule by which B is judged."""
 
     title: ClassVar[str] = "How it is judged"
-    verdict: Annotated[str, Setting("paired, noninferiority or (with --repeats) anchors.", metavar="RULE")] = "paired"
+    verdict: Annotated[
+        str, Setting("paired, noninferiority or (with --repeats) anchors.", metavar="RULE")
+    ] = "paired"
     margin: Annotated[
         float | None,
         Setting(
@@ -85,15 +90,23 @@ class SideOptions:
     """Choose how A and B are asked and what is looked at."""
 
     title: ClassVar[str] = "How both are asked"
-    model_b: Annotated[str | None, Setting("Model name of B, where it is another one.", metavar="NAME")] = None
+    model_b: Annotated[
+        str | None, Setting("Model name of B, where it is another one.", metavar="NAME")
+    ] = None
     again: Annotated[
         int | None,
-        Setting("Prompts per task that A is asked twice (default 200; 0: none).", flags=("--self",), metavar="N"),
+        Setting(
+            "Prompts per task that A is asked twice (default 200; 0: none).",
+            flags=("--self",),
+            metavar="N",
+        ),
     ] = None
     show_flips: Annotated[
         int | None, Setting("Flips per task to list and look at closely (default 20).", metavar="N")
     ] = None
-    launch: Annotated[bool, Setting("Insist that A and B are plans whose launchers start their servers.")] = False
+    launch: Annotated[
+        bool, Setting("Insist that A and B are plans whose launchers start their servers.")
+    ] = False
     one_after_the_other: Annotated[bool, Setting("First all of A, then all of B.")] = False
     trust_plan: TrustPlan = False
 
@@ -134,10 +147,15 @@ class MovedOptions:
         str | None,
         Setting(
             "",
-            refused=(f"--tokenizer is for {_INVARIANTS}", "For both sides: --set TASK.tokenizer=DIR."),
+            refused=(
+                f"--tokenizer is for {_INVARIANTS}",
+                "For both sides: --set TASK.tokenizer=DIR.",
+            ),
         ),
     ] = None
-    chunk_tokens: Annotated[list[int] | None, Setting("", refused=(f"--chunk-tokens is for {_INVARIANTS}", ""))] = None
+    chunk_tokens: Annotated[
+        list[int] | None, Setting("", refused=(f"--chunk-tokens is for {_INVARIANTS}", ""))
+    ] = None
 
 
 @command(usual=USUAL, examples=EXAMPLES)
@@ -149,7 +167,9 @@ def compare(
     sending: SendingOptions,
     result: CompareResultOptions,
     moved: MovedOptions,
-    b: Annotated[str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")] = None,
+    b: Annotated[
+        str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")
+    ] = None,
 ) -> None:
     """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
 
@@ -185,9 +205,8 @@ def _sides(
 ) -> tuple[tuple[CompareSide, CompareSide], Any]:
     """Return both sides and the rule.
 
-    An endpoint is asked what the other side asks, where that is a plan or a run; of a run of somebody else, what else
-    that would reach has to be trusted.
-    """
+    An endpoint is asked what the other side asks, where that is a plan or a run; of a run of
+    somebody else, what else that would reach has to be trusted."""
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.workflows.compare.compare import CompareSide
@@ -197,14 +216,21 @@ def _sides(
     for name, text in texts.items():
         if is_endpoint(text) and Path(run := texts["A" if name == "B" else "B"]).is_dir():
             to_follow(Path(run), {**own[name], "base_url": text}, trust_plan=trust_plan)
-    found = {name: resolve_side(text, own[name]) for name, text in texts.items() if not is_endpoint(text)}
+    found = {
+        name: resolve_side(text, own[name]) for name, text in texts.items() if not is_endpoint(text)
+    }
     documents = {name: to_file(resolved.plan) for name, (resolved, _) in found.items()}
     for name, text in texts.items():
         if is_endpoint(text):
             document = next(iter(documents.values()), {})
-            document = {key: value for key, value in document.items() if key not in ("launcher", "verdict")}
+            document = {
+                key: value for key, value in document.items() if key not in ("launcher", "verdict")
+            }
             found[name] = with_plan(document, {**own[name], "base_url": text}), None
-    sides = {name: CompareSide(plan=resolved.plan, folder=folder) for name, (resolved, folder) in found.items()}
+    sides = {
+        name: CompareSide(plan=resolved.plan, folder=folder)
+        for name, (resolved, folder) in found.items()
+    }
     return (sides["A"], sides["B"]), sides["A"].plan.verdict
 
 

@@ -1,4 +1,5 @@
-"""`serve-eval datasets`: what is known, fetches it, and says whether it is still what was fetched."""
+"""`serve-eval datasets`: what is known, fetches it, and says whether it is still what was
+fetched."""
 
 from __future__ import annotations
 
@@ -16,28 +17,41 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, fetch and verify data sets.", no_args_is_help=True)
 
-_Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; see `datasets list`.")]
+_Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets; see `datasets list`.")
+]
 _Root = Annotated[
     Path | None,
-    typer.Option(help="Dataset root. Default: SERVE_EVAL_DATASET_ROOT, else a folder of the user's cache."),
+    typer.Option(
+        help="Dataset root. Default: SERVE_EVAL_DATASET_ROOT, else a folder of the user's cache."
+    ),
 ]
 
 
 @app.command("list")
 def list_sets() -> None:
-    """List the known data sets: rows, licence, where from, and how many checksums are known beforehand."""
+    """List the known data sets: rows, licence, where from, and how many checksums are known
+    beforehand."""
     from serve_eval.datasets.known import KNOWN
 
     for name, source in KNOWN.items():
         _say(f"{name}: {source.name}, {source.rows}; licence: {source.licence}")
-        sums = f"{len(source.sha256)} checksums known" if source.sha256 else "checksums are recorded at the first fetch"
+        sums = (
+            f"{len(source.sha256)} checksums known"
+            if source.sha256
+            else "checksums are recorded at the first fetch"
+        )
         _say(f"    {source.homepage}; {sums}{f'; {source.note}' if source.note else ''}")
 
 
 @app.command()
 def fetch(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Data sets; see `datasets list`.")],
-    to: Annotated[Path | None, typer.Option(help="Dataset root to fill; it can be copied to another machine.")] = None,
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Data sets; see `datasets list`.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option(help="Dataset root to fill; it can be copied to another machine.")
+    ] = None,
 ) -> None:
     """Fetch data sets, check or record their checksums, and say where they are."""
     from serve_eval.datasets import vault
@@ -52,7 +66,8 @@ def fetch(
 
 @app.command()
 def verify(names: _Names = None, root: _Root = None) -> None:
-    """Compare the files of a dataset root with the known and the recorded checksums. A difference exits with 2."""
+    """Compare the files of a dataset root with the known and the recorded checksums. A difference
+    exits with 2."""
     from serve_eval.datasets import vault
     from serve_eval.errors import DatasetError
 
@@ -72,10 +87,13 @@ def verify(names: _Names = None, root: _Root = None) -> None:
 
 @app.command()
 def path(
-    name: Annotated[str | None, typer.Argument(help="A data set; without one, the root itself.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A data set; without one, the root itself.")
+    ] = None,
     root: _Root = None,
 ) -> None:
-    """Print the dataset root, or the folder of one data set below it: where it is, else where `fetch` would put it.
+    """Print the dataset root, or the folder of one data set below it: where it is, else where
+    `fetch` would put it.
 
     Exit codes: 0 the folder is there, 2 it is not (which standard error says).
     """
@@ -97,7 +115,11 @@ def _choose(names: Sequence[str] | None) -> dict[str, Source]:
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
 
-    problems = [f"unknown data set {n!r}.{registry.nearest(n, KNOWN)}" for n in names or () if n not in KNOWN]
+    problems = [
+        f"unknown data set {n!r}.{registry.nearest(n, KNOWN)}"
+        for n in names or ()
+        if n not in KNOWN
+    ]
     if problems:
         raise PlanError(problems)
     return {name: KNOWN[name] for name in names} if names else dict(KNOWN)

@@ -10,10 +10,14 @@ import typer
 
 def demo(
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="Folder for the runs (default outputs/<time>_demo).")
+        Path | None,
+        typer.Option(
+            "--output-dir", "-o", help="Folder for the runs (default outputs/<time>_demo)."
+        ),
     ] = None,
 ) -> None:
-    """Judge the embedded model: sound and in 8 bits (PASS), in 3 bits (FAIL), in 4 bits (it takes pairs to see it)."""
+    """Judge the embedded model: sound and in 8 bits (PASS), in 3 bits (FAIL), in 4 bits (it takes
+    pairs to see it)."""
     from datetime import UTC, datetime
 
     from serve_eval.cli._streams import emit
@@ -25,7 +29,9 @@ def demo(
 
     folder = output_dir or Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_demo"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise RunFolderError(f"{folder} exists and is not an empty folder", hint="Choose another with -o.")
+        raise RunFolderError(
+            f"{folder} exists and is not an empty folder", hint="Choose another with -o."
+        )
     as_expected, pages = True, []
     for act in acts():
         emit(f"\n{act.title}\n\n")

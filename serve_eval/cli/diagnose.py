@@ -11,14 +11,17 @@ from serve_eval.cli._include import IncludePath, folders_of
 
 
 def diagnose(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run, a comparison or a suite.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run, a comparison or a suite.")
+    ],
     include_path: IncludePath = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say why a run is red or undecided, by what its folder holds, with the option to change. Nothing is asked.
+    """Say why a run is red or undecided, by what its folder holds, with the option to change.
+    Nothing is asked.
 
-    Exit codes: 0 whatever is found, since a diagnosis is no verdict; 2 for a folder that cannot be read.
-    """
+    Exit codes: 0 whatever is found, since a diagnosis is no verdict; 2 for a folder that cannot be
+    read."""
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean

@@ -22,7 +22,9 @@ DATES_SHOWN = 6
 
 
 def drift(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder below which the run folders lie.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder below which the run folders lie.")
+    ],
     task: Annotated[str | None, typer.Option(help="Only the series of this task.")] = None,
     model: Annotated[str | None, typer.Option(help="Only the series of this model.")] = None,
     limit: Annotated[
@@ -34,11 +36,13 @@ def drift(
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw values and sums into this .svg, .png or .pdf (extra: plots).")
+        Path | None,
+        typer.Option(help="Draw values and sums into this .svg, .png or .pdf (extra: plots)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Chart the finished runs below a folder: a decline too slow for any single verdict. It warns, it never fails.
+    """Chart the finished runs below a folder: a decline too slow for any single verdict. It warns,
+    it never fails.
 
     Exit codes: 0 also on an alarm, 2 usage, or no finished run.
     """
@@ -68,7 +72,12 @@ def drift(
             hint="Choose with --task and --model.",
         )
     if as_json:
-        content = {"schema_version": 1, "dir": str(folder), "series": list(map(_json, charts)), "notes": notes}
+        content = {
+            "schema_version": 1,
+            "dir": str(folder),
+            "series": list(map(_json, charts)),
+            "notes": notes,
+        }
         emit(pretty_json(content).decode())
     else:
         lines = [line for one in charts for line in _lines(one, folder)]
@@ -105,16 +114,25 @@ def _lines(one: Chart, folder: Path) -> list[str]:
     series, nights = one.series, one.series.nights
     lines = [
         f"{series.name}: {_runs(len(nights))} of {series.n} samples",
-        f"  x is the {one.measure}; a run's standard deviation is {one.sd:.3f} points, {one.noise.source}",
-        f"  beyond h = {one.limit:g} an unchanged endpoint alarms within {RUNS} runs with a chance of "
-        f"{one.false_alarm_chance:.2g} ({one.noise.known})",
-        f"  {'began (UTC)':16}  {'value':>9}  {'missing':>7}  {'flips':>6}  {'x':>9}  {'z':>6}  {'S':>6}         run",
+        (
+            f"  x is the {one.measure}; a run's standard deviation is {one.sd:.3f} points,"
+            f" {one.noise.source}"
+        ),
+        (
+            f"  beyond h = {one.limit:g} an unchanged endpoint alarms within {RUNS} runs with a"
+            f" chance of {one.false_alarm_chance:.2g} ({one.noise.known})"
+        ),
+        (
+            f"  {'began (UTC)':16}  {'value':>9}  {'missing':>7}  {'flips':>6}  {'x':>9}  {'z':>6} "
+            f" {'S':>6}         run"
+        ),
     ]
     for night, x, flips, point in zip(nights, one.x, one.flips, one.points, strict=True):
         where = night.run.relative_to(folder) if night.run != folder else night.run.name
         lines.append(
-            f"  {date(night):16}  {night.value:>9.3f}  {night.missing:>7}  {'-' if flips is None else flips:>6}  "
-            f"{x:>9.3f}  {point.z:>6.2f}  {point.s:>6.2f}  {'ALARM' if point.alarm else '':5}  {where}"
+            f"  {date(night):16}  {night.value:>9.3f}  {night.missing:>7} "
+            f" {'-' if flips is None else flips:>6}  {x:>9.3f}  {point.z:>6.2f}  {point.s:>6.2f} "
+            f" {'ALARM' if point.alarm else '':5}  {where}"
         )
     if len(nights) == 1:
         lines.append("  one run: there is nothing yet to compare it with")
@@ -164,7 +182,9 @@ def _json(one: Chart) -> dict[str, Any]:
                 "s": point.s,
                 "alarm": point.alarm,
             }
-            for night, x, flips, point in zip(series.nights, one.x, one.flips, one.points, strict=True)
+            for night, x, flips, point in zip(
+                series.nights, one.x, one.flips, one.points, strict=True
+            )
         ],
     }
 

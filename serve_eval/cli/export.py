@@ -18,11 +18,13 @@ def export(
         str, typer.Option("--format", help="lm-eval: results_*.json and samples_*.jsonl.")
     ] = "lm-eval",
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="Folder for the files (default RUN/lm-eval).")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="Folder for the files (default RUN/lm-eval)."),
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read those."""
+    """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read
+    those."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest

@@ -1,4 +1,5 @@
-"""`serve-eval invariants`: one endpoint against itself, under changes that should change no answer."""
+"""`serve-eval invariants`: one endpoint against itself, under changes that should change no
+answer."""
 
 from __future__ import annotations
 
@@ -57,11 +58,16 @@ class PassOptions:
 
     title: ClassVar[str] = "Passes"
     tokenizer: Annotated[
-        str | None, Setting("Folder with the chat template, to render it here in a pass more.", metavar="DIR")
+        str | None,
+        Setting("Folder with the chat template, to render it here in a pass more.", metavar="DIR"),
     ] = None
     chunk_tokens: Annotated[
         list[int] | None,
-        Setting("Chunk size to try (default 2048 and 8192; 0: none). Repeatable.", metavar="N", variable="never"),
+        Setting(
+            "Chunk size to try (default 2048 and 8192; 0: none). Repeatable.",
+            metavar="N",
+            variable="never",
+        ),
     ] = None
     launch: Annotated[bool, Setting("Insist on a plan whose launcher starts its servers.")] = False
 
@@ -85,17 +91,21 @@ class InvariantsResultOptions:
 @command(usual=USUAL, examples=EXAMPLES)
 def invariants(
     a: Annotated[
-        str, typer.Argument(metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file.")
+        str,
+        typer.Argument(
+            metavar="ENDPOINT", help="A running endpoint (host:port or URL), or a plan file."
+        ),
     ],
     prompts: SidePromptOptions,
     passes: PassOptions,
     sending: SendingOptions,
     result: InvariantsResultOptions,
 ) -> None:
-    """Ask an endpoint the same prompts under changes that should change no answer: cache, order, batch, streams.
+    """Ask an endpoint the same prompts under changes that should change no answer: cache, order,
+    batch, streams.
 
-    It needs no right answer and no reference. It asks 100 prompts per task unless --limit says otherwise. The same
-    command again goes on where it was ended.
+    It needs no right answer and no reference. It asks 100 prompts per task unless --limit says
+    otherwise. The same command again goes on where it was ended.
 
     Exit codes: 0 all hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure,
     5 nothing was answered, 130 interrupted.
@@ -110,13 +120,23 @@ def invariants(
     if passes.launch:
         check_launched({"A": a}, settings)
     folder = str(Path(passes.tokenizer).expanduser().absolute()) if passes.tokenizer else None
-    chunks = CHUNKS if passes.chunk_tokens is None else tuple(size for size in passes.chunk_tokens if size)
+    chunks = (
+        CHUNKS
+        if passes.chunk_tokens is None
+        else tuple(size for size in passes.chunk_tokens if size)
+    )
     out_dir = result.output_dir or new_folder("invariants")
     raise typer.Exit(_execute(a, settings, out_dir, folder, chunks, as_json=result.as_json))
 
 
 def _execute(
-    a: str, settings: dict[str, Any], out_dir: Path, tokenizer: str | None, chunks: tuple[int, ...], *, as_json: bool
+    a: str,
+    settings: dict[str, Any],
+    out_dir: Path,
+    tokenizer: str | None,
+    chunks: tuple[int, ...],
+    *,
+    as_json: bool,
 ) -> int:
     """Check an endpoint with progress on stderr and the result on stdout; return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
@@ -132,11 +152,19 @@ def _execute(
 
     if Path(a).is_dir():
         raise PlanError(f"{a} is a finished run, and this command asks an endpoint")
-    plan = (with_plan({}, {**settings, "base_url": a}) if is_endpoint(a) else resolve_side(a, settings)[0]).plan
+    plan = (
+        with_plan({}, {**settings, "base_url": a})
+        if is_endpoint(a)
+        else resolve_side(a, settings)[0]
+    ).plan
     say(f"serve-eval invariants: folder {out_dir}")
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
-        found = run_async(check(plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say))
+        found = run_async(
+            check(
+                plan, out_dir, tokenizer=tokenizer, chunk_tokens=chunks, progress=shown, notify=say
+            )
+        )
     except Interrupted:
         say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         return INTERRUPTED

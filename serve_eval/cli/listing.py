@@ -14,10 +14,13 @@ NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
 
 def listing(
     kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
-    name: Annotated[str | None, typer.Argument(help="One of them, with what each of its options means.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One of them, with what each of its options means.")
+    ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """List tasks, scorers, launchers and verdict rules with their options, and where those come from that are not ours.
+    """List tasks, scorers, launchers and verdict rules with their options, and where those come
+    from that are not ours.
 
     Exit codes: 0, and 2 where something of others cannot be used.
     """
@@ -46,7 +49,10 @@ def listing(
                 emit("".join(f"  {clean(line)}\n" for line in lines))
             if title == "tasks":
                 for name, file in extensions.lm_eval_tasks():
-                    emit(f"  {clean(f'{extensions.LM_EVAL}:{name}')}\n      from {clean(str(file))}\n")
+                    emit(
+                        f"  {clean(f'{extensions.LM_EVAL}:{name}')}\n      from"
+                        f" {clean(str(file))}\n"
+                    )
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
                 emit(f"  not built, though their references import: {', '.join(NOT_BUILT)}\n")
     if broken:
@@ -62,10 +68,15 @@ def _one(package: str | None, kind: str, name: str) -> None:
     from serve_eval.report.text import clean
 
     if package is None:
-        raise PlanError(f"{kind} {name}: say of which kind it is", hint="Such as serve-eval list launchers trtllm.")
+        raise PlanError(
+            f"{kind} {name}: say of which kind it is",
+            hint="Such as serve-eval list launchers trtllm.",
+        )
     file = name.partition(":")[0]
     if file not in (known := registry.names(package)):
-        raise PlanError(f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}")
+        raise PlanError(
+            f"unknown {registry.kind_of(package)} {name!r}.{registry.nearest(name, known)}"
+        )
     lines = describe_plugin(package, file)
     if package == "launchers":
         lines += ["", "Set them by --set launcher.OPTION=VALUE, or under launcher in a plan."]
@@ -73,7 +84,8 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 
 def _entry(package: str, name: str) -> list[str]:
-    """A name with its summary, its options and its origin. Raises PlanError for what cannot be used."""
+    """A name with its summary, its options and its origin. Raises PlanError for what cannot be
+    used."""
     from serve_eval.plugins import extensions, registry
     from serve_eval.plugins.declarations import is_structure
 

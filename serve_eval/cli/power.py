@@ -1,4 +1,5 @@
-"""`serve-eval power`: what can be seen with how many samples, and how many a wanted effect takes."""
+"""`serve-eval power`: what can be seen with how many samples, and how many a wanted effect
+takes."""
 
 from __future__ import annotations
 
@@ -19,28 +20,48 @@ CURVE_STEPS = 100
 
 
 def power(
-    total: Annotated[int | None, typer.Option(help="Samples that the data set has: prints the table by n.")] = None,
+    total: Annotated[
+        int | None, typer.Option(help="Samples that the data set has: prints the table by n.")
+    ] = None,
     theta: Annotated[
-        float | None, typer.Option(help="Wanted minimum detectable effect in points: prints the smallest n.")
+        float | None,
+        typer.Option(help="Wanted minimum detectable effect in points: prints the smallest n."),
     ] = None,
     detect: Annotated[
-        float | None, typer.Option(help="Drop in points to be seen: prints n for each verdict rule.")
+        float | None,
+        typer.Option(help="Drop in points to be seen: prints n for each verdict rule."),
     ] = None,
-    probability: Annotated[float, typer.Option("--power", help="Probability of seeing that drop.")] = 0.8,
+    probability: Annotated[
+        float, typer.Option("--power", help="Probability of seeing that drop.")
+    ] = 0.8,
     flip_rate: Annotated[
-        float, typer.Option(help="Share of the prompts on which two runs of one endpoint disagree (0.19 if sampled).")
+        float,
+        typer.Option(
+            help=(
+                "Share of the prompts on which two runs of one endpoint disagree (0.19 if sampled)."
+            )
+        ),
     ] = 0.034,
     from_run: Annotated[
-        Path | None, typer.Option("--from", help="Run folder: its spread and its throughput are used.")
+        Path | None,
+        typer.Option("--from", help="Run folder: its spread and its throughput are used."),
     ] = None,
-    sigma: Annotated[float, typer.Option(help="Standard deviation of a sample's score, in points.")] = 50.0,
-    alpha: Annotated[float, typer.Option(help="Probability of failing an unchanged endpoint.")] = 0.05,
-    beta: Annotated[float, typer.Option(help="Probability of passing an endpoint that is theta points worse.")] = 0.2,
+    sigma: Annotated[
+        float, typer.Option(help="Standard deviation of a sample's score, in points.")
+    ] = 50.0,
+    alpha: Annotated[
+        float, typer.Option(help="Probability of failing an unchanged endpoint.")
+    ] = 0.05,
+    beta: Annotated[
+        float, typer.Option(help="Probability of passing an endpoint that is theta points worse.")
+    ] = 0.2,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw power against drop into this .svg, .png or .pdf (extra: plots).")
+        Path | None,
+        typer.Option(help="Draw power against drop into this .svg, .png or .pdf (extra: plots)."),
     ] = None,
 ) -> None:
-    """Print what the classic test detects by number of samples, and how many samples a wanted effect takes."""
+    """Print what the classic test detects by number of samples, and how many samples a wanted
+    effect takes."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
 
@@ -49,7 +70,9 @@ def power(
 
         check_plot(plot)
     if total is None and theta is None and detect is None and from_run is None:
-        raise PlanError("say what is wanted: --total N, --theta POINTS, --detect POINTS or --from RUN")
+        raise PlanError(
+            "say what is wanted: --total N, --theta POINTS, --detect POINTS or --from RUN"
+        )
     if total is not None and total < 1:
         raise PlanError(f"--total must be 1 or more, not {total}")
     lines: list[str] = []
@@ -88,7 +111,8 @@ def _compute_needed(
     alpha: float,
     beta: float,
 ) -> int:
-    """Return the number of samples that the wanted effect takes. Raise PlanError where none is wanted."""
+    """Return the number of samples that the wanted effect takes. Raise PlanError where none is
+    wanted."""
     from serve_eval.errors import PlanError
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import num_pairs_for
@@ -97,14 +121,16 @@ def _compute_needed(
         return num_pairs_for(detect / 100, flip_rate, alpha, 1.0 - probability)
     if theta is not None:
         return num_samples_for(theta, sigma, alpha, beta)
-    raise PlanError("--plot draws one number of samples, and this run has several tasks", hint="Give --total N.")
+    raise PlanError(
+        "--plot draws one number of samples, and this run has several tasks", hint="Give --total N."
+    )
 
 
 def _spread(one: Measured) -> str:
     rate = "" if one.per_second is None else f"; {one.per_second:.1f} samples per second"
     return (
-        f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f} points "
-        f"(right or wrong with that mean: {one.bernoulli:.3f}){rate}"
+        f"{one.task}: {one.n} samples, value {one.value:.3f}, standard deviation {one.sigma:.3f}"
+        f" points (right or wrong with that mean: {one.bernoulli:.3f}){rate}"
     )
 
 
@@ -121,15 +147,28 @@ def _smallest(theta: float, sigma: float, alpha: float, beta: float) -> list[str
 
     n = num_samples_for(theta, sigma, alpha, beta)
     row = next(size for size, _ in power_table(64 * n, sigma, alpha, beta) if size >= n)
-    return [f"theta {theta:g}: {n} samples (sigma {sigma:g}, alpha {alpha:g}, beta {beta:g}); row of the table: {row}"]
+    return [
+        f"theta {theta:g}: {n} samples (sigma {sigma:g}, alpha {alpha:g}, beta {beta:g}); row of"
+        f" the table: {row}"
+    ]
 
 
 def _detect(
-    drop: float, probability: float, flip_rate: float, sigma: float, alpha: float, per_second: float | None
+    drop: float,
+    probability: float,
+    flip_rate: float,
+    sigma: float,
+    alpha: float,
+    per_second: float | None,
 ) -> list[str]:
     """Samples for each rule, and the power of two of them by the drop with so many."""
     from serve_eval.stats.classic import num_samples_for
-    from serve_eval.stats.planning import classic_power, compute_paired_power, num_noninferior_for, num_pairs_for
+    from serve_eval.stats.planning import (
+        classic_power,
+        compute_paired_power,
+        num_noninferior_for,
+        num_pairs_for,
+    )
 
     beta = 1.0 - probability
     wanted = {
@@ -138,40 +177,59 @@ def _detect(
         "noninferiority": num_noninferior_for(drop / 100, flip_rate, alpha, beta),
     }
     lines = [
-        f"a drop of {drop:g} points with a probability of {probability:g}, alpha {alpha:g}, flip rate {flip_rate:g}"
+        f"a drop of {drop:g} points with a probability of {probability:g}, alpha {alpha:g}, flip"
+        f" rate {flip_rate:g}"
     ]
     for rule, n in wanted.items():
-        time = "" if per_second is None else f"  {n / per_second:10.0f} s at the measured throughput"
+        time = (
+            "" if per_second is None else f"  {n / per_second:10.0f} s at the measured throughput"
+        )
         what = " (excluded as a margin, at no drop)" if rule == "noninferiority" else ""
         lines.append(f"  {rule:15} {n:>8} samples{time}{what}")
     n = wanted["paired"]
-    lines += ["", f"power with the {n} samples of the paired verdict", f"{'drop':>8}  {'classic':>8}  {'paired':>8}"]
+    lines += [
+        "",
+        f"power with the {n} samples of the paired verdict",
+        f"{'drop':>8}  {'classic':>8}  {'paired':>8}",
+    ]
     for points in sorted({*DROPS, drop}):
         classic = classic_power(points / 100, n, flip_rate, alpha, sigma / 100)
-        lines.append(f"{points:>8g}  {classic:>8.3f}  {compute_paired_power(points / 100, n, flip_rate, alpha):>8.3f}")
+        lines.append(
+            f"{points:>8g}  {classic:>8.3f} "
+            f" {compute_paired_power(points / 100, n, flip_rate, alpha):>8.3f}"
+        )
     return lines
 
 
-def _curves(n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float) -> Panel:
-    """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that the classic rule
-    sees nearly always."""
+def _curves(
+    n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float
+) -> Panel:
+    """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that
+    the classic rule sees nearly always."""
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
     from serve_eval.stats.planning import classic_power, compute_paired_power, noninferiority_power
 
     margin = detect or USUAL_MARGIN
-    end = min(100.0 * (1.0 - flip_rate), max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * margin))
+    end = min(
+        100.0 * (1.0 - flip_rate),
+        max(1.3 * classic_test(n, 0.0, sigma, alpha, 0.2).theta, 2.0 * margin),
+    )
     drops = [end * i / CURVE_STEPS for i in range(CURVE_STEPS + 1)]
     shares = [drop / 100 for drop in drops]
     classic = [classic_power(drop, n, flip_rate, alpha, sigma / 100) for drop in shares]
     paired = [compute_paired_power(drop, n, flip_rate, alpha) for drop in shares]
-    excluded = [noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares]
+    excluded = [
+        noninferiority_power(margin / 100, n, flip_rate, alpha, drop=drop) for drop in shares
+    ]
     levels = [
         LevelLine(label=f"wanted: {probability:g}", at=probability),
         LevelLine(label=f"alpha: {alpha:g}", at=alpha),
     ]
     if detect is not None:
-        levels.append(LevelLine(label=f"drop to be seen: {detect:g} points", at=detect, upright=True))
+        levels.append(
+            LevelLine(label=f"drop to be seen: {detect:g} points", at=detect, upright=True)
+        )
     return Panel(
         title=f"{n} samples, flip rate {flip_rate:g}, sigma {sigma:g} points, alpha {alpha:g}",
         x_label="true drop (points)",

@@ -17,10 +17,13 @@ OLD_DAYS = 180
 """Age from which on a reference is worth a word."""
 
 app = typer.Typer(
-    help="Show, check and import the registered values that runs are compared with.", no_args_is_help=True
+    help="Show, check and import the registered values that runs are compared with.",
+    no_args_is_help=True,
 )
 
-_ReferencesDir = Annotated[Path | None, typer.Option(help="Folder of your own that comes before the shipped files.")]
+_ReferencesDir = Annotated[
+    Path | None, typer.Option(help="Folder of your own that comes before the shipped files.")
+]
 
 
 @app.command("list")
@@ -68,7 +71,9 @@ def show(
 
 @app.command()
 def check(
-    path: Annotated[Path | None, typer.Argument(help="A file or a folder; default: the shipped files.")] = None,
+    path: Annotated[
+        Path | None, typer.Argument(help="A file or a folder; default: the shipped files.")
+    ] = None,
 ) -> None:
     """Check reference files. Every problem is listed; any makes the exit code 2."""
     from serve_eval.errors import ReferenceFileError
@@ -77,20 +82,32 @@ def check(
     path = path or references.find_shipped_dir()
     problems = references.check(path)
     if problems:
-        raise ReferenceFileError("\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again.")
+        raise ReferenceFileError(
+            "\n".join(problems), hint=f"Problems: {len(problems)}. Correct them and check again."
+        )
     _say(f"{path}: no problem found")
 
 
 @app.command()
 def register(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Finished run folders; the first ones count.")],
-    references_dir: Annotated[Path, typer.Option(help="Folder of your own that holds the entry, made if missing.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Finished run folders; the first ones count."),
+    ],
+    references_dir: Annotated[
+        Path, typer.Option(help="Folder of your own that holds the entry, made if missing.")
+    ],
     wanted: Annotated[int, typer.Option(min=1, help="Runs to take.")] = 3,
-    hardware: Annotated[str | None, typer.Option(help='What the endpoint ran on, such as "8x H200".')] = None,
-    reason: Annotated[str | None, typer.Option(help="Why an entry is replaced; it is kept with this.")] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help='What the endpoint ran on, such as "8x H200".')
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option(help="Why an entry is replaced; it is kept with this.")
+    ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Register the mean of finished runs as the reference of their model, with the score of every sample."""
+    """Register the mean of finished runs as the reference of their model, with the score of every
+    sample."""
     from serve_eval.cli._streams import say
     from serve_eval.workflows.references.register import register as register_runs
 
@@ -109,20 +126,32 @@ def register(
 
 @app.command("import")
 def import_files(
-    source: Annotated[Path, typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout.")],
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The references folder of a TensorRT-LLM checkout."),
+    ],
     to: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("references"),
-    commit: Annotated[str | None, typer.Option(help="Commit of that checkout, written into the files.")] = None,
+    commit: Annotated[
+        str | None, typer.Option(help="Commit of that checkout, written into the files.")
+    ] = None,
     snapshot: Annotated[
         bool, typer.Option("--snapshot", help="DIR is the copy the shipped files were made of.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List everything odd about the files.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="List everything odd about the files.")
+    ] = False,
 ) -> None:
-    """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose whatever is odd."""
+    """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose
+    whatever is odd."""
     import datetime
 
     from serve_eval.workflows.references import import_trtllm as importer
 
-    read_on = importer.TRTLLM_READ_ON if snapshot else datetime.datetime.now(datetime.UTC).date().isoformat()
+    read_on = (
+        importer.TRTLLM_READ_ON
+        if snapshot
+        else datetime.datetime.now(datetime.UTC).date().isoformat()
+    )
     commits: Mapping[str, str] = importer.TRTLLM_COMMITS if snapshot else {}
     if commit is not None:
         commits = {file.stem: commit for file in source.glob("*.yaml")}
@@ -138,7 +167,8 @@ def import_files(
     _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
 
 
-# ------------------------------------------------------------------------------------------------------ printing
+# ------------------------------------------------------------------------------------------------------
+# printing
 
 
 def _entries(files: list[Path]) -> dict[str, list[str]]:
@@ -170,17 +200,25 @@ def _entries(files: list[Path]) -> dict[str, list[str]]:
 
 
 def _noise(found: Reference) -> list[str]:
-    """How far a reference from runs can be trusted: their values, how unstable they are, their age."""
+    """How far a reference from runs can be trusted: their values, how unstable they are, their
+    age."""
     import datetime
 
     from serve_eval.stats.instability import instability
     from serve_eval.verdicts import reference_samples
-    from serve_eval.workflows.references.register import WANTED_RUNS, differ_as_a_whole, effect_of_runs
+    from serve_eval.workflows.references.register import (
+        WANTED_RUNS,
+        differ_as_a_whole,
+        effect_of_runs,
+    )
 
     if found.runs is None:
         return []
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
-    told = [f"{len(stored.runs)} runs of {found.runs.n} samples: {', '.join(f'{v:.3f}' for v in found.runs.values)}"]
+    told = [
+        f"{len(stored.runs)} runs of {found.runs.n} samples:"
+        f" {', '.join(f'{v:.3f}' for v in found.runs.values)}"
+    ]
     if len(stored.runs) > 1:
         noise = instability([list(run) for run in stored.runs])
         if noise.flip_rate is not None:
@@ -191,13 +229,22 @@ def _noise(found: Reference) -> list[str]:
         if (line := differ_as_a_whole(effect)) is not None:
             told.append(f"warning: {line}")
     if found.runs.hardware or found.runs.endpoint:
-        where = [found.runs.hardware, found.runs.endpoint and f"endpoint version {found.runs.endpoint}"]
+        where = [
+            found.runs.hardware,
+            found.runs.endpoint and f"endpoint version {found.runs.endpoint}",
+        ]
         told.append("taken on " + ", ".join(part for part in where if part))
     if len(stored.runs) < WANTED_RUNS:
-        told.append(f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as what it judges")
-    age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(found.date or "1970-01-01")
+        told.append(
+            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as what it judges"
+        )
+    age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(
+        found.date or "1970-01-01"
+    )
     if age.days > OLD_DAYS:
-        told.append(f"warning: {age.days} days old: register anew when the software or the model changed")
+        told.append(
+            f"warning: {age.days} days old: register anew when the software or the model changed"
+        )
     return told
 
 

@@ -21,21 +21,31 @@ def rescore(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, finished or not.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="An option that concerns scoring alone: gsm8k.filter=strict-match. Repeatable."),
+        typer.Option(
+            "--set",
+            help="An option that concerns scoring alone: gsm8k.filter=strict-match. Repeatable.",
+        ),
     ] = None,
     output_dir: Annotated[
-        Path | None, typer.Option("--output-dir", "-o", help="New run folder with the same answers, scored so.")
+        Path | None,
+        typer.Option("--output-dir", "-o", help="New run folder with the same answers, scored so."),
     ] = None,
     allow_code_execution: Annotated[
-        bool, typer.Option("--allow-code-execution", help="Run programs that the run itself has not run.")
+        bool,
+        typer.Option(
+            "--allow-code-execution", help="Run programs that the run itself has not run."
+        ),
     ] = False,
     include_path: IncludePath = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, with every changed sample.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, with every changed sample.")
+    ] = False,
 ) -> None:
-    """Score what a run folder holds again, and say what changed. Nothing is asked; the folder stays as it is.
+    """Score what a run folder holds again, and say what changed. Nothing is asked; the folder stays
+    as it is.
 
-    Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to score.
-    """
+    Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to
+    score."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.private_files import pretty_json
@@ -87,13 +97,19 @@ def _sample(changed: Changed) -> str:
     target = " ".join(changed.target.split())
     if len(target) > TARGET_CHARACTERS:
         target = f"...{target[3 - TARGET_CHARACTERS :]}"
-    return f"{changed.id}: {_describe(changed.before)} -> {_describe(changed.after)}; target {target!r}"
+    return (
+        f"{changed.id}: {_describe(changed.before)} -> {_describe(changed.after)}; target"
+        f" {target!r}"
+    )
 
 
 def _describe(told: RescoreSummary | None) -> str:
     if told is None:
         return "not scored"
-    return f"{told.outcome} {told.value:g}, {'nothing extracted' if told.answer is None else repr(told.answer)}"
+    return (
+        f"{told.outcome} {told.value:g},"
+        f" {'nothing extracted' if told.answer is None else repr(told.answer)}"
+    )
 
 
 def _number(value: float | None) -> str:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
+from serve_eval.cli._common_options import (
+    ReportAsJson,
+    RerunWhat,
+    Reuse,
+    RunAll,
+    Strict,
+    TrustPlan,
+    rerun_of,
+)
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command, list_given_flags, settings_of
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
@@ -51,7 +59,10 @@ EXAMPLES = (
         "Judge a running endpoint on two tasks:",
         "serve-eval run --base-url host:8000 --tasks mmlu,gsm8k --dataset-root DIR",
     ),
-    ("See what that would ask, and what it would be judged by:", "serve-eval run PLAN.yaml --dry-run"),
+    (
+        "See what that would ask, and what it would be judged by:",
+        "serve-eval run PLAN.yaml --dry-run",
+    ),
     ("Your own questions, without a reference:", "serve-eval run --cases my-cases/ --no-reference"),
     (
         "Start the server too, with two GPUs:",
@@ -77,14 +88,20 @@ class EndingOptions:
     title: ClassVar[str] = FolderOptions.title
     resume: Annotated[
         Path | None,
-        Setting("Go on with the run in this folder, with its own plan; variables are not considered.", metavar="DIR"),
+        Setting(
+            "Go on with the run in this folder, with its own plan; variables are not considered.",
+            metavar="DIR",
+        ),
     ] = None
     trust_plan: TrustPlan = False
     rerun: RerunWhat = "failed"
     run_all: RunAll = False
-    dry_run: Annotated[bool, Setting("Show plan, requests, thresholds and first prompts; send nothing.")] = False
+    dry_run: Annotated[
+        bool, Setting("Show plan, requests, thresholds and first prompts; send nothing.")
+    ] = False
     dump_prompts: Annotated[
-        Path | None, Setting("Write every prompt as JSON lines to this file; send nothing.", metavar="FILE")
+        Path | None,
+        Setting("Write every prompt as JSON lines to this file; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
     as_json: ReportAsJson = False
@@ -103,7 +120,10 @@ def run(
     folder: FolderOptions,
     ending: EndingOptions,
     plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="A plan file (YAML) with the same content as the flags.")
+        Path | None,
+        typer.Argument(
+            metavar="PLAN", help="A plan file (YAML) with the same content as the flags."
+        ),
     ] = None,
 ) -> None:
     """Evaluate an endpoint, compare it with its references, say PASS, FAIL or INCONCLUSIVE.
@@ -115,9 +135,13 @@ def run(
     or infrastructure, 5 nothing scored, 130 interrupted.
     """
     sections = (address, asked, judged, connection, limits, folder)
-    settings = _settings(sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None)
+    settings = _settings(
+        sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
+    )
     only_shown = ending.dry_run or ending.dump_prompts is not None
-    resolved = _resolve(plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan)
+    resolved = _resolve(
+        plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
+    )
     what = rerun_of(ending.rerun, run_all=ending.run_all)
     if resolved.notes:
         from serve_eval.cli._streams import say
@@ -133,9 +157,9 @@ def run(
 def _settings(
     sections: tuple[Any, ...], protocol: ProtocolOptions, *, flags: set[str], resuming: bool
 ) -> dict[str, Any]:
-    """Return the settings without what a higher level overrules: on resuming, all that variables say, since the saved
-    plan is what the run was started with; else the address or the launcher that only a variable names next to a flag.
-    """
+    """Return the settings without what a higher level overrules: on resuming, all that variables
+    say, since the saved plan is what the run was started with; else the address or the launcher
+    that only a variable names next to a flag."""
     settings = settings_of(*sections, only=flags if resuming else None)
     for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
         if name in flags and other not in flags and settings.get("launcher") != "external":
@@ -151,20 +175,34 @@ def _show(plan: Plan, ending: EndingOptions) -> None:
     from serve_eval.cli._streams import say
 
     if ending.dump_prompts is not None:
-        say(f"{dump(plan, ending.dump_prompts)} prompts written to {ending.dump_prompts}; nothing was sent")
+        say(
+            f"{dump(plan, ending.dump_prompts)} prompts written to {ending.dump_prompts}; nothing"
+            " was sent"
+        )
     if ending.dry_run:
         raise typer.Exit(show(plan, as_json=ending.as_json))
 
 
-def _evaluate(resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun) -> int:
-    """Run the plan in its folder, with servers that are held where that is wanted; return the exit code."""
+def _evaluate(
+    resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun
+) -> int:
+    """Run the plan in its folder, with servers that are held where that is wanted; return the exit
+    code."""
     from functools import partial
 
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
     if out_dir is None:
         plan = _with_model(plan)
         out_dir = _new_folder(plan)
-    finish = partial(execute, plan, out_dir, as_json=ending.as_json, strict=ending.strict, moved=moved, rerun=rerun)
+    finish = partial(
+        execute,
+        plan,
+        out_dir,
+        as_json=ending.as_json,
+        strict=ending.strict,
+        moved=moved,
+        rerun=rerun,
+    )
     if not (held.keep_servers or held.reuse):
         return finish()
     from serve_eval.cli._streams import say
@@ -173,10 +211,15 @@ def _evaluate(resolved: Resolved, held: HeldServerOptions, ending: EndingOptions
 
     daemon.check(plan)
     try:
-        return finish(launching=partial(attach, reuse=held.reuse, keep=held.keep_servers, notify=say))
+        return finish(
+            launching=partial(attach, reuse=held.reuse, keep=held.keep_servers, notify=say)
+        )
     finally:
         if held.keep_servers and (entry := up(plan)) is not None and entry.endpoint is not None:
-            say(f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve --stop {entry.id}")
+            say(
+                f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve"
+                f" --stop {entry.id}"
+            )
 
 
 def execute(
@@ -207,14 +250,27 @@ def execute(
 
     base_url = plan.launcher.options.get("base_url")
     where = f"endpoint {base_url}" if base_url else f"launcher {plan.launcher.name}"
-    if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (base_url, str(base_url)[:-3]):
+    if base_url and os.environ.get("OPENAI_BASE_URL", "").removesuffix("/v1") in (
+        base_url,
+        str(base_url)[:-3],
+    ):
         where += " (from OPENAI_BASE_URL)"
-    say(f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder {out_dir}")
+    say(
+        f"serve-eval: {where}, tasks {', '.join(task.name for task in plan.tasks)}, run folder"
+        f" {out_dir}"
+    )
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
             evaluate(
-                plan, out_dir, progress=shown, strict=strict, moved=moved, launching=launching, notify=say, rerun=rerun
+                plan,
+                out_dir,
+                progress=shown,
+                strict=strict,
+                moved=moved,
+                launching=launching,
+                notify=say,
+                rerun=rerun,
             )
         )
     except (Interrupted, ServeEvalError) as ending:
@@ -236,9 +292,15 @@ def execute(
 
 
 def _resolve(
-    plan: Path | None, resume: Path | None, settings: dict[str, Any], *, follow: bool, trust_plan: bool
+    plan: Path | None,
+    resume: Path | None,
+    settings: dict[str, Any],
+    *,
+    follow: bool,
+    trust_plan: bool,
 ) -> Resolved:
-    """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is to be followed."""
+    """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is
+    to be followed."""
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
@@ -248,28 +310,38 @@ def _resolve(
     from serve_eval.yaml_source import read
 
     if resume is not None and (plan is not None or "output_dir" in settings):
-        raise PlanError("--resume takes the plan and the folder of the run: give neither a plan file nor -o with it")
+        raise PlanError(
+            "--resume takes the plan and the folder of the run: give neither a plan file nor -o"
+            " with it"
+        )
     if resume is None and trust_plan:
         raise PlanError("--trust-plan is for --resume: a plan that is given is your own")
     if resume is not None:
         included = settings.get("include_path", ())
         saved = (
-            to_follow(resume, settings, trust_plan=trust_plan) if follow else to_read(resume, included, writes=False)
+            to_follow(resume, settings, trust_plan=trust_plan)
+            if follow
+            else to_read(resume, included, writes=False)
         )
         replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         resolved = resolve(to_file(saved), settings, inherited)
-        return replace(resolved, plan=replace(resolved.plan, integration_test=saved.integration_test))
+        return replace(
+            resolved, plan=replace(resolved.plan, integration_test=saved.integration_test)
+        )
     if plan is None:
         return resolve({}, settings, os.environ)
     document = read(plan, PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
-    return resolve(document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: ")
+    return resolve(
+        document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: "
+    )
 
 
 def _with_model(plan: Plan) -> Plan:
-    """The plan with the model that its endpoint lists where it names none: the default folder is called after it."""
+    """The plan with the model that its endpoint lists where it names none: the default folder is
+    called after it."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.endpoint.launch import with_model
@@ -288,5 +360,8 @@ def _new_folder(plan: Plan) -> Path:
     from datetime import UTC, datetime
 
     stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
-    name = "".join(c if c.isalnum() or c in "-._" else "-" for c in (plan.model or "endpoint").rsplit("/", 1)[-1])[:60]
+    name = "".join(
+        c if c.isalnum() or c in "-._" else "-"
+        for c in (plan.model or "endpoint").rsplit("/", 1)[-1]
+    )[:60]
     return Path("outputs") / f"{stamp}_{name}"

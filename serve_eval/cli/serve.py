@@ -35,18 +35,31 @@ class ServerOptions:
     title: ClassVar[str] = "How servers are started"
     model: Annotated[
         str | None,
-        Setting("Model name, where the plan has none.", flags=("--model", "-m"), metavar="NAME", variable="always"),
+        Setting(
+            "Model name, where the plan has none.",
+            flags=("--model", "-m"),
+            metavar="NAME",
+            variable="always",
+        ),
     ] = None
     settings: Annotated[
         list[str] | None,
-        Setting("Set an option: launcher.tp=2. Repeatable.", flags=("--set",), metavar="launcher.OPTION=VALUE"),
+        Setting(
+            "Set an option: launcher.tp=2. Repeatable.",
+            flags=("--set",),
+            metavar="launcher.OPTION=VALUE",
+        ),
     ] = None
     include_path: IncludePath = None
     output_dir: Annotated[
         Path | None,
-        Setting("Folder of the logs (default: see --list).", flags=("--output-dir", "-o"), metavar="DIR"),
+        Setting(
+            "Folder of the logs (default: see --list).", flags=("--output-dir", "-o"), metavar="DIR"
+        ),
     ] = None
-    detach: Annotated[bool, Setting("Return when they are ready; a process of its own holds them.")] = False
+    detach: Annotated[
+        bool, Setting("Return when they are ready; a process of its own holds them.")
+    ] = False
     dry_run: Annotated[bool, Setting("Show commands and files; start nothing.")] = False
 
 
@@ -55,7 +68,9 @@ class HeldOptions:
     """See and end what is held."""
 
     title: ClassVar[str] = "What is held already"
-    listed: Annotated[bool, Setting("Show what is held on this machine.", flags=("--list",))] = False
+    listed: Annotated[bool, Setting("Show what is held on this machine.", flags=("--list",))] = (
+        False
+    )
     stop: Annotated[str | None, Setting("End what is held.", metavar="ID|all")] = None
 
 
@@ -64,19 +79,23 @@ def serve(
     asked: ServerOptions,
     held: HeldOptions,
     what: Annotated[
-        str | None, typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that has one.")
+        str | None,
+        typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that has one."),
     ] = None,
 ) -> None:
     """Start the servers of a launcher and hold them until Ctrl-C or SIGTERM.
 
-    Exit codes: 0 ended on request, 2 usage, 4 a server did not start or ended by itself, 130 interrupted in the start.
-    """
+    Exit codes: 0 ended on request, 2 usage, 4 a server did not start or ended by itself, 130
+    interrupted in the start."""
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.report.text import clean
 
     if (what is not None) + held.listed + (held.stop is not None) != 1:
-        raise PlanError("give a launcher, a plan file, --list or --stop", hint="serve-eval list launchers shows them.")
+        raise PlanError(
+            "give a launcher, a plan file, --list or --stop",
+            hint="serve-eval list launchers shows them.",
+        )
     if held.listed:
         emit(clean(_table()))
         return
@@ -94,13 +113,17 @@ def serve(
     raise typer.Exit(_hold(plan, what, asked.output_dir, detach=asked.detach))
 
 
-def _resolve(what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()) -> Plan:
+def _resolve(
+    what: str, model: str | None, settings: list[str] | None, include_path: Sequence[str] = ()
+) -> Plan:
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_launcher
     from serve_eval.yaml_source import read
 
     # Of a variable that is meant for runs as well, what concerns a launcher.
-    given = settings or [line for line in lines_of("SERVE_EVAL_SET") if line.startswith("launcher.")]
+    given = settings or [
+        line for line in lines_of("SERVE_EVAL_SET") if line.startswith("launcher.")
+    ]
     chosen: dict[str, Any] = {"set": given, **({} if model is None else {"model": model})}
     if include_path:
         chosen["include_path"] = list(include_path)
@@ -109,7 +132,9 @@ def _resolve(what: str, model: str | None, settings: list[str] | None, include_p
     document = read(Path(what), PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(f"{what}: expected a mapping of keys such as model and launcher")
-    return resolve_launcher(document.value, chosen, os.environ, lambda *path: f"{what}:{document.line(*path)}: ")
+    return resolve_launcher(
+        document.value, chosen, os.environ, lambda *path: f"{what}:{document.line(*path)}: "
+    )
 
 
 def _is_file(what: str) -> bool:
@@ -177,7 +202,9 @@ def _table() -> str:
     for entry in held_servers.entries(held_servers.registry()):
         url = entry.endpoint.base_url if entry.endpoint is not None else "-"
         words = (entry.id, f"{entry.state:<8}", entry.launcher, entry.model, url)
-        lines.append("  ".join([*words, f"process {entry.pid} since {entry.since}", f"logs {entry.log_dir}"]))
+        lines.append(
+            "  ".join([*words, f"process {entry.pid} since {entry.since}", f"logs {entry.log_dir}"])
+        )
         lines += [f"          {line}" for line in entry.error.splitlines()]
     return "".join(f"{line}\n" for line in lines or ["nothing is held"])
 

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("Right after a deployment:", "serve-eval smoke host:8000"),
-    ("Fail where a feature that you need is missing:", "serve-eval smoke host:8000 --require chat,json_schema"),
+    (
+        "Fail where a feature that you need is missing:",
+        "serve-eval smoke host:8000 --require chat,json_schema",
+    ),
     ("For a CI job, as a JUnit file:", "serve-eval smoke host:8000 --level full --junit smoke.xml"),
 )
 SHOWN = 2000
@@ -38,17 +41,26 @@ class CheckOptions:
     title: ClassVar[str] = "What is checked"
     model: shared.Model = None
     level: Annotated[
-        str, Setting("quick, or full: with what has ended early versions of servers.", metavar="LEVEL")
+        str,
+        Setting("quick, or full: with what has ended early versions of servers.", metavar="LEVEL"),
     ] = "quick"
     require: Annotated[
         list[str] | None,
-        Setting("Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.", metavar="NAMES"),
+        Setting(
+            "Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.",
+            metavar="NAMES",
+        ),
     ] = None
-    passkey: Annotated[int | None, Setting("Also hide a key in a prompt of so many tokens.", metavar="TOKENS")] = None
+    passkey: Annotated[
+        int | None, Setting("Also hide a key in a prompt of so many tokens.", metavar="TOKENS")
+    ] = None
     context_tokens: Annotated[
-        int | None, Setting("Length of the context, where the endpoint does not tell it.", metavar="N")
+        int | None,
+        Setting("Length of the context, where the endpoint does not tell it.", metavar="N"),
     ] = None
-    timeout: Annotated[float, Setting("Time that a request may take (default 60).", metavar="SECONDS")] = 60.0
+    timeout: Annotated[
+        float, Setting("Time that a request may take (default 60).", metavar="SECONDS")
+    ] = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +68,13 @@ class SmokeResultOptions:
     """Choose the output."""
 
     title: ClassVar[str] = "What is written"
-    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = None
+    junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
+        None
+    )
     dry_run: Annotated[bool, Setting("Show the checks and their cost; send nothing.")] = False
-    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = False
+    as_json: Annotated[bool, Setting("Print the table as one JSON object.", flags=("--json",))] = (
+        False
+    )
 
 
 @command(examples=EXAMPLES)
@@ -68,10 +84,11 @@ def smoke(
     result: SmokeResultOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Check an endpoint after its deployment: a table of PASS, FAIL and UNSUPPORTED. No data set is needed.
+    """Check an endpoint after its deployment: a table of PASS, FAIL and UNSUPPORTED. No data set is
+    needed.
 
-    Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or asked, 130 interrupted.
-    """
+    Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or
+    asked, 130 interrupted."""
     from serve_eval.checks.run import choose_checks
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address
@@ -109,7 +126,11 @@ def _check(asked: CheckOptions) -> None:
 
     if asked.level not in ("quick", "full"):
         raise PlanError(f"--level: quick or full, not {asked.level!r}")
-    numbers = (("passkey", asked.passkey), ("context-tokens", asked.context_tokens), ("timeout", asked.timeout))
+    numbers = (
+        ("passkey", asked.passkey),
+        ("context-tokens", asked.context_tokens),
+        ("timeout", asked.timeout),
+    )
     for name, number in numbers:
         if number is not None and number <= 0:
             raise PlanError(f"--{name} must be above 0")
@@ -123,7 +144,10 @@ def _preview(checks: list[Check], *, as_json: bool) -> None:
 
     if as_json:
         shown = [
-            {name: getattr(one, name) for name in ("name", "requests", "tokens", "prompt_tokens", "model")}
+            {
+                name: getattr(one, name)
+                for name in ("name", "requests", "tokens", "prompt_tokens", "model")
+            }
             for one in checks
         ]
         emit(json.dumps({"checks": shown}) + "\n")
@@ -157,15 +181,26 @@ def _run(
     from serve_eval.workflows.smoke.junit import junit as to_junit
 
     base_url = str(plan.launcher.options["base_url"])
-    plan = replace(plan, limits=replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)))
+    plan = replace(
+        plan,
+        limits=replace(
+            plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s)
+        ),
+    )
     filled = {name for name, value in os.environ.items() if value.strip()}
     say(f"serve-eval smoke: {base_url}", smoke_test.cost(checks))
 
     async def main() -> Smoke:
-        async with connect(plan, Endpoint(base_url=base_url, model=plan.model), os.environ) as client:
+        async with connect(
+            plan, Endpoint(base_url=base_url, model=plan.model), os.environ
+        ) as client:
             package = partial(openai_client, plan, environ=os.environ, timeout_s=timeout_s)
             session = CheckSession(
-                client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
+                client,
+                model=plan.model,
+                openai=package,
+                timeout_s=timeout_s,
+                context_tokens=context_tokens,
             )
             return await smoke_test.smoke(
                 session,
@@ -206,7 +241,9 @@ def clean_row(row: CheckRow) -> str:
 
     outcome = f"{row.outcome:<11}"
     if is_terminal():
-        outcome = typer.style(outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True)
+        outcome = typer.style(
+            outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True
+        )
     told = clean(" ".join(row.told.split()))
     mark = " (the model is tested)" if row.model else ""
     line = f"{outcome} {row.name:<25} {row.time_s:>7.2f} s  {told}{mark}\n"

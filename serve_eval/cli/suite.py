@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
-from serve_eval.cli._common_options import ReportAsJson, RerunWhat, Reuse, RunAll, Strict, TrustPlan, rerun_of
+from serve_eval.cli._common_options import (
+    ReportAsJson,
+    RerunWhat,
+    Reuse,
+    RunAll,
+    Strict,
+    TrustPlan,
+    rerun_of,
+)
 from serve_eval.cli._include import permissions
 from serve_eval.cli._options import command
 from serve_eval.evaluation.plan.flag_values import absolute_all
@@ -34,7 +42,8 @@ class SuiteOptions:
 
     title: ClassVar[str] = "What is run"
     resume: Annotated[
-        Path | None, Setting("Go on with the suite in this folder, with its own plans.", metavar="DIR")
+        Path | None,
+        Setting("Go on with the suite in this folder, with its own plans.", metavar="DIR"),
     ] = None
     rerun: RerunWhat = "failed"
     run_all: RunAll = False
@@ -51,9 +60,15 @@ class SuiteResultOptions:
     title: ClassVar[str] = "What is written"
     output_dir: Annotated[
         Path | None,
-        Setting("Folder of the suite (default outputs/<time>_<name>).", flags=("--output-dir", "-o"), metavar="DIR"),
+        Setting(
+            "Folder of the suite (default outputs/<time>_<name>).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
+        ),
     ] = None
-    dry_run: Annotated[bool, Setting("Show runs, servers, requests and references; send nothing.")] = False
+    dry_run: Annotated[
+        bool, Setting("Show runs, servers, requests and references; send nothing.")
+    ] = False
     strict: Strict = False
     as_json: ReportAsJson = False
 
@@ -92,7 +107,9 @@ def suite(
         raise typer.Exit(show(known, as_json=result.as_json))
     out_dir = asked.resume or result.output_dir or _new_folder(known.name)
     what = rerun_of(asked.rerun, run_all=asked.run_all)
-    code = execute(known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what)
+    code = execute(
+        known, out_dir, as_json=result.as_json, strict=result.strict, reuse=asked.reuse, rerun=what
+    )
     raise typer.Exit(code)
 
 
@@ -105,8 +122,9 @@ def _suite(
     follow: bool = True,
     trust_plan: bool = False,
 ) -> Suite:
-    """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and the folders of code
-    that it names, have to be said anew, and where it is to be followed, that what it runs and reaches is trusted."""
+    """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and
+    the folders of code that it names, have to be said anew, and where it is to be followed, that
+    what it runs and reaches is trusted."""
     from dataclasses import replace
 
     from serve_eval.evaluation.storage.reports.suite_files import suite_and_owner
@@ -127,7 +145,9 @@ def _suite(
         plan = run.plan if in_file else adopt_code(run.plan, ())
         found = tuple(dict.fromkeys((*include_path, *plan.include_path)))
         hub = plan.allow_hub and (own or follow)
-        return replace(run, plan=replace(plan, allow_code_execution=allow, include_path=found, allow_hub=hub))
+        return replace(
+            run, plan=replace(plan, allow_code_execution=allow, include_path=found, allow_hub=hub)
+        )
 
     suite = replace(suite, runs=tuple(map(allow, suite.runs)))
     if resume is not None and follow and not (own or trust_plan):
@@ -172,10 +192,22 @@ def execute(
     shown = progress(PatientConsole(stderr=True, highlight=False, emoji=False))
     try:
         report = run_async(
-            evaluate_suite(known, out_dir, progress=shown, notify=say, strict=strict, launching=launching, rerun=rerun)
+            evaluate_suite(
+                known,
+                out_dir,
+                progress=shown,
+                notify=say,
+                strict=strict,
+                launching=launching,
+                rerun=rerun,
+            )
         )
     except Interrupted:
-        say(explain_kept(out_dir, again()) if holds_suite(out_dir) else "Interrupted; nothing is kept")
+        say(
+            explain_kept(out_dir, again())
+            if holds_suite(out_dir)
+            else "Interrupted; nothing is kept"
+        )
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
         say(f"Runs that ended early can be tried again: {again()}")

@@ -54,7 +54,8 @@ def verdict(
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
 ) -> None:
-    """Judge what a run folder holds again, by another rule or other references. Nothing is asked, nothing replaced.
+    """Judge what a run folder holds again, by another rule or other references. Nothing is asked,
+    nothing replaced.
 
     Exit codes: those of `serve-eval run`.
     """
@@ -75,7 +76,9 @@ def verdict(
         saved.pop("no_reference", None)  # it was said of another question
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-    report = judge_again(resolve(saved, settings_of(judged), inherited).plan, run, strict=output.strict)
+    report = judge_again(
+        resolve(saved, settings_of(judged), inherited).plan, run, strict=output.strict
+    )
     if output.as_json:
         emit(pretty_json(report).decode())
     else:

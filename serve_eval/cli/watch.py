@@ -1,4 +1,5 @@
-"""`serve-eval watch`: the smoke test and a small task again and again, and an alarm when they turn worse."""
+"""`serve-eval watch`: the smoke test and a small task again and again, and an alarm when they turn
+worse."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ USUAL = (
 EXAMPLES = (
     ("See what it costs, and send nothing:", "serve-eval watch host:8000 --every 10m --dry-run"),
     ("Tell a webhook, and go on:", "serve-eval watch host:8000 --on-alarm go-on --webhook URL"),
-    ("Your own cases, with figures for Prometheus:", "serve-eval watch host:8000 --cases FILE --metrics-port 9400"),
+    (
+        "Your own cases, with figures for Prometheus:",
+        "serve-eval watch host:8000 --cases FILE --metrics-port 9400",
+    ),
     ("Start with new evidence once it is mended:", "serve-eval watch host:8000 --forget-alarms"),
 )
 
@@ -63,10 +67,12 @@ def watch(
     folder: WatchFolderOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Watch an endpoint in production: false alarms with probability .01 at most, however long it lasts.
+    """Watch an endpoint in production: false alarms with probability .01 at most, however long it
+    lasts.
 
-    That is so where no round is worse than the baseline by chance (with --round-means: where none is expected to be),
-    and where the answers of the baseline are independent. Evidence survives a restart: the same command goes on.
+    That is so where no round is worse than the baseline by chance (with --round-means: where none
+    is expected to be), and where the answers of the baseline are independent. Evidence survives a
+    restart: the same command goes on.
 
     Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the
     endpoint cannot be asked at the start, 130 interrupted before it was found.
@@ -91,12 +97,19 @@ def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
         inherited = {name: value for name, value in os.environ.items() if name not in replaced}
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan
     if "set" in asked:
-        raise PlanError("--set: sums and copies have no options", hint="Name the task of the option with --tasks.")
+        raise PlanError(
+            "--set: sums and copies have no options",
+            hint="Name the task of the option with --tasks.",
+        )
     return resolve_address(address, os.environ)
 
 
 def _job(
-    plan: Plan, prompts: WatchPromptOptions, asked: RoundOptions, judged: WatchJudgedOptions, alarm: AlarmOptions
+    plan: Plan,
+    prompts: WatchPromptOptions,
+    asked: RoundOptions,
+    judged: WatchJudgedOptions,
+    alarm: AlarmOptions,
 ) -> WatchJob:
     """Return what is watched. Raise PlanError for what cannot be."""
     from serve_eval.errors import PlanError
@@ -113,11 +126,17 @@ def _job(
     problems += [] if limit >= LEAST_PROMPTS else [f"--limit: at least {LEAST_PROMPTS} prompts"]
     problems += [] if passes >= 2 else ["--passes must be 2 or more"]
     problems += [*_wrong_numbers(asked, judged)]
-    problems += [] if alarm.on_alarm in ("exit", "go-on") else [f"--on-alarm: exit or go-on, not {alarm.on_alarm!r}"]
+    problems += (
+        []
+        if alarm.on_alarm in ("exit", "go-on")
+        else [f"--on-alarm: exit or go-on, not {alarm.on_alarm!r}"]
+    )
     if problems or every is None:
         raise PlanError(problems)
     reference, tokens = judged.reference_value, asked.budget_tokens
-    webhook = (os.environ.get("SERVE_EVAL_WEBHOOK") or None) if alarm.webhook is None else alarm.webhook
+    webhook = (
+        (os.environ.get("SERVE_EVAL_WEBHOOK") or None) if alarm.webhook is None else alarm.webhook
+    )
     return WatchJob(
         plan=plan,
         pool=pool.of_plan(plan) if plan.tasks else None,
@@ -136,7 +155,9 @@ def _job(
         timeout_s=asked.timeout,
         seed=asked.seed,
         ends=alarm.on_alarm == "exit",
-        delivery=delivery(alarm.on_alarm_command, webhook, os.environ, names_of(alarm.alarm_env) or ()),
+        delivery=delivery(
+            alarm.on_alarm_command, webhook, os.environ, names_of(alarm.alarm_env) or ()
+        ),
     )
 
 
@@ -162,13 +183,21 @@ def _cost(job: WatchJob) -> list[str]:
     checks = budget.checks_of(choose_checks("quick")) if job.smoke else []
     smoke = budget.smoke_tokens(checks)
     spending = budget.budget(
-        job.tokens, smoke=smoke, prompt_tokens=asked.prompt_tokens(), answer_tokens=asked.answer_tokens
+        job.tokens,
+        smoke=smoke,
+        prompt_tokens=asked.prompt_tokens(),
+        answer_tokens=asked.answer_tokens,
     )
     lines = list(
-        budget.describe_budget(spending, every_s=job.every_s, prompts=len(asked.samples), passes=job.rules.passes)
+        budget.describe_budget(
+            spending, every_s=job.every_s, prompts=len(asked.samples), passes=job.rules.passes
+        )
     )
     if smoke and not spending.smoke_every:
-        lines.append(f"the smoke test takes up to {smoke} tokens and is left out: --budget-tokens {smoke} or more")
+        lines.append(
+            f"the smoke test takes up to {smoke} tokens and is left out: --budget-tokens {smoke} or"
+            " more"
+        )
     return lines
 
 

@@ -1,4 +1,5 @@
-"""Send requests: one session (`client`) over a seam (`transport`), with every request answered or accounted for."""
+"""Send requests: one session (`client`) over a seam (`transport`), with every request answered or
+accounted for."""
 
 __all__ = [
     "aiohttp_transport",

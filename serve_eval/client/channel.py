@@ -8,10 +8,9 @@ from typing import Protocol
 class Channel(Protocol):
     """One connection, as far as the client and the ledger of steps know it.
 
-    It gave `turns` whole answers, of which the first `proven` were surely those to their requests, and was `sent` so
-    many requests. `out`: it is out of step. `usable`: it may take another request. `last_id` and `last_text` are of its
-    last answer (see `Echoes`).
-    """
+    It gave `turns` whole answers, of which the first `proven` were surely those to their requests,
+    and was `sent` so many requests. `out`: it is out of step. `usable`: it may take another
+    request. `last_id` and `last_text` are of its last answer (see `Echoes`)."""
 
     number: int
     turns: int

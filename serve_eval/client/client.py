@@ -1,4 +1,5 @@
-"""One HTTP session to one endpoint. `send` never raises for what a request met: it returns a Response or a Failure."""
+"""One HTTP session to one endpoint. `send` never raises for what a request met: it returns a
+Response or a Failure."""
 
 from __future__ import annotations
 
@@ -31,21 +32,25 @@ from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, Endpoint, Failure, Limits, LogprobsForm, Request, Response
 
-UNREACHABLE_HINT = "Is the server up, on that host and port? A server that still loads its model refuses connections."
+UNREACHABLE_HINT = (
+    "Is the server up, on that host and port? A server that still loads its model refuses"
+    " connections."
+)
 
 
 class Client:
     """Sends requests to `endpoint` within `limits`.
 
-    `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header Authorization comes before the
-    key. `masking` takes the key, the proxy's password and the `masked` strings out of everything that is received,
-    before any of it is cut, kept or shown. `transport` makes the connections.
+    `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header
+    Authorization comes before the key. `masking` takes the key, the proxy's password and the
+    `masked` strings out of everything that is received, before any of it is cut, kept or shown.
+    `transport` makes the connections.
 
-    `retry_budget` is the number of retries that all samples together may still spend, `retries` what they spent.
-    `liveness` is where requests wait while no server listens, as long as it is watched; `patience`, there while the
-    session is open, knows how long the endpoint has been silent. `logprobs_form` names the fields that ask for the
-    log-probabilities of prompts. Each request has a connection of its own but within `keeping`.
-    """
+    `retry_budget` is the number of retries that all samples together may still spend, `retries`
+    what they spent. `liveness` is where requests wait while no server listens, as long as it is
+    watched; `patience`, there while the session is open, knows how long the endpoint has been
+    silent. `logprobs_form` names the fields that ask for the log-probabilities of prompts. Each
+    request has a connection of its own but within `keeping`."""
 
     def __init__(
         self,
@@ -65,7 +70,10 @@ class Client:
         self.start = starting.Start(limits.outage_timeout_s, self.liveness, self._still_starting)
         self.retries, self.retry_budget = 0, limits.retry_budget
         self.logprobs_form: LogprobsForm = "echo"
-        self._headers, self._path = request_headers(api_key, headers or {}), urlsplit(endpoint.base_url).path
+        self._headers, self._path = (
+            request_headers(api_key, headers or {}),
+            urlsplit(endpoint.base_url).path,
+        )
         self._ids, self._rng = RequestIds(), random.Random()
         self.transport = transport(
             TransportSettings(
@@ -80,7 +88,9 @@ class Client:
             )
         )
         through = self.transport.proxy
-        self.masking = Masking([api_key or "", *masked, *([through.password, through.basic] if through else [])])
+        self.masking = Masking(
+            [api_key or "", *masked, *([through.password, through.basic] if through else [])]
+        )
         wants_timing = server_timing.is_asked_of(endpoint)
         self._heads = self._prepare_heads({server_timing.RETURN: "1"} if wants_timing else {})
         self._reader = OutcomeReader(self.masking, limits.connect_timeout_s)
@@ -95,13 +105,20 @@ class Client:
         )
         mask = self.masking.body if self.masking else None
         self._raw = RawExchange(
-            self.transport, self._headers, self._reader, mask=mask, max_bytes=limits.max_response_bytes
+            self.transport,
+            self._headers,
+            self._reader,
+            mask=mask,
+            max_bytes=limits.max_response_bytes,
         )
         self._questions = EndpointQuestions(self._raw, self._path, self.start, self._reader)
 
     def _prepare_heads(self, asking: Mapping[str, str]) -> dict[str, RequestHead]:
         routes = wire.COMPLETIONS, wire.CHAT_COMPLETIONS
-        heads = {route: RequestHead("POST", self._path + route, {**self._headers, **asking}) for route in routes}
+        heads = {
+            route: RequestHead("POST", self._path + route, {**self._headers, **asking})
+            for route in routes
+        }
         for head in heads.values():
             self.transport.prepare(head)
         return heads
@@ -113,22 +130,26 @@ class Client:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.patience.close()
         await self.start.close()
         await self.transport.close()
 
     async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
-        """Return the answer to a request, after at most `max_attempts` attempts (`once`: one), or why there is none.
+        """Return the answer to a request, after at most `max_attempts` attempts (`once`: one), or
+        why there is none.
 
-        Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way is not tried again.
-        An answer that a stream lost is asked for again without streaming, and a request that met the end of a
-        connection that was used before, or one out of step, on a new one: neither counts as an attempt. While no server
-        listens, requests wait. Attempts that were refused for that do not count, nor do up to `max_attempts` that were
-        lost when the server ended; their time is given back to the sample. While the endpoint says that it is
-        starting, requests wait, and none of that is an attempt.
-        """
+        Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way
+        is not tried again. An answer that a stream lost is asked for again without streaming, and a
+        request that met the end of a connection that was used before, or one out of step, on a new
+        one: neither counts as an attempt. While no server listens, requests wait. Attempts that
+        were refused for that do not count, nor do up to `max_attempts` that were lost when the
+        server ended; their time is given back to the sample. While the endpoint says that it is
+        starting, requests wait, and none of that is an attempt."""
         stream = self.limits.stream and not request.prompt_logprobs
         tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
         wait = self.patience.begin(time.monotonic())
@@ -160,7 +181,8 @@ class Client:
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
-        """Return whether to make another attempt, after the pause before it. `tries.missed` gets a note why not."""
+        """Return whether to make another attempt, after the pause before it. `tries.missed` gets a
+        note why not."""
         if missed.starting and not tries.once:
             tries.attempts.pop()  # nothing was attempted
             if await self._wait_for_the_start(wait):
@@ -182,21 +204,25 @@ class Client:
         return True
 
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
-        """Return whether no server listened, once one does. The sample's time stands still meanwhile, and is given what
-        the attempt took that was `lost` by that."""
+        """Return whether no server listened, once one does. The sample's time stands still
+        meanwhile, and is given what the attempt took that was `lost` by that."""
         with wait.pause():
-            outage = await self.liveness.outage(self.transport.address.host, self.transport.address.port)
+            outage = await self.liveness.outage(
+                self.transport.address.host, self.transport.address.port
+            )
         if outage and lost is not None:
             wait.until += lost.end_s - lost.start_s
         return outage
 
     async def _wait_for_the_start(self, wait: Wait) -> bool:
-        """Return whether the endpoint has started, once it says so no more or took too long, which ends a run. The
-        sample's time stands still meanwhile."""
+        """Return whether the endpoint has started, once it says so no more or took too long, which
+        ends a run. The sample's time stands still meanwhile."""
         with wait.pause():
             started = await self.start.over()
         if not started and self.liveness.watched:
-            raise EndpointError(f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT)
+            raise EndpointError(
+                f"{self.endpoint.base_url}: {self.start.in_vain}", hint=starting.HINT
+            )
         return started
 
     async def _still_starting(self) -> bool:
@@ -218,13 +244,15 @@ class Client:
         return self.attempts.cancelled
 
     def now(self) -> float:
-        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
+        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
+        jump."""
         return self.attempts.now()
 
     @asynccontextmanager
     async def keep_connections(self, listener: StepListener) -> AsyncIterator[None]:
-        """Use connections for many requests within the block, whose `listener` takes answers back that a connection out
-        of step gave. `settle` comes before its end where what came is to count."""
+        """Use connections for many requests within the block, whose `listener` takes answers back
+        that a connection out of step gave. `settle` comes before its end where what came is to
+        count."""
         self.transport.ledger.listen(listener)
         watch = asyncio.create_task(self.transport.watch())
         try:
@@ -259,19 +287,27 @@ class Client:
         timeout_s: float = GET_S,
         most_bytes: int | None = None,
     ) -> Reply | Failure:
-        """Send one request as it stands, once, on a connection of its own; event streams come as they are too.
+        """Send one request as it stands, once, on a connection of its own; event streams come as
+        they are too.
 
-        `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond `most_bytes`, at
-        which the connection is closed, TimeoutError after `timeout_s`. A Failure says why there is none.
-        """
+        `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond
+        `most_bytes`, at which the connection is closed, TimeoutError after `timeout_s`. A Failure
+        says why there is none."""
         try:
-            return await self._raw.send(method, path, body, timeout_s=timeout_s, most_bytes=most_bytes)
+            return await self._raw.send(
+                method, path, body, timeout_s=timeout_s, most_bytes=most_bytes
+            )
         except Missed as missed:
-            return Failure(kind=missed.kind, message=str(missed), status=missed.status, retryable=missed.retryable)
+            return Failure(
+                kind=missed.kind,
+                message=str(missed),
+                status=missed.status,
+                retryable=missed.retryable,
+            )
 
     async def models(self) -> list[str] | Failure:
-        """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any other status, 404
-        where there is no such route (a disaggregated orchestrator)."""
+        """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any
+        other status, 404 where there is no such route (a disaggregated orchestrator)."""
         return await self._questions.models()
 
     @property
@@ -280,15 +316,20 @@ class Client:
         return holds_key(self._headers)
 
     async def other_scheme(self) -> str:
-        """Return a hint where the server speaks https instead of http, or the reverse; else an empty text."""
-        return "" if self.transport.proxy is not None else await other_scheme(self.endpoint.base_url)
+        """Return a hint where the server speaks https instead of http, or the reverse; else an
+        empty text."""
+        return (
+            "" if self.transport.proxy is not None else await other_scheme(self.endpoint.base_url)
+        )
 
     async def context_tokens(self) -> int | None:
-        """Return how many tokens a prompt and its answer may have together, where the endpoint tells it."""
+        """Return how many tokens a prompt and its answer may have together, where the endpoint
+        tells it."""
         return await self._questions.context_tokens(self.endpoint.model)
 
     async def describe(self) -> dict[str, object]:
-        """Return what the endpoint tells of itself: `models` that it lists, the `server`, `version`."""
+        """Return what the endpoint tells of itself: `models` that it lists, the `server`,
+        `version`."""
         return await self._questions.describe()
 
     async def special_tokens(self) -> dict[str, str]:
@@ -296,5 +337,6 @@ class Client:
         return await self._questions.special_tokens()
 
     async def count_hidden_retries(self) -> dict[str, int]:
-        """Return how often an orchestrator asked its servers again, by their kind; empty where nobody counts."""
+        """Return how often an orchestrator asked its servers again, by their kind; empty where
+        nobody counts."""
         return await self._questions.count_hidden_retries()

@@ -1,8 +1,9 @@
-"""The way to an endpoint, and the line between what a plan may hold and what only the environment may.
+"""The way to an endpoint, and the line between what a plan may hold and what only the environment
+may.
 
-A plan holds the name of the key's variable, and headers and a proxy with `${VARIABLE}` where something secret stands.
-It is checked when it is made; the values are filled in when the connection is opened, and stay in memory.
-"""
+A plan holds the name of the key's variable, and headers and a proxy with `${VARIABLE}` where
+something secret stands. It is checked when it is made; the values are filled in when the connection
+is opened, and stay in memory."""
 
 from __future__ import annotations
 
@@ -20,22 +21,31 @@ if TYPE_CHECKING:
 
     from serve_eval.client.client import Client
 
-KEY_ADVICE = "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with api_key_env"
+KEY_ADVICE = (
+    "keys are read from the environment only: export OPENAI_API_KEY, or name a variable with"
+    " api_key_env"
+)
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_NAME = re.compile(r"key|auth(?!or(?!i[sz]))|token|secret|passw|cookie|credential", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"key|auth(?!or(?!i[sz]))|token|secret|passw|cookie|credential", re.IGNORECASE
+)
 _SECRET_VALUE = re.compile(r"^(Bearer|Basic)\s|\b(sk-|hf_|nvapi-|ghp_)[A-Za-z0-9_-]{8,}")
 _SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
 
 
 def looks_secret(name: str) -> bool:
-    """Whether what goes by this name (of a header, a variable, a key of a file) is probably a secret."""
+    """Whether what goes by this name (of a header, a variable, a key of a file) is probably a
+    secret."""
     return _SECRET_NAME.search(name) is not None
 
 
-def problems(connection: Mapping[str, Any], environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What a plan's connection must not hold: (path of the field, message). Messages never repeat a value."""
+def problems(
+    connection: Mapping[str, Any], environ: Mapping[str, str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a plan's connection must not hold: (path of the field, message). Messages never repeat a
+    value."""
     variable = connection.get("api_key_env")
     if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
         yield ("api_key_env",), "expected the name of a variable, not a key"
@@ -43,33 +53,41 @@ def problems(connection: Mapping[str, Any], environ: Mapping[str, str]) -> Itera
         yield ("api_key_env",), f"the environment has no {variable}"
     for name, value in connection.get("headers", {}).items():
         if _literal_secret(name, value):
-            yield ("headers", name), "looks like a secret; take it from the environment as ${VARIABLE}"
+            yield (
+                ("headers", name),
+                "looks like a secret; take it from the environment as ${VARIABLE}",
+            )
     proxy = connection.get("proxy")
     if proxy is not None and (message := _proxy_problem(proxy)):
         yield ("proxy",), message
 
 
 def _literal_secret(name: str, value: str) -> bool:
-    """Whether a header holds a secret itself, and not only variables behind a word such as Bearer."""
+    """Whether a header holds a secret itself, and not only variables behind a word such as
+    Bearer."""
     literal = _SCHEME_WORD.sub("", _VARIABLE.sub("", value).strip()).strip()
     return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
 
 
 def _proxy_problem(proxy: str) -> str | None:
-    """Credentials may only be variables; an address with variables is checked further when they are filled in."""
+    """Credentials may only be variables; an address with variables is checked further when they are
+    filled in."""
     scheme, _, rest = proxy.partition("://")
     if _VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
         return "holds credentials; take user and password from the environment as ${VARIABLE}"
-    if _VARIABLE.search(proxy) or (scheme in ("http", "https") and re.match(r"[\w.-]+(:\d+)?/?$", rest)):
+    if _VARIABLE.search(proxy) or (
+        scheme in ("http", "https") and re.match(r"[\w.-]+(:\d+)?/?$", rest)
+    ):
         return None
     return "expected http://host:port or https://host:port"
 
 
 def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Client:
-    """A client with the plan's connection, its key and its `${VARIABLE}` values taken from `environ`.
+    """A client with the plan's connection, its key and its `${VARIABLE}` values taken from
+    `environ`.
 
-    Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent in a header.
-    """
+    Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent
+    in a header."""
     from serve_eval.client.client import Client  # no client is needed to make a plan
 
     api_key, headers, proxy, hidden = _fill_in(plan.connection, environ)
@@ -87,7 +105,8 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
 
 @contextmanager
 def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
-    """Takes what a connection sends along out of the errors of a block, which may have the last lines of a log."""
+    """Takes what a connection sends along out of the errors of a block, which may have the last
+    lines of a log."""
     try:
         yield
     except ServeEvalError as error:
@@ -99,8 +118,11 @@ def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterat
         raise
 
 
-def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float) -> AsyncOpenAI:
-    """The official package's client with the same connection; it tries nothing again. Raises PlanError as `connect`."""
+def openai_client(
+    plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float
+) -> AsyncOpenAI:
+    """The official package's client with the same connection; it tries nothing again. Raises
+    PlanError as `connect`."""
     import ssl
 
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -118,16 +140,25 @@ def openai_client(plan: Plan, base_url: str, environ: Mapping[str, str], *, time
     )
 
 
-def _fill_in(connection: Connection, environ: Mapping[str, str]) -> tuple[str, dict[str, str], str | None, list[str]]:
-    """The key ("": none), the headers and the proxy of a connection, and what of them must not be shown."""
+def _fill_in(
+    connection: Connection, environ: Mapping[str, str]
+) -> tuple[str, dict[str, str], str | None, list[str]]:
+    """The key ("": none), the headers and the proxy of a connection, and what of them must not be
+    shown."""
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
     _check_header(api_key, f"the key in {connection.api_key_env}")
     headers = {}
     for name, value in connection.headers.items():
-        headers[name] = _expand(value, environ, f"header {name}", hidden, secret=looks_secret(name)).strip()
+        headers[name] = _expand(
+            value, environ, f"header {name}", hidden, secret=looks_secret(name)
+        ).strip()
         _check_header(headers[name], f"header {name}")
-    proxy = _expand(connection.proxy, environ, "proxy", hidden, secret=True) if connection.proxy else None
+    proxy = (
+        _expand(connection.proxy, environ, "proxy", hidden, secret=True)
+        if connection.proxy
+        else None
+    )
     return api_key, headers, proxy, hidden
 
 
@@ -141,9 +172,11 @@ def _check_header(value: str, what: str) -> None:
         raise PlanError(f"{what} has a character that cannot be sent in a header")
 
 
-def _expand(value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool) -> str:
-    """`value` with its variables filled in; what a `secret` place or variable held is added to `hidden`, and the last
-    word of it, which comes back without its scheme."""
+def _expand(
+    value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool
+) -> str:
+    """`value` with its variables filled in; what a `secret` place or variable held is added to
+    `hidden`, and the last word of it, which comes back without its scheme."""
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]
     if missing:

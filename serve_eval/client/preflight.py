@@ -1,4 +1,5 @@
-"""One short request before thousands: what would fail for every sample is said once, with what to do about it."""
+"""One short request before thousands: what would fail for every sample is said once, with what to
+do about it."""
 
 from __future__ import annotations
 
@@ -15,28 +16,41 @@ from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, Sa
 
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
-"""By how many tokens an answer may be longer than was asked for: servers differ in whether its end counts."""
-_OPTIONS = frozenset({"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"})
+"""By how many tokens an answer may be longer than was asked for: servers differ in whether its end
+counts."""
+_OPTIONS = frozenset(
+    {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
+)
 """Fields that an option of their name leaves out."""
 _SENT_BY = {"chat_template_kwargs": "thinking, or suite_exact, which switches it off"}
 
 
-async def check(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> None:
-    """Sends one short request of the kind that the tasks will send. Raises EndpointError with the cause."""
+async def check(
+    client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
+) -> None:
+    """Sends one short request of the kind that the tasks will send. Raises EndpointError with the
+    cause."""
     failure = await trial(client, chat=chat, sampling=sampling, extra=extra)
     if failure is not None:
         await refuse(client, failure, chat=chat, extra=extra)
 
 
-async def trial(client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Failure | None:
-    """Sends one short request; returns what went wrong. Raises EndpointError when its length was ignored."""
+async def trial(
+    client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
+) -> Failure | None:
+    """Sends one short request; returns what went wrong. Raises EndpointError when its length was
+    ignored."""
     request = short(chat=chat, sampling=sampling, extra=extra)
     limits = client.limits
     try:
-        async with asyncio.timeout(limits.stall_timeout_s + max(limits.connect_timeout_s, limits.outage_timeout_s)):
+        async with asyncio.timeout(
+            limits.stall_timeout_s + max(limits.connect_timeout_s, limits.outage_timeout_s)
+        ):
             result = await client.send(request)
     except TimeoutError:
-        return Failure(kind=FailureKind.TIMEOUT, message=f"nothing for {limits.stall_timeout_s:g} s")
+        return Failure(
+            kind=FailureKind.TIMEOUT, message=f"nothing for {limits.stall_timeout_s:g} s"
+        )
     if isinstance(result, Failure):
         return result
     if (given := result.usage.completion_tokens) > sampling.max_tokens + LENGTH_SLACK:
@@ -47,17 +61,29 @@ async def trial(client: Client, *, chat: bool, sampling: SamplingParams, extra: 
 def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> EndpointError:
     field = client.max_tokens_field if chat else "max_tokens"
     other = field == "max_completion_tokens"
-    hint = "Send it under the other name: --max-tokens-field max_tokens." if other else "Answers would have no end."
-    return EndpointError(f"the endpoint ignored {field}: {asked} tokens were asked for, and {given} came", hint=hint)
+    hint = (
+        "Send it under the other name: --max-tokens-field max_tokens."
+        if other
+        else "Answers would have no end."
+    )
+    return EndpointError(
+        f"the endpoint ignored {field}: {asked} tokens were asked for, and {given} came", hint=hint
+    )
 
 
-async def refuse(client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]) -> NoReturn:
+async def refuse(
+    client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]
+) -> NoReturn:
     """Raises EndpointError for a short request that failed, with what to do about it."""
     listed = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
     served = [] if isinstance(listed, Failure) else listed
     address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
     hint = await _misunderstood(client, failure)
-    hint = hint or _explain_refused_field(failure, client, extra) or _hint(failure, client, served, chat)
+    hint = (
+        hint
+        or _explain_refused_field(failure, client, extra)
+        or _hint(failure, client, served, chat)
+    )
     raise EndpointError(f"{address} does not answer a short request: {failure.message}", hint=hint)
 
 
@@ -68,28 +94,40 @@ def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) 
 
 
 async def discover_model(client: Client) -> str:
-    """The one model that the endpoint serves. Raises EndpointError when there is none to be seen, or several, with the
-    status where its list is refused."""
+    """The one model that the endpoint serves. Raises EndpointError when there is none to be seen,
+    or several, with the status where its list is refused."""
     served, address = await client.models(), f"{client.endpoint.base_url}/models"
     if isinstance(served, Failure):
         hint = await _misunderstood(client, served) or _explain_unlisted(client, served)
-        told = "does not list the models" if served.kind is FailureKind.HTTP_ERROR else "does not answer"
+        told = (
+            "does not list the models"
+            if served.kind is FailureKind.HTTP_ERROR
+            else "does not answer"
+        )
         raise EndpointError(f"{address} {told}: {served.message}", hint=hint)
     if len(served) == 1:
         return served[0]
     if served:
         raise EndpointError(
-            f"the endpoint serves {len(served)} models: {', '.join(served)}", hint="Choose one: --model."
+            f"the endpoint serves {len(served)} models: {', '.join(served)}",
+            hint="Choose one: --model.",
         )
     raise EndpointError(
         f"{address} lists no model",
-        hint="An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?",
+        hint=(
+            "An older disaggregated orchestrator lists none: name it with --model. Or is the path"
+            " of the URL wrong?"
+        ),
     )
 
 
 async def _misunderstood(client: Client, failure: Failure) -> str:
     """Return a hint where one side speaks http and the other https; else an empty text."""
-    odd = failure.kind in (FailureKind.DISCONNECTED, FailureKind.INVALID_RESPONSE, FailureKind.TIMEOUT)
+    odd = failure.kind in (
+        FailureKind.DISCONNECTED,
+        FailureKind.INVALID_RESPONSE,
+        FailureKind.TIMEOUT,
+    )
     return await client.other_scheme() if odd or failure.status == 400 else ""
 
 
@@ -102,14 +140,15 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
             return key_advice(client)
         case 404 | 405:
             return (
-                "An older disaggregated orchestrator lists none: name it with --model. Or is the path of the URL wrong?"
+                "An older disaggregated orchestrator lists none: name it with --model. Or is the"
+                " path of the URL wrong?"
             )
         case 429:
             return "It limits requests: try again later, or name the model with --model."
         case 503:
             return (
-                "A server that still loads its model, or an orchestrator without a context server, answers so: try "
-                "again later, or name the model with --model."
+                "A server that still loads its model, or an orchestrator without a context server,"
+                " answers so: try again later, or name the model with --model."
             )
         case None:
             return _hint(failure, client, (), chat=False)
@@ -120,27 +159,43 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
 def key_advice(client: Client) -> str:
     """Return a hint for a 401 or a 403."""
     if client.sends_key:
-        return "It refuses the key that was sent: look into OPENAI_API_KEY, or the variable that --api-key-env names."
-    return "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."
+        return (
+            "It refuses the key that was sent: look into OPENAI_API_KEY, or the variable that"
+            " --api-key-env names."
+        )
+    return (
+        "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."
+    )
 
 
 def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
-    """What to do about a field that the server will not take, as far as its refusal names it; else nothing."""
+    """What to do about a field that the server will not take, as far as its refusal names it; else
+    nothing."""
     message = failure.message.lower()
     if failure.status not in (400, 422):
         return ""
     if "max_completion_tokens" in message:
-        other = "max_tokens" if client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+        other = (
+            "max_tokens"
+            if client.max_tokens_field == "max_completion_tokens"
+            else "max_completion_tokens"
+        )
         return f"The server wants the length under the other name: --max-tokens-field {other}."
-    for name, without in (*((name, "null") for name in (*extra, "temperature", "top_p")), ("'stop'", "[]")):
+    for name, without in (
+        *((name, "null") for name in (*extra, "temperature", "top_p")),
+        ("'stop'", "[]"),
+    ):
         if name in message:
             option = name.strip("'")
             if option not in _OPTIONS:
                 sent_by = _SENT_BY.get(option, "--extra-body, or extra_body in the plan")
-                return f"The server refuses the field {option}: do without what sends it ({sent_by})."
+                return (
+                    f"The server refuses the field {option}: do without what sends it ({sent_by})."
+                )
             return (
-                f"The server refuses the field {option}: leave it out with --set TASK.{option}={without} "
-                f"--allow-mismatch {option}. The report then says that the protocol differs."
+                f"The server refuses the field {option}: leave it out with --set"
+                f" TASK.{option}={without} --allow-mismatch {option}. The report then says that the"
+                " protocol differs."
             )
     if client.limits.stream and "stream" in message.replace("upstream", ""):
         return "The server refuses to stream: --no-stream. The scores are the same."
@@ -163,5 +218,8 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
         return f"The endpoint does not list the model {model!r}.{nearest(model or '', served)}"
     if failure.status == 404:
         kind = "chat" if chat else "text"
-        return f"No such route for {kind} requests: check the base URL, or a model name that the server does not know."
+        return (
+            f"No such route for {kind} requests: check the base URL, or a model name that the"
+            " server does not know."
+        )
     return "The server's log may say more."

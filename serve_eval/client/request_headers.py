@@ -14,7 +14,8 @@ _OWN = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
 
 
 def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the usual headers; those that are `given` replace them. Raises PlanError for one that cannot be sent."""
+    """Return the usual headers; those that are `given` replace them. Raises PlanError for one that
+    cannot be sent."""
     headers = {
         "User-Agent": f"serve-eval/{serve_eval.__version__}",
         "Accept": "*/*",
@@ -25,7 +26,10 @@ def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, 
         headers["Authorization"] = f"Bearer {api_key}"
     for name, value in given.items():
         if not _TOKEN.fullmatch(name) or not value.isascii() or not value.isprintable():
-            raise PlanError(f"header {name!r}: its name or its value has a character that cannot be sent in a header")
+            raise PlanError(
+                f"header {name!r}: its name or its value has a character that cannot be sent in a"
+                " header"
+            )
     replaced = {name.lower() for name in given}
     return {
         **{name: value for name, value in headers.items() if name.lower() not in replaced},

@@ -10,21 +10,28 @@ from serve_eval.client.connection import looks_secret
 from serve_eval.masking import HIDDEN, Masking
 from serve_eval.schema import Connection
 
-_TOKEN = re.compile(r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
+_TOKEN = re.compile(
+    r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+)
 _PLAIN = re.compile(r"tokens|tokeniz|_env$", re.IGNORECASE)
-"""Names that sound like a secret's and are none: counts of tokens, tokenizers, names of variables."""
+"""Names that sound like a secret's and are none: counts of tokens, tokenizers, names of
+variables."""
 
 
 class SecretMask:
     """Hide secrets in text that others wrote.
 
-    Secrets are the values of the connection's variables and of every variable whose name sounds secret, and whatever
-    looks like a key.
-    """
+    Secrets are the values of the connection's variables and of every variable whose name sounds
+    secret, and whatever looks like a key."""
 
     def __init__(self, connection: Connection, environ: Mapping[str, str]) -> None:
-        named = {connection.api_key_env, *variables_in(*connection.headers.values(), connection.proxy or "")}
-        held = (value.strip() for name, value in environ.items() if name in named or looks_secret(name))
+        named = {
+            connection.api_key_env,
+            *variables_in(*connection.headers.values(), connection.proxy or ""),
+        }
+        held = (
+            value.strip() for name, value in environ.items() if name in named or looks_secret(name)
+        )
         self._masking = Masking(held)
 
     def __call__(self, text: str) -> str:
@@ -40,7 +47,9 @@ class SecretMask:
             return {self(str(key)): self.of(inner, str(key)) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             texts = bool(value) and all(isinstance(inner, str) for inner in value)
-            return [self.of(inner, name) for inner in (self._masking.pieces(value) if texts else value)]
+            return [
+                self.of(inner, name) for inner in (self._masking.pieces(value) if texts else value)
+            ]
         if not isinstance(value, str):
             return value
         return HIDDEN if looks_secret(name) and not _PLAIN.search(name) else self(value)

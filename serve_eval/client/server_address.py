@@ -22,7 +22,9 @@ class ServerAddress:
         self.name = f"[{name}]" if ":" in name else name
         self.default_port = self.port == (443 if self.tls else 80)
         user, self.password = unquote(parts.username or ""), unquote(parts.password or "")
-        self.basic = b64encode(f"{user}:{self.password}".encode()).decode() if user or self.password else ""
+        self.basic = (
+            b64encode(f"{user}:{self.password}".encode()).decode() if user or self.password else ""
+        )
 
     @property
     def authority(self) -> str:
@@ -44,7 +46,8 @@ def endpoint_address(base_url: str) -> ServerAddress:
 
 
 def proxy_address(url: str | None) -> ServerAddress | None:
-    """Return the address of a proxy. Raises PlanError, which does not quote the address: it may hold a password."""
+    """Return the address of a proxy. Raises PlanError, which does not quote the address: it may
+    hold a password."""
     try:
         return None if url is None else ServerAddress(url)
     except ValueError:

@@ -11,8 +11,9 @@ MOST_OUT = 2
 
 
 class StepListener(Protocol):
-    """Can take answers back. Told how many turns of a connection were proven in step, and that one is out of step: all
-    its answers behind the proven ones, but for the first, may be those to other requests."""
+    """Can take answers back. Told how many turns of a connection were proven in step, and that one
+    is out of step: all its answers behind the proven ones, but for the first, may be those to other
+    requests."""
 
     def proven(self, connection: int, turns: int) -> None: ...
 
@@ -22,8 +23,8 @@ class StepListener(Protocol):
 class StepLedger:
     """Notes proofs and strays.
 
-    Without a `listener` nobody could take answers back, and each request has a connection of its own, whose first reply
-    cannot be another's: `keeps` is false then, and when they go `alone`.
+    Without a `listener` nobody could take answers back, and each request has a connection of its
+    own, whose first reply cannot be another's: `keeps` is false then, and when they go `alone`.
 
     `out` counts the connections that were out of step.
     """
@@ -60,7 +61,8 @@ class StepLedger:
             return
         channel.out, channel.usable = True, False
         if self.listener is None or (self.alone and channel.sent == 1):
-            return  # there is no second answer on it, and it is found again, or known, where there may be
+            # there is no second answer on it, and it is found again, or known, where there may be
+            return
         self.out += 1
         if self.out >= MOST_OUT:
             self.go_alone()

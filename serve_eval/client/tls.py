@@ -8,8 +8,11 @@ from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
 
 
-def ssl_context(target: ServerAddress, proxy: ServerAddress | None, ca_bundle: str | None) -> ssl.SSLContext | None:
-    """Return a context that trusts the bundle, or the system's without one; None where nobody speaks TLS.
+def ssl_context(
+    target: ServerAddress, proxy: ServerAddress | None, ca_bundle: str | None
+) -> ssl.SSLContext | None:
+    """Return a context that trusts the bundle, or the system's without one; None where nobody
+    speaks TLS.
 
     Raises PlanError for a bundle that cannot be used.
     """

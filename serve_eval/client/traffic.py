@@ -1,4 +1,5 @@
-"""What it took to get the answers: attempts, retries, times and tokens, counted in constant memory."""
+"""What it took to get the answers: attempts, retries, times and tokens, counted in constant
+memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Times:
         self._count, self._max = 0, 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Counts a time; with -1 it is counted no more, and a maximum that is gone is known to 1 % only."""
+        """Counts a time; with -1 it is counted no more, and a maximum that is gone is known to 1 %
+        only."""
         number = math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400
         self._classes[number] += times
         self._count += times
@@ -38,7 +40,10 @@ class Times:
         """p50, p90 and p99 to 1 %, and the exact maximum, in seconds; empty without any time."""
         if not self._count:
             return {}
-        wanted = {name: math.ceil(share * self._count) for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))}
+        wanted = {
+            name: math.ceil(share * self._count)
+            for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+        }
         found, below = {}, 0
         for number, count in sorted(self._classes.items()):
             below += count
@@ -49,8 +54,9 @@ class Times:
 
 
 class TokenSteps:
-    """Sums of speculative decoding. An answer tells T / I, its tokens per step of the engine, and T as its usage, so
-    that I, the number of its steps, follows. The first of them has no draft and gives one token."""
+    """Sums of speculative decoding. An answer tells T / I, its tokens per step of the engine, and T
+    as its usage, so that I, the number of its steps, follows. The first of them has no draft and
+    gives one token."""
 
     def __init__(self) -> None:
         self._answers, self._tokens, self._steps, self._told = 0, 0, 0.0, 0.0

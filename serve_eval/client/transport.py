@@ -1,8 +1,9 @@
-"""The seam below the client: who carries a request to the endpoint, and the nouns that pass through.
+"""The seam below the client: who carries a request to the endpoint, and the nouns that pass
+through.
 
-A transport gets a head, an id and a body, and fills a `Reply` as the answer arrives. Two exist: `http1`, the default,
-and `aiohttp_transport`. docs/requests.md has a table of what the second cannot do.
-"""
+A transport gets a head, an id and a body, and fills a `Reply` as the answer arrives. Two exist:
+`http1`, the default, and `aiohttp_transport`. docs/requests.md has a table of what the second
+cannot do."""
 
 from __future__ import annotations
 
@@ -31,15 +32,19 @@ class BadHttp(Exception):
 
 
 class CannotConnect(Exception):
-    """No connection to `address` could be made. `may_pass`: another attempt may succeed. `refused`: nobody may be
-    listening there."""
+    """No connection to `address` could be made. `may_pass`: another attempt may succeed. `refused`:
+    nobody may be listening there."""
 
     def __init__(self, address: ServerAddress, why: Exception, *, may_pass: bool = True) -> None:
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
         super().__init__(f"cannot connect to {authority(address.host, address.port)}: {said}")
         self.address = address
-        self.may_pass = may_pass and not isinstance(why, UnicodeError | ssl.SSLCertVerificationError)
-        self.refused = self.may_pass and isinstance(why, OSError) and not isinstance(why, ssl.SSLError)
+        self.may_pass = may_pass and not isinstance(
+            why, UnicodeError | ssl.SSLCertVerificationError
+        )
+        self.refused = (
+            self.may_pass and isinstance(why, OSError) and not isinstance(why, ssl.SSLError)
+        )
 
 
 class ProxyRefused(Exception):
@@ -53,8 +58,8 @@ class ProxyRefused(Exception):
 class TransportSettings(NamedTuple):
     """All that a transport knows of its endpoint and its session.
 
-    `headers` go with every request. `models_path` answers a GET with a list of models and never with a completion.
-    """
+    `headers` go with every request. `models_path` answers a GET with a list of models and never
+    with a completion."""
 
     base_url: str
     models_path: str
@@ -67,7 +72,8 @@ class TransportSettings(NamedTuple):
 
 
 class RequestHead:
-    """The part of a request that many share. Equal by identity, so that a transport may keep what it made of it."""
+    """The part of a request that many share. Equal by identity, so that a transport may keep what
+    it made of it."""
 
     __slots__ = ("headers", "method", "path")
 
@@ -76,7 +82,8 @@ class RequestHead:
 
 
 class Transport(Protocol):
-    """Carries requests to one endpoint. Of its methods `send` alone is on the way of every request."""
+    """Carries requests to one endpoint. Of its methods `send` alone is on the way of every
+    request."""
 
     ledger: StepLedger
 
@@ -91,18 +98,26 @@ class Transport(Protocol):
         """Do now what can be done once for all requests with this head."""
 
     def send(
-        self, head: RequestHead, body: bytes | None, reply: Reply, *, request_id: str | None = None, fresh: bool = False
+        self,
+        head: RequestHead,
+        body: bytes | None,
+        reply: Reply,
+        *,
+        request_id: str | None = None,
+        fresh: bool = False,
     ) -> Awaitable[Channel]:
-        """Send a request; what comes back fills `reply`. `fresh`: on a connection that nobody used before.
+        """Send a request; what comes back fills `reply`. `fresh`: on a connection that nobody used
+        before.
 
-        Raises CannotConnect, TimeoutError, ProxyRefused, BadHttp or Disconnected when nothing was sent.
-        """
+        Raises CannotConnect, TimeoutError, ProxyRefused, BadHttp or Disconnected when nothing was
+        sent."""
 
     def keep(self, channel: Channel, now: float) -> None:
         """Take back the connection of an answer that counts."""
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
-        """Take back the connection of a reply that does not count. `unwanted`: its sender was cancelled."""
+        """Take back the connection of a reply that does not count. `unwanted`: its sender was
+        cancelled."""
 
     def abort(self, channel: Channel) -> None:
         """End a connection at once."""

@@ -1,9 +1,8 @@
-"""Data sets that the project generates itself, in the layouts of GSM8K, MMLU and HumanEval, so that the demo needs no
-download.
+"""Data sets that the project generates itself, in the layouts of GSM8K, MMLU and HumanEval, so that
+the demo needs no download.
 
-The questions are plain arithmetic. They measure nothing about a model: they give the real prompts, scorers and verdicts
-something to work on.
-"""
+The questions are plain arithmetic. They measure nothing about a model: they give the real prompts,
+scorers and verdicts something to work on."""
 
 from __future__ import annotations
 
@@ -15,12 +14,26 @@ from pathlib import Path
 
 import msgspec
 
-_NAMES = ("Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana", "Ivo", "Jun", "Kofi", "Lena")
+_NAMES = (
+    "Amara",
+    "Bela",
+    "Chidi",
+    "Dora",
+    "Emre",
+    "Farah",
+    "Goran",
+    "Hana",
+    "Ivo",
+    "Jun",
+    "Kofi",
+    "Lena",
+)
 _THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets")
 
 
 def word_problem(rng: random.Random) -> dict[str, str]:
-    """One problem with its worked solution, in GSM8K's form (`question`, `answer` ending in `#### N`)."""
+    """One problem with its worked solution, in GSM8K's form (`question`, `answer` ending in `####
+    N`)."""
     name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
     total = rng.randint(5, 60)
     story, steps = [f"{name} has {total} {thing}."], []
@@ -28,12 +41,18 @@ def word_problem(rng: random.Random) -> dict[str, str]:
         if total > 10 and rng.random() < 0.5:
             gone = rng.randint(1, total - 1)
             story.append(f"{name} gives {gone} of them away.")
-            steps.append(f"{total} - {gone} = <<{total}-{gone}={total - gone}>>{total - gone} {thing} are left.")
+            steps.append(
+                f"{total} - {gone} = <<{total}-{gone}={total - gone}>>{total - gone} {thing} are"
+                " left."
+            )
             total -= gone
         else:
             more = rng.randint(2, 40)
             story.append(f"{name} finds {more} more.")
-            steps.append(f"{total} + {more} = <<{total}+{more}={total + more}>>{total + more} {thing} after that.")
+            steps.append(
+                f"{total} + {more} = <<{total}+{more}={total + more}>>{total + more} {thing} after"
+                " that."
+            )
             total += more
     story.append(f"How many {thing} does {name} have in the end?")
     return {"question": " ".join(story), "answer": "\n".join([*steps, f"#### {total}"])}
@@ -50,7 +69,8 @@ def choice_row(rng: random.Random) -> list[str]:
 
 
 def function_problem(number: int, rng: random.Random) -> dict[str, str]:
-    """One problem in HumanEval's form: a prompt that ends with a docstring, its body, and tests as `check`."""
+    """One problem in HumanEval's form: a prompt that ends with a docstring, its body, and tests as
+    `check`."""
     name, factor, shift = f"scaled_{number}", rng.randint(2, 9), rng.randint(1, 9)
     calls = [(x, factor * x + shift) for x in rng.sample(range(-20, 20), 4)]
     asserts = "".join(f"    assert candidate({x}) == {value}\n" for x, value in calls)
@@ -67,7 +87,9 @@ def write_humaneval(folder: Path, *, seed: int = 0, problems: int = 164) -> None
     """Writes HumanEval.jsonl.gz."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(f"humaneval:{seed}")
-    lines = (msgspec.json.encode(function_problem(number, rng)) + b"\n" for number in range(problems))
+    lines = (
+        msgspec.json.encode(function_problem(number, rng)) + b"\n" for number in range(problems)
+    )
     (folder / "HumanEval.jsonl.gz").write_bytes(gzip.compress(b"".join(lines), mtime=0))
 
 
@@ -86,5 +108,9 @@ def write_mmlu(folder: Path, subjects: Sequence[str], *, seed: int = 0, test: in
         (folder / split).mkdir(parents=True, exist_ok=True)
         for subject in subjects:
             rng = random.Random(f"mmlu:{split}:{subject}:{seed}")
-            with (folder / split / f"{subject}_{split}.csv").open("w", newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(choice_row(rng) for _ in range(count))
+            with (folder / split / f"{subject}_{split}.csv").open(
+                "w", newline="", encoding="utf-8"
+            ) as file:
+                csv.writer(file, lineterminator="\n").writerows(
+                    choice_row(rng) for _ in range(count)
+                )

@@ -1,8 +1,8 @@
-"""The data sets that serve-eval knows: where they come from, under which licence, and which checksums are known.
+"""The data sets that serve-eval knows: where they come from, under which licence, and which
+checksums are known.
 
-A checksum stands here when it was computed from the source's own files at the named revision; the others are recorded
-at the first fetch.
-"""
+A checksum stands here when it was computed from the source's own files at the named revision; the
+others are recorded at the first fetch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from serve_eval.datasets.hub import HubSource
 from serve_eval.datasets.source import Source
 
 GPQA_PASSWORD = b"deserted-untie-orchid"
-"""Published by the authors beside the archive; it keeps the questions out of crawled text, and out of nothing else."""
+"""Published by the authors beside the archive; it keeps the questions out of crawled text, and out
+of nothing else."""
 
 _SEE_PAGE = "see the data set's page"
 
@@ -23,8 +24,10 @@ KNOWN = {
         rows="1319 test, 7473 train",
         revision="3101c7d5",
         urls={
-            f"{split}.jsonl": "https://raw.githubusercontent.com/openai/grade-school-math/master/"
-            f"grade_school_math/data/{split}.jsonl"
+            f"{split}.jsonl": (
+                "https://raw.githubusercontent.com/openai/grade-school-math/master/"
+                f"grade_school_math/data/{split}.jsonl"
+            )
             for split in ("test", "train")
         },
         sha256={
@@ -54,9 +57,13 @@ KNOWN = {
         rows="164 test",
         revision="6d43fb98",
         urls={
-            "HumanEval.jsonl.gz": "https://raw.githubusercontent.com/openai/human-eval/master/data/HumanEval.jsonl.gz"
+            "HumanEval.jsonl.gz": (
+                "https://raw.githubusercontent.com/openai/human-eval/master/data/HumanEval.jsonl.gz"
+            )
         },
-        sha256={"HumanEval.jsonl.gz": "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"},
+        sha256={
+            "HumanEval.jsonl.gz": "b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef"
+        },
     ),
     "cnn_dailymail": Source(
         name="CNN/DailyMail",
@@ -82,7 +89,9 @@ KNOWN = {
         homepage="https://huggingface.co/datasets/NousResearch/json-mode-eval",
         licence="Apache-2.0",
         rows="100 train",
-        hub=HubSource(repository="NousResearch/json-mode-eval", patterns=("data/*.parquet", "*.parquet")),
+        hub=HubSource(
+            repository="NousResearch/json-mode-eval", patterns=("data/*.parquet", "*.parquet")
+        ),
     ),
     "longbench_v1": Source(
         name="LongBench v1",
@@ -137,10 +146,14 @@ KNOWN = {
         rows="30",
         revision="7011a9ea",
         urls={
-            "test2024.jsonl": "https://raw.githubusercontent.com/GAIR-NLP/AIME-Preview/main/eval/data/aime/"
-            "test2024.jsonl"
+            "test2024.jsonl": (
+                "https://raw.githubusercontent.com/GAIR-NLP/AIME-Preview/main/eval/data/aime/"
+                "test2024.jsonl"
+            )
         },
-        sha256={"test2024.jsonl": "a0f7eb9915f60f70fdaa9375414869d101eab639a67acf652cde98166efcd1cc"},
+        sha256={
+            "test2024.jsonl": "a0f7eb9915f60f70fdaa9375414869d101eab639a67acf652cde98166efcd1cc"
+        },
         hub=HubSource(repository="Maxwell-Jia/AIME_2024", patterns=("*.parquet",)),
     ),
     "aime25": Source(

@@ -1,8 +1,7 @@
 """Finds the folder of a data set below the roots and reads its files, with checksums.
 
-A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV with a header, or Parquet (with the
-optional extra), under any of the names that upstream copies use.
-"""
+A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV with a header,
+or Parquet (with the optional extra), under any of the names that upstream copies use."""
 
 from __future__ import annotations
 
@@ -43,15 +42,20 @@ class DataFile:
 
 
 def candidates(source: Source, roots: DataRoots) -> list[Path]:
-    """Folders in which the data set may lie, existing or not: each name below each root, then the root itself."""
-    return [folder for root in roots.roots for folder in (*(root / name for name in source.folders), root)]
+    """Folders in which the data set may lie, existing or not: each name below each root, then the
+    root itself."""
+    return [
+        folder
+        for root in roots.roots
+        for folder in (*(root / name for name in source.folders), root)
+    ]
 
 
 def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Path:
     """The first candidate folder that holds a file matching one of the `markers` (glob patterns).
 
-    Asks the hub only when `roots.allow_hub` is set. Raises DatasetError that says where was looked and what to do.
-    """
+    Asks the hub only when `roots.allow_hub` is set. Raises DatasetError that says where was looked
+    and what to do."""
     searched = candidates(source, roots)
     for folder in searched:
         if any(next(folder.glob(marker), None) is not None for marker in markers):
@@ -74,12 +78,18 @@ def advice(source: Source) -> str:
     name = next((name for name, known in KNOWN.items() if known == source), None)
     lines = []
     if name is not None and (source.urls or source.hub):
-        lines.append(f"Fetch it: serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR.")
+        lines.append(
+            f"Fetch it: serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR."
+        )
     if source.hub:
-        lines.append(f"Or --allow-hub downloads {source.hub.repository} from the Hugging Face hub (extra: hub).")
+        lines.append(
+            f"Or --allow-hub downloads {source.hub.repository} from the Hugging Face hub (extra:"
+            " hub)."
+        )
     lines.append(
-        f"{'Or put' if lines else 'Put'} a copy from {source.homepage} into <root>/{source.folders[-1]} and name the "
-        "root with --dataset-root, SERVE_EVAL_DATASET_ROOT or LLM_MODELS_ROOT."
+        f"{'Or put' if lines else 'Put'} a copy from {source.homepage} into"
+        f" <root>/{source.folders[-1]} and name the root with --dataset-root,"
+        " SERVE_EVAL_DATASET_ROOT or LLM_MODELS_ROOT."
     )
     return "\n".join(lines)
 
@@ -93,7 +103,8 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The rows of one split, the file they came from, and how their number differs from the published one."""
+    """The rows of one split, the file they came from, and how their number differs from the
+    published one."""
 
     rows: list[dict[str, Any]]
     file: DataFile
@@ -114,38 +125,58 @@ def read_split(
 
     Raises DatasetError when it is missing, malformed or has fewer rows than `wanted`.
     """
-    file = find_split(source, find_folder(source, roots, split_markers([split], subfolders)), split, subfolders)
+    file = find_split(
+        source, find_folder(source, roots, split_markers([split], subfolders)), split, subfolders
+    )
     table = rows(file, columns)
     if len(table) < wanted:
         raise DatasetError(
-            f"{source.name} is incomplete: {file.path} has {len(table)} rows; {wanted} are needed", hint=advice(source)
+            f"{source.name} is incomplete: {file.path} has {len(table)} rows; {wanted} are needed",
+            hint=advice(source),
         )
-    differs = None if published in (None, len(table)) else f"{len(table)} rows, where {source.name} has {published}"
+    differs = (
+        None
+        if published in (None, len(table))
+        else f"{len(table)} rows, where {source.name} has {published}"
+    )
     return Split(table, file, differs)
 
 
 def split_markers(splits: Iterable[str], subfolders: Iterable[str] = ("", "main/")) -> list[str]:
     """Glob patterns under which the splits may be found, for `find_folder`."""
-    return [sub + name.format(split=split) for split in splits for sub in subfolders for name in _SPLIT_NAMES]
+    return [
+        sub + name.format(split=split)
+        for split in splits
+        for sub in subfolders
+        for name in _SPLIT_NAMES
+    ]
 
 
-def find_split(source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")) -> DataFile:
-    """The file of one split in a data set's folder. Raises DatasetError when it is missing or in several pieces."""
+def find_split(
+    source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
+) -> DataFile:
+    """The file of one split in a data set's folder. Raises DatasetError when it is missing or in
+    several pieces."""
     markers = split_markers([split], subfolders)
     for marker in markers:
         found = sorted(folder.glob(marker))
         if len(found) > 1:
-            raise DatasetError(f"{source.name}: the split {split!r} is in {len(found)} files; only one is supported")
+            raise DatasetError(
+                f"{source.name}: the split {split!r} is in {len(found)} files; only one is"
+                " supported"
+            )
         if found:
             return read_file(found[0])
     raise DatasetError(
-        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (looked for {_few(markers)})",
+        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (looked for"
+        f" {_few(markers)})",
         hint=advice(source),
     )
 
 
 def read_file(path: Path) -> DataFile:
-    """The content of a file. Raises DatasetError when it cannot be read, or was fetched with another checksum."""
+    """The content of a file. Raises DatasetError when it cannot be read, or was fetched with
+    another checksum."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -155,10 +186,13 @@ def read_file(path: Path) -> DataFile:
 
 
 def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming file and line."""
+    """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming
+    file and line."""
     if file.path.suffix == ".gz":
         file = DataFile(file.path.with_suffix(""), _unpack(file))
-    read = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(file.path.suffix)
+    read = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(
+        file.path.suffix
+    )
     if read is None:
         raise DatasetError(f"{file.path}: unknown format; use .jsonl, .json, .csv or .parquet")
     table = read(file)
@@ -167,7 +201,9 @@ def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
     for number, row in enumerate(table, 1):
         missing = [name for name in columns if not isinstance(row.get(name), str)]
         if missing:
-            raise DatasetError(f"{file.path}: row {number} has no text in column {', '.join(missing)}")
+            raise DatasetError(
+                f"{file.path}: row {number} has no text in column {', '.join(missing)}"
+            )
     return table
 
 
@@ -216,11 +252,15 @@ def _parquet(file: DataFile) -> list[dict[str, Any]]:
     try:
         from pyarrow import parquet
     except ImportError as error:
-        raise DatasetError(f"{file.path}: reading Parquet needs pyarrow", hint=install_hint("hub")) from error
+        raise DatasetError(
+            f"{file.path}: reading Parquet needs pyarrow", hint=install_hint("hub")
+        ) from error
     import pyarrow
 
     try:
-        table: list[dict[str, Any]] = parquet.read_table(pyarrow.BufferReader(file.content)).to_pylist()
+        table: list[dict[str, Any]] = parquet.read_table(
+            pyarrow.BufferReader(file.content)
+        ).to_pylist()
     except pyarrow.ArrowException as error:
         raise DatasetError(f"{file.path}: not a Parquet file: {error}") from error
     return table

@@ -1,4 +1,5 @@
-"""What a dataset root is known to hold: a file beside the data with the checksum of every file that was fetched.
+"""What a dataset root is known to hold: a file beside the data with the checksum of every file that
+was fetched.
 
 A file that differs from it later is an error, and never a new score.
 """
@@ -19,8 +20,9 @@ _DEPTH = 6
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One fetched file: its checksum as sha256sum prints it, its size, where it came from and when. `known`: the
-    checksum was published or computed beforehand, and not merely seen at the first fetch."""
+    """One fetched file: its checksum as sha256sum prints it, its size, where it came from and when.
+    `known`: the checksum was published or computed beforehand, and not merely seen at the first
+    fetch."""
 
     sha256: str
     bytes: int
@@ -40,7 +42,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path) -> Manifest:
-    """The manifest of a root, empty when there is none. Raises DatasetError when it cannot be read."""
+    """The manifest of a root, empty when there is none. Raises DatasetError when it cannot be
+    read."""
     path = root / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -55,7 +58,9 @@ def read(root: Path) -> Manifest:
 def write(root: Path, manifest: Manifest) -> None:
     """Replaces the manifest of a root in one step."""
     partial = root / f"{NAME}.partial"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n")
+    partial.write_bytes(
+        msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
+    )
     partial.replace(root / NAME)
 
 
@@ -77,6 +82,7 @@ def check(path: Path, content: bytes) -> None:
 def build_change_error(path: Path, entry: Entry) -> DatasetError:
     """The error for a file that is no longer what was fetched."""
     return DatasetError(
-        f"{path} was changed since it was fetched on {entry.fetched_at}: its checksum is no longer {entry.sha256}",
+        f"{path} was changed since it was fetched on {entry.fetched_at}: its checksum is no longer"
+        f" {entry.sha256}",
         hint=f"Delete it and fetch it again: serve-eval datasets fetch {entry.data_set}.",
     )

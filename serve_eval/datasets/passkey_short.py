@@ -1,4 +1,5 @@
-"""Passkey prompts that fit into a few hundred tokens: a number hidden in sentences that do not matter."""
+"""Passkey prompts that fit into a few hundred tokens: a number hidden in sentences that do not
+matter."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class Hidden:
 
 
 def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
-    """`sentences` of filler with the key after the share `depth` of them (0: at the start, 1: at the end)."""
+    """`sentences` of filler with the key after the share `depth` of them (0: at the start, 1: at
+    the end)."""
     key = rng.randint(10000, 99999)
     filler = [rng.choice(FILLER) for _ in range(sentences)]
     at = round(depth * sentences)

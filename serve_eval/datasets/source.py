@@ -10,11 +10,12 @@ from serve_eval.datasets.hub import HubSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A data set: the folders below a root under which copies are kept, in the order of search, and where to get one.
+    """A data set: the folders below a root under which copies are kept, in the order of search, and
+    where to get one.
 
-    Of several ways the `urls` of its files come first, then the hub; what is fetched goes into the last folder.
-    `sha256` has the checksums of files that are known, and `revision` says of which state.
-    """
+    Of several ways the `urls` of its files come first, then the hub; what is fetched goes into the
+    last folder. `sha256` has the checksums of files that are known, and `revision` says of which
+    state."""
 
     name: str
     folders: tuple[str, ...]

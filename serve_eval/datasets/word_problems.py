@@ -1,9 +1,9 @@
-"""Word problems in GSM8K's form, generated: what the embedded model was trained on, and what it is judged by.
+"""Word problems in GSM8K's form, generated: what the embedded model was trained on, and what it is
+judged by.
 
-A problem is a start, one to four steps of plus and minus with numbers below 100 and totals below 200, and a question.
-The operands decide to which split it belongs, so that no problem of the test was ever seen in training, whatever its
-names and words.
-"""
+A problem is a start, one to four steps of plus and minus with numbers below 100 and totals below
+200, and a question. The operands decide to which split it belongs, so that no problem of the test
+was ever seen in training, whatever its names and words."""
 
 from __future__ import annotations
 
@@ -22,8 +22,18 @@ NAMES = (
 THINGS = (
     "apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets", "beads", "cards", "stones", "nuts",
 )  # fmt: skip
-MORE = ("{name} finds {n} more.", "{name} buys {n} {things}.", "A friend brings {n} more {things}.", "{name} wins {n}.")
-LESS = ("{name} gives {n} away.", "{name} loses {n} {things}.", "{name} sells {n} of them.", "{n} {things} break.")
+MORE = (
+    "{name} finds {n} more.",
+    "{name} buys {n} {things}.",
+    "A friend brings {n} more {things}.",
+    "{name} wins {n}.",
+)
+LESS = (
+    "{name} gives {n} away.",
+    "{name} loses {n} {things}.",
+    "{name} sells {n} of them.",
+    "{n} {things} break.",
+)
 MOST = 200
 """Totals stay below."""
 TEST_SHARE = 10

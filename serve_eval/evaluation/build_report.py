@@ -73,63 +73,97 @@ def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
-    """Raises NotComparableError when the rule compares sample by sample and there is nothing to compare so: the
-    reference has no scores per sample, or the value is no mean of them."""
+    """Raises NotComparableError when the rule compares sample by sample and there is nothing to
+    compare so: the reference has no scores per sample, or the value is no mean of them."""
     rule = load_verdict_rule(plan.verdict.name)
     if not rule.needs_pairs:
         return
     for p in prepared:
         if p.reference is not None and p.task.aggregation is not MEAN:
             raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores, and the value is the "
-                f"{p.task.aggregation.name}",
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores,"
+                f" and the value is the {p.task.aggregation.name}",
                 hint="Judge this task by --verdict classic, in a run of its own.",
             )
         if p.reference is not None and p.reference.runs is None:
             raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and the reference "
-                f"({Path(p.reference.file).name}:{p.reference.line}) has no scores per sample",
-                hint="Register runs of your own: serve-eval references register RUN... --references-dir DIR.",
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and"
+                f" the reference ({Path(p.reference.file).name}:{p.reference.line}) has no scores"
+                " per sample",
+                hint=(
+                    "Register runs of your own: serve-eval references register RUN..."
+                    " --references-dir DIR."
+                ),
             )
         needed = rule.min_reference_runs
-        if p.reference is not None and p.reference.runs is not None and len(p.reference.runs.values) < needed:
+        if (
+            p.reference is not None
+            and p.reference.runs is not None
+            and len(p.reference.runs.values) < needed
+        ):
             raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs, and the reference "
-                f"({Path(p.reference.file).name}:{p.reference.line}) is of {len(p.reference.runs.values)}",
-                hint="Register more: serve-eval references register RUN RUN RUN --references-dir DIR --reason '...'.",
+                f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs,"
+                f" and the reference ({Path(p.reference.file).name}:{p.reference.line}) is of"
+                f" {len(p.reference.runs.values)}",
+                hint=(
+                    "Register more: serve-eval references register RUN RUN RUN --references-dir DIR"
+                    " --reason '...'."
+                ),
             )
 
 
 def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
-    """Where a reference of one's own was taken from another version of the software than answers now."""
+    """Where a reference of one's own was taken from another version of the software than answers
+    now."""
     now, found = endpoint.info.version, []
     for w in work:
         runs = None if w.prepared.reference is None else w.prepared.reference.runs
-        if runs is not None and runs.endpoint is not None and now is not None and runs.endpoint != now:
+        if (
+            runs is not None
+            and runs.endpoint is not None
+            and now is not None
+            and runs.endpoint != now
+        ):
             found.append(
-                f"{w.prepared.task.name}: the reference was taken at version {runs.endpoint}; this endpoint says {now}"
+                f"{w.prepared.task.name}: the reference was taken at version {runs.endpoint}; this"
+                f" endpoint says {now}"
             )
     return found
 
 
 def _other_code(plan: Plan, folder: Path) -> list[str]:
     """What code of others made the numbers, and where it has changed since answers were had."""
-    named = [*((TASKS, task) for task in plan.tasks), (LAUNCHERS, plan.launcher), (VERDICTS, plan.verdict)]
-    used = {f"{KINDS[folder]}.{name}" for folder, spec in named for name in (spec.name, spec.name.partition(":")[0])}
+    named = [
+        *((TASKS, task) for task in plan.tasks),
+        (LAUNCHERS, plan.launcher),
+        (VERDICTS, plan.verdict),
+    ]
+    used = {
+        f"{KINDS[folder]}.{name}"
+        for folder, spec in named
+        for name in (spec.name, spec.name.partition(":")[0])
+    }
     told = []
     for name, now in list_loaded().items():
         if name not in used and not name.startswith("scorers."):
             continue
         noted = sessions.read_sessions(folder)
-        before = [session.extensions[name].sha256 for session in noted if name in session.extensions]
-        changed = sorted({digest[:12] for digest in before if digest is not None} - {now.sha256[:12]})
+        before = [
+            session.extensions[name].sha256 for session in noted if name in session.extensions
+        ]
+        changed = sorted(
+            {digest[:12] for digest in before if digest is not None} - {now.sha256[:12]}
+        )
         line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
-        told.append(f"{line}; answers were had when it was {', '.join(changed)}" if changed else line)
+        told.append(
+            f"{line}; answers were had when it was {', '.join(changed)}" if changed else line
+        )
     return told
 
 
 def environment() -> dict[str, object]:
-    """Versions of what made the numbers; an optional package counts when it is installed, and is not imported."""
+    """Versions of what made the numbers; an optional package counts when it is installed, and is
+    not imported."""
     packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
     versions = {name: version for name in packages if (version := _version(name))}
     return {

@@ -1,9 +1,9 @@
 """A task that may end before all of it was asked, because its verdict is as good as certain.
 
-The promises of `stats.early_stop` and `stats.early_paired` hold for values in a random order without gaps. So the
-samples are started in a permutation that is drawn for the run, and only its contiguous prefix is looked at: what
-finished early beyond the first unfinished sample waits, since quick answers are not like slow ones.
-"""
+The promises of `stats.early_stop` and `stats.early_paired` hold for values in a random order
+without gaps. So the samples are started in a permutation that is drawn for the run, and only its
+contiguous prefix is looked at: what finished early beyond the first unfinished sample waits, since
+quick answers are not like slow ones."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from serve_eval.verdicts.validity import MAX_MISSING
 
 
 class EarlyStopping:
-    """Looks at the samples of a task in the order of `order`, a permutation of all positions, as far as they are
-    finished without a gap.
+    """Looks at the samples of a task in the order of `order`, a permutation of all positions, as
+    far as they are finished without a gap.
 
-    A sample without an answer after all attempts counts as what is worst for each bet. `before` holds the mean scores
-    of the reference by position, where they are known. While values look worse than those before them, nothing is
-    decided. `rule` is the verdict rule that `test`, which makes a new one, decides for.
-    """
+    A sample without an answer after all attempts counts as what is worst for each bet. `before`
+    holds the mean scores of the reference by position, where they are known. While values look
+    worse than those before them, nothing is decided. `rule` is the verdict rule that `test`, which
+    makes a new one, decides for."""
 
     def __init__(
         self,
@@ -45,11 +45,19 @@ class EarlyStopping:
         before: Sequence[float] | None,
         rule: str = "classic",
     ) -> None:
-        self._accumulator, self._new_test, self._seed, self._before, self._rule = accumulator, test, seed, before, rule
+        self._accumulator, self._new_test, self._seed, self._before, self._rule = (
+            accumulator,
+            test,
+            seed,
+            before,
+            rule,
+        )
         self.order: Final = order
         self._sign = 1.0 if higher_is_better else -1.0
         metric = accumulator.task.metric
-        low, high = sorted((self._sign * _limit_known(metric.lo), self._sign * _limit_known(metric.hi)))
+        low, high = sorted(
+            (self._sign * _limit_known(metric.lo), self._sign * _limit_known(metric.hi))
+        )
         self._low, self._high, self._scale = low, high, metric.scale
         self._range = _limit_known(metric.lo), _limit_known(metric.hi)
         self.restart()
@@ -92,9 +100,17 @@ class EarlyStopping:
     def result(self) -> EarlyStop:
         """How far it came, by what is known of the samples now."""
         test = self._test
-        looked_at = [score for i in self.order[: self.looked_at] if (score := self._accumulator.score(i)) is not None]
+        looked_at = [
+            score
+            for i in self.order[: self.looked_at]
+            if (score := self._accumulator.score(i)) is not None
+        ]
         answered = [score for score in looked_at if not math.isnan(score)]
-        saved = sum(self._accumulator.score(i) is None for i in self.order) if self.decision is not None else 0
+        saved = (
+            sum(self._accumulator.score(i) is None for i in self.order)
+            if self.decision is not None
+            else 0
+        )
         return EarlyStop(
             eps=test.eps,
             order_seed=self._seed,
@@ -121,13 +137,19 @@ def watch(
 ) -> tuple[EarlyStopping | None, str | None]:
     """Make what looks at a task for the rule of `verdict`, or say why the task runs to its end.
 
-    That is so without a reference, where the metric has no range, and where the value is no mean of the scores, which
-    is what the bets are about. A paired rule needs the reference's scores and one answer per prompt as well.
-    """
+    That is so without a reference, where the metric has no range, and where the value is no mean of
+    the scores, which is what the bets are about. A paired rule needs the reference's scores and one
+    answer per prompt as well."""
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
     if prepared.task.aggregation is not MEAN:
-        return None, f"no early stop: the value is the {prepared.task.aggregation.name}, not the mean of the scores"
+        return (
+            None,
+            (
+                f"no early stop: the value is the {prepared.task.aggregation.name}, not the mean of"
+                " the scores"
+            ),
+        )
     metric = prepared.task.metric
     if metric.lo is None or metric.hi is None:
         return None, f"no early stop: {metric.name} has no range"
@@ -135,16 +157,23 @@ def watch(
     if rule.early_stop == "pairs" and accumulator.repeats > 1:
         return (
             None,
-            f"no early stop: the rule {verdict.name!r} takes prompts as independent, and repeats of one are not",
+            (
+                f"no early stop: the rule {verdict.name!r} takes prompts as independent, and"
+                " repeats of one are not"
+            ),
         )
     h = prepared.hypothesis
     assert h.num_samples is not None
     higher = (
-        metric.higher_is_better if prepared.reference.higher_is_better is None else prepared.reference.higher_is_better
+        metric.higher_is_better
+        if prepared.reference.higher_is_better is None
+        else prepared.reference.higher_is_better
     )
     threshold = prepared.reference.threshold
     if threshold is None:
-        threshold = classic_test(h.num_samples, prepared.reference.value, h.sigma, h.alpha, h.beta, higher).threshold
+        threshold = classic_test(
+            h.num_samples, prepared.reference.value, h.sigma, h.alpha, h.beta, higher
+        ).threshold
     before, note = pairing.reference_means(prepared.dataset, prepared.reference)
     n, sign = len(accumulator.samples), 1.0 if higher else -1.0
     max_missing = float(verdict.options.get("max_missing", MAX_MISSING))  # type: ignore[arg-type]
@@ -153,22 +182,46 @@ def watch(
         if before is None:
             return None, note or "no early stop: the reference has no scores per sample"
         if pairing.runs_differ(prepared.dataset, prepared.reference):
-            return None, "no early stop: the reference's runs differ as a whole, for which only the end can allow"
+            return (
+                None,
+                (
+                    "no early stop: the reference's runs differ as a whole, for which only the end"
+                    " can allow"
+                ),
+            )
         margin = verdict.options.get("margin", rule.default("margin"))
         points = abs(threshold - prepared.reference.value) if margin is None else float(margin)  # type: ignore[arg-type]
         alpha, span = SPENT_ON_LOOKS * h.alpha, metric.hi - metric.lo
-        test = partial(EarlyPaired, n, points / metric.scale, alpha=alpha, span=span, eps=eps, max_missing=max_missing)
+        test = partial(
+            EarlyPaired,
+            n,
+            points / metric.scale,
+            alpha=alpha,
+            span=span,
+            eps=eps,
+            max_missing=max_missing,
+        )
     elif before is None:
         low, high = sorted((sign * metric.lo, sign * metric.hi))
         mean = sign * threshold / metric.scale
-        test = partial(EarlyClassic.mean_only, n, mean, lo=low, hi=high, eps=eps, max_missing=max_missing)
+        test = partial(
+            EarlyClassic.mean_only, n, mean, lo=low, hi=high, eps=eps, max_missing=max_missing
+        )
     else:
         margin_left = sign * (math.fsum(before) / len(before) - threshold / metric.scale)
         span = metric.hi - metric.lo
-        test = partial(EarlyClassic.for_pairs, n, margin_left, eps=eps, span=span, max_missing=max_missing)
+        test = partial(
+            EarlyClassic.for_pairs, n, margin_left, eps=eps, span=span, max_missing=max_missing
+        )
     order = arrange(accumulator.samples, range(n), "random", task_seed(seed, prepared.task.name))
     prefix = EarlyStopping(
-        accumulator, test, order, seed=seed, higher_is_better=higher, before=before, rule=verdict.name
+        accumulator,
+        test,
+        order,
+        seed=seed,
+        higher_is_better=higher,
+        before=before,
+        rule=verdict.name,
     )
     return prefix, note
 

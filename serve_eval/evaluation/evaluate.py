@@ -1,4 +1,5 @@
-"""The story of a run: a Plan is prepared, an endpoint launched, every task asked and judged, a Report kept."""
+"""The story of a run: a Plan is prepared, an endpoint launched, every task asked and judged, a
+Report kept."""
 
 from __future__ import annotations
 
@@ -9,7 +10,12 @@ from pathlib import Path
 
 from serve_eval.evaluation import first_token
 from serve_eval.evaluation.build_report import check_pairs, verdict_rule
-from serve_eval.evaluation.endpoint.launch import Launching, check_launcher, last_endpoint, with_model
+from serve_eval.evaluation.endpoint.launch import (
+    Launching,
+    check_launcher,
+    last_endpoint,
+    with_model,
+)
 from serve_eval.evaluation.engine.concurrency import MOST
 from serve_eval.evaluation.engine.lockstep import Participant
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
@@ -21,7 +27,12 @@ from serve_eval.evaluation.steps.judge_answers import judge_answers
 from serve_eval.evaluation.steps.open_tasks import open_tasks, replay_tasks, score_again, stop_early
 from serve_eval.evaluation.steps.report_run import report_run, save_report
 from serve_eval.evaluation.steps.run_answers import run_answers
-from serve_eval.evaluation.steps.use_endpoint import needs_endpoint, note_endpoint, open_endpoint, probe_endpoint
+from serve_eval.evaluation.steps.use_endpoint import (
+    needs_endpoint,
+    note_endpoint,
+    open_endpoint,
+    probe_endpoint,
+)
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import order_seed, run_folder
 from serve_eval.plugins import extensions
@@ -46,21 +57,31 @@ async def evaluate(
     participant: Participant | None = None,
     seed: int | None = None,
 ) -> Report:
-    """Run a plan in a run folder, or go on with what is there, and return the report (also in report.json).
+    """Run a plan in a run folder, or go on with what is there, and return the report (also in
+    report.json).
 
-    The plan is the caller's own, who answers for what it runs and reaches: it is signed as such in the folder. Secrets
-    are taken from `environ` when the connection is opened and kept in memory only. `strict` makes an undecided
-    run fail. `moved` lets a run go on at another base URL. `launching` gives the endpoint when something is to be
-    asked (None: `launch`, for this run alone). `notify` gets a line now and then about what is waited for. `rerun` says
-    what of an earlier session is asked again. `prepared` are the plan's tasks where they are prepared already, or fewer
-    samples of them; with a `participant` each sample is sent when another run is about to send it too. `seed` is that
-    of the random order of a run that has no answer yet (None: the plan's `limits.order_seed`, else it is drawn). Raises
-    ServeEvalError for what stops the run; the answers until then are in the folder.
-    """
+    The plan is the caller's own, who answers for what it runs and reaches: it is signed as such in
+    the folder. Secrets are taken from `environ` when the connection is opened and kept in memory
+    only. `strict` makes an undecided run fail. `moved` lets a run go on at another base URL.
+    `launching` gives the endpoint when something is to be asked (None: `launch`, for this run
+    alone). `notify` gets a line now and then about what is waited for. `rerun` says what of an
+    earlier session is asked again. `prepared` are the plan's tasks where they are prepared already,
+    or fewer samples of them; with a `participant` each sample is sent when another run is about to
+    send it too. `seed` is that of the random order of a run that has no answer yet (None: the
+    plan's `limits.order_seed`, else it is drawn). Raises ServeEvalError for what stops the run; the
+    answers until then are in the folder."""
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
     with open_session(
-        plan, prepared, out_dir, clock, moved=moved, own=True, environ=environ, progress=progress, notify=notify
+        plan,
+        prepared,
+        out_dir,
+        clock,
+        moved=moved,
+        own=True,
+        environ=environ,
+        progress=progress,
+        notify=notify,
     ) as session:
         await open_tasks(session, rerun, seed)
         if needs_endpoint(session, rerun):
@@ -78,12 +99,12 @@ async def evaluate(
 
 @with_scope
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
-    """Report on a run folder under another verdict rule or other references, without asking anything.
+    """Report on a run folder under another verdict rule or other references, without asking
+    anything.
 
-    What has no answer counts as failed, and so does an answer that was not judged. The folder keeps its plan and its
-    report; it gets what running answers gave that have not been run yet. Raises ServeEvalError where `plan` would not
-    ask what the folder holds.
-    """
+    What has no answer counts as failed, and so does an answer that was not judged. The folder keeps
+    its plan and its report; it gets what running answers gave that have not been run yet. Raises
+    ServeEvalError where `plan` would not ask what the folder holds."""
     clock = Stopwatch()
     saved = run_folder.read_plan(out_dir)
     extensions.include(plan.include_path)
@@ -108,14 +129,16 @@ async def _prepare(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> tuple[Plan, Sequence[PreparedTask]]:
-    """Return the plan with all that is settled before the first request, and its tasks. Raises ServeEvalError for what
-    cannot be asked or judged, before there is a folder."""
+    """Return the plan with all that is settled before the first request, and its tasks. Raises
+    ServeEvalError for what cannot be asked or judged, before there is a folder."""
     extensions.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ, notify=notify)
     if prepared is None:
         plan = await first_token.settle_prefixes(plan, out_dir, environ)
-        prepared = await asyncio.to_thread(prepare, plan)  # reads files: a signal must be heard meanwhile
+        prepared = await asyncio.to_thread(
+            prepare, plan
+        )  # reads files: a signal must be heard meanwhile
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
     if launching is None and not run_folder.holds_run(out_dir):

@@ -1,7 +1,9 @@
-"""The token before a text that has no context: the one that lm-eval puts there, where it can be known.
+"""The token before a text that has no context: the one that lm-eval puts there, where it can be
+known.
 
-lm-eval puts the token that begins texts in the model's tokenizer, else the one that ends them, before a whole text and
-before a choice without a context. A task with the option `prefix` does the same:
+lm-eval puts the token that begins texts in the model's tokenizer, else the one that ends them,
+before a whole text and before a choice without a context. A task with the option `prefix` does the
+same:
 
 1. `prefix` is given: it is used. An empty text means no token.
 2. It is not given, and the task has a sample that needs one. Then `settled` writes it into the plan before anything is
@@ -42,8 +44,9 @@ TOKENIZER = "tokenizer"
 
 
 async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
-    """Return the plan with the prefix of each task that needs one and has none. Raises EndpointError when an endpoint
-    that is asked does not answer, and PlanError for a tokenizer that cannot be read."""
+    """Return the plan with the prefix of each task that needs one and has none. Raises
+    EndpointError when an endpoint that is asked does not answer, and PlanError for a tokenizer that
+    cannot be read."""
     lacking = await asyncio.to_thread(_find_lacking, plan)
     if not lacking:
         return plan
@@ -52,20 +55,31 @@ async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str])
     elif plan.launcher.name == "external":
         found = await _ask(plan, lacking, environ)
     else:
-        found = {task.name: told for task in lacking if (told := _before_the_start(plan, task)) is not None}
+        found = {
+            task.name: told
+            for task in lacking
+            if (told := _before_the_start(plan, task)) is not None
+        }
     lacks = {task.name for task in lacking}
     found = {name: prefix for name, prefix in found.items() if name in lacks}
     return replace(plan, tasks=tuple(_with_prefix(spec, found) for spec in plan.tasks))
 
 
 def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
-    return replace(spec, options={**spec.options, PREFIX: found[spec.name]}) if spec.name in found else spec
+    return (
+        replace(spec, options={**spec.options, PREFIX: found[spec.name]})
+        if spec.name in found
+        else spec
+    )
 
 
 def _find_lacking(plan: Plan) -> list[Task]:
-    """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that cannot be
-    loaded."""
-    roots, lacking = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub), []
+    """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that
+    cannot be loaded."""
+    roots, lacking = (
+        DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub),
+        [],
+    )
     for spec in plan.tasks:
         try:
             if PREFIX in spec.options or PREFIX not in registry.options_of(
@@ -73,7 +87,9 @@ def _find_lacking(plan: Plan) -> list[Task]:
             ):
                 continue
             task = build_task(spec)
-            if task.prompt_logprobs and any(_needs(sample) for sample in task.load(roots, 1).samples):
+            if task.prompt_logprobs and any(
+                _needs(sample) for sample in task.load(roots, 1).samples
+            ):
                 lacking.append(task)
         except ServeEvalError:
             continue
@@ -85,24 +101,31 @@ def _needs(sample: Sample) -> bool:
 
 
 def _read_saved(out_dir: Path) -> dict[str, str | bool]:
-    """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder that cannot be
-    read, which `open_folder` reports."""
+    """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder
+    that cannot be read, which `open_folder` reports."""
     try:
         saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
         return {}
-    return {spec.name: one for spec in saved if isinstance(one := spec.options.get(PREFIX), str | bool)}
+    return {
+        spec.name: one for spec in saved if isinstance(one := spec.options.get(PREFIX), str | bool)
+    }
 
 
-async def _ask(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) -> dict[str, str | bool]:
-    """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of prompts, which the probe
-    reports."""
+async def _ask(
+    plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]
+) -> dict[str, str | bool]:
+    """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of
+    prompts, which the probe reports."""
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
     told: dict[tuple[Path | None, str], str | bool] = {}
     with hide_in_errors(plan.connection, environ):
-        async with launcher.launch(context, **options) as endpoint, connect(plan, endpoint, environ) as client:
+        async with (
+            launcher.launch(context, **options) as endpoint,
+            connect(plan, endpoint, environ) as client,
+        ):
             ability, _ = await prompt_logprobs(client)
             if ability.works:
                 for task in tasks:
@@ -113,19 +136,23 @@ async def _ask(plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]) ->
     return found
 
 
-async def ask_prefix(client: Client, tokenizer: Path | None, extra: Mapping[str, object]) -> str | bool:
-    """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the fields that a task
-    adds to each request. Raises EndpointError and PlanError."""
+async def ask_prefix(
+    client: Client, tokenizer: Path | None, extra: Mapping[str, object]
+) -> str | bool:
+    """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the
+    fields that a task adds to each request. Raises EndpointError and PlanError."""
     if (await first_token(client, extra)).works:
         return True
-    tokens = special_tokens.read(tokenizer) if tokenizer is not None else await client.special_tokens()
+    tokens = (
+        special_tokens.read(tokenizer) if tokenizer is not None else await client.special_tokens()
+    )
     text = special_tokens.beginning(tokens)
     return text if text and await is_one_token(client, text, extra) else ""
 
 
 def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
-    """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the folder of the
-    tokenizer; None where neither does."""
+    """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the
+    folder of the tokenizer; None where neither does."""
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     known = None if launcher.beginning is None else launcher.beginning(**options)
@@ -153,9 +180,10 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
         prefix, samples = p.task.protocol.get(PREFIX), p.dataset.samples
         if prefix == "" and False in puts and any(not sample.choices for sample in samples):
             found.append(
-                f"{p.task.name}: the first token of each text is left out, since nothing stands before it; lm-eval "
-                "judges it too, behind the token that begins texts. Name the folder of the model's tokenizer, "
-                f"--set {p.task.name}.tokenizer=DIR, or the token: --set {p.task.name}.prefix='<s>'"
+                f"{p.task.name}: the first token of each text is left out, since nothing stands"
+                " before it; lm-eval judges it too, behind the token that begins texts. Name the"
+                f" folder of the model's tokenizer, --set {p.task.name}.tokenizer=DIR, or the"
+                f" token: --set {p.task.name}.prefix='<s>'"
             )
         elif (
             isinstance(prefix, str)
@@ -164,8 +192,9 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
             and any(_begins_with(sample, prefix) for sample in samples)
         ):
             found.append(
-                f"{p.task.name}: two tokens begin each text, the endpoint's own and the prefix {prefix!r} behind it. "
-                f"Leave the prefix out, or say that the endpoint puts one: --set {p.task.name}.prefix=true"
+                f"{p.task.name}: two tokens begin each text, the endpoint's own and the prefix"
+                f" {prefix!r} behind it. Leave the prefix out, or say that the endpoint puts one:"
+                f" --set {p.task.name}.prefix=true"
             )
     return found
 

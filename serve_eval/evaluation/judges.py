@@ -1,4 +1,5 @@
-"""Asking judges what answers are worth: each at its own endpoint, by the engine that asks everything else."""
+"""Asking judges what answers are worth: each at its own endpoint, by the engine that asks
+everything else."""
 
 from __future__ import annotations
 
@@ -48,17 +49,26 @@ SHORT_TOKENS = 16
 """Of the answer to a short request: some servers refuse fewer."""
 
 
-async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ) -> None:
-    """A short request to every judge with an endpoint of its own, before answers are paid for that it will not judge.
+async def check_judges(
+    plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ
+) -> None:
+    """A short request to every judge with an endpoint of its own, before answers are paid for that
+    it will not judge.
 
-    Raises PlanError for what its connection lacks, and EndpointError for one that does not answer; both name it.
-    """
+    Raises PlanError for what its connection lacks, and EndpointError for one that does not answer;
+    both name it."""
     for judge in judges:
         if judge.base_url is None:
             continue
         with _name_judge(judge):
-            given = {"api_key_env": judge.connection.api_key_env or None, "headers": judge.connection.headers}
-            problems = [f"{'.'.join(path)}: {problem}" for path, problem in connection.problems(given, environ)]
+            given = {
+                "api_key_env": judge.connection.api_key_env or None,
+                "headers": judge.connection.headers,
+            }
+            problems = [
+                f"{'.'.join(path)}: {problem}"
+                for path, problem in connection.problems(given, environ)
+            ]
             if problems:
                 raise PlanError(problems)
             async with _client(plan, judge, environ) as client:
@@ -73,9 +83,9 @@ async def check_judges(plan: Plan, judges: Iterable[Judge], environ: Mapping[str
 class JudgeSession:
     """Carries what all judges of a run are asked with.
 
-    `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its own. `at_first` is
-    called when the first record was written, `notify` gets a line about what is waited for.
-    """
+    `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its
+    own. `at_first` is called when the first record was written, `notify` gets a line about what is
+    waited for."""
 
     plan: Plan
     environ: Mapping[str, str]
@@ -85,18 +95,23 @@ class JudgeSession:
     at_first: Callable[[], None] | None = None
 
 
-async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Question], file: Path) -> None:
-    """Ask these questions, by the ids of their records, judge after judge, and add what was said to `file`.
+async def ask_judges(
+    session: JudgeSession, task: str, pending: Mapping[str, Question], file: Path
+) -> None:
+    """Ask these questions, by the ids of their records, judge after judge, and add what was said to
+    `file`.
 
-    Raises EndpointError, which names the judge, when one is given up; the answers until then are kept.
-    """
+    Raises EndpointError, which names the judge, when one is given up; the answers until then are
+    kept."""
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
     for name, question in pending.items():
         by_judge.setdefault(question.judge.name, (question.judge, {}))[1][name] = question
     file.parent.mkdir(mode=0o700, exist_ok=True)
     with Journal(file) as journal:
         for judge, questions in by_judge.values():
-            asked = ScoreAccumulator(_as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions))
+            asked = ScoreAccumulator(
+                _as_task(f"{task}, judged by {judge.name}", judge, questions), _samples(questions)
+            )
             with _name_judge(judge):
                 known = judges_proofs(file)
                 if judge.base_url is None:
@@ -108,7 +123,9 @@ async def ask_judges(session: JudgeSession, task: str, pending: Mapping[str, Que
                         await _ask(session, client, asked, journal, known)
 
 
-async def _ask(session: JudgeSession, client: Client, asked: ScoreAccumulator, journal: Journal, known: Proofs) -> None:
+async def _ask(
+    session: JudgeSession, client: Client, asked: ScoreAccumulator, journal: Journal, known: Proofs
+) -> None:
     """Ask one judge, and once more what failed in a way that may have passed."""
     limits, progress = session.plan.limits, session.progress
     if limits.retry_budget is None:
@@ -117,23 +134,32 @@ async def _ask(session: JudgeSession, client: Client, asked: ScoreAccumulator, j
         client, order_seed=0, at_first=session.at_first, proofs=known, notify=session.notify
     )
     name = asked.task.name
-    watch = CircuitBreaker(answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate)
+    watch = CircuitBreaker(
+        answered=0, planned=len(asked.samples), max_error_rate=limits.max_error_rate
+    )
     lane = Lane(name, asked, journal, array("q", range(len(asked.samples))))
     await ask_lanes(load, [lane], progress=progress, watch=watch)
     once_more = array("q", asked.worth_another_pass())
-    await ask_lanes(load, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress)
+    await ask_lanes(
+        load, [Lane(f"{name}, the failed once more", asked, journal, once_more)], progress=progress
+    )
 
 
 def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:
-    return [Sample(id=name, prompt=question.prompt, target="") for name, question in questions.items()]
+    return [
+        Sample(id=name, prompt=question.prompt, target="") for name, question in questions.items()
+    ]
 
 
 def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task:
-    """What a judge is asked, in the form that the engine asks. Its score is whether there is a verdict."""
+    """What a judge is asked, in the form that the engine asks. Its score is whether there is a
+    verdict."""
 
     def score(sample: Sample, response: Response) -> Score:
         readable = questions[sample.id].read(response.text) is not None
-        return Score(value=float(readable), outcome=Outcome.CORRECT if readable else Outcome.UNPARSED)
+        return Score(
+            value=float(readable), outcome=Outcome.CORRECT if readable else Outcome.UNPARSED
+        )
 
     return Task(
         name=name,
@@ -145,7 +171,9 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
         extra=judge.extra,
         protocol={},
         chat=True,
-        load=lambda roots, wanted: Dataset(samples=_samples(questions), files=(), total=len(questions)),
+        load=lambda roots, wanted: Dataset(
+            samples=_samples(questions), files=(), total=len(questions)
+        ),
         score=score,
         answers=lambda sample: ("", ""),
         scoring="inline",
@@ -155,9 +183,9 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
 def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
     """The way to a judge: its own key, headers and pace, with the patience of the plan.
 
-    The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no precision: it starts the
-    requests of a second at once, and takes a limit of 0.5 per second for 1 and one of 2.5 for 3.
-    """
+    The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no
+    precision: it starts the requests of a second at once, and takes a limit of 0.5 per second for 1
+    and one of 2.5 for 3."""
     limits = replace(
         plan.limits,
         concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,
@@ -175,7 +203,9 @@ def _name_judge(judge: Judge) -> Iterator[None]:
     try:
         yield
     except PlanError as error:
-        raise PlanError([f"judge {judge.name}: {problem}" for problem in error.problems], hint=error.hint) from error
+        raise PlanError(
+            [f"judge {judge.name}: {problem}" for problem in error.problems], hint=error.hint
+        ) from error
     except EndpointError as error:
         raise EndpointError(f"judge {judge.name}: {error}", hint=error.hint) from error
 
@@ -198,7 +228,8 @@ def remarks(plan: Plan, judges: Sequence[JudgeReport]) -> list[str]:
         if judge.base_url is None or judge.model == plan.model
     ]
     told += [
-        f"{judge.truncated} judgements of {judge.name} were cut before the verdict: raise its sampling.max_tokens"
+        f"{judge.truncated} judgements of {judge.name} were cut before the verdict: raise its"
+        " sampling.max_tokens"
         for judge in judges
         if judge.truncated
     ]

@@ -12,7 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from serve_eval.errors import DatasetError, NotComparableError, PlanError, ReferenceFileError, SandboxError
+from serve_eval.errors import (
+    DatasetError,
+    NotComparableError,
+    PlanError,
+    ReferenceFileError,
+    SandboxError,
+)
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.plugins import registry
 from serve_eval.protocol.fingerprint import fingerprint, protocol_differences
@@ -20,24 +26,32 @@ from serve_eval.protocol.shared import ONLY_IF_SET, OWN_ONLY_IF_SET, build_task,
 from serve_eval.schema import DataRoots, Dataset, Hypothesis, Plan, Reference, Spec, Task
 from serve_eval.stats.classic import num_samples_for
 from serve_eval.verdicts import pairing
-from serve_eval.verdicts.references import explain_missing, find, find_acceptance_length, find_shipped_dir
+from serve_eval.verdicts.references import (
+    explain_missing,
+    find,
+    find_acceptance_length,
+    find_shipped_dir,
+)
 
 DATASET = "dataset"
 """Name under which `allow_mismatch` accepts other data than the published set."""
 OTHER_DATA = "the data is not the published set"
 """How the note begins that says so."""
 _OTHER_DATA_HINT = (
-    f"Get the whole set, use references of your own, or compare all the same: --allow-mismatch {DATASET}."
+    "Get the whole set, use references of your own, or compare all the same: --allow-mismatch"
+    f" {DATASET}."
 )
-_NO_ROW_HINT = "Give the --model and the specification of a registered row, or your own rows with --references-dir."
+_NO_ROW_HINT = (
+    "Give the --model and the specification of a registered row, or your own rows with"
+    " --references-dir."
+)
 
 
 def prepare(plan: Plan) -> list[PreparedTask]:
     """Every task of the plan, ready to be asked.
 
-    Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is missing or was taken
-    under another protocol, unless the plan allows it.
-    """
+    Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is
+    missing or was taken under another protocol, unless the plan allows it."""
     built, problems, hints = [], [], []
     for i, spec in enumerate(plan.tasks):
         try:
@@ -50,7 +64,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     unsafe = [task.name for _, task in built if task.unsafe]
     if unsafe and not plan.allow_code_execution:
         raise SandboxError(
-            f"{', '.join(unsafe)}: scoring runs code that the model writes on this machine, without any isolation",
+            f"{', '.join(unsafe)}: scoring runs code that the model writes on this machine, without"
+            " any isolation",
             hint="Only on a machine that may be lost: --allow-code-execution.",
         )
     references = [_reference(plan, task) for _, task in built]
@@ -69,7 +84,9 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     return prepared
 
 
-def _check_mismatches(plan: Plan, tasks: Sequence[Task], references: Sequence[Reference | None]) -> None:
+def _check_mismatches(
+    plan: Plan, tasks: Sequence[Task], references: Sequence[Reference | None]
+) -> None:
     """Raises PlanError for a field of `allow_mismatch` that no task and no reference knows."""
     recorded = {name for found in references if found is not None for name in found.protocol or ()}
     known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
@@ -82,8 +99,12 @@ def _check_mismatches(plan: Plan, tasks: Sequence[Task], references: Sequence[Re
         raise PlanError(problems)
 
 
-def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: str | None) -> PreparedTask:
-    protocol, refused = (None, None) if found is None else _compare_protocol(plan, spec, task, found)
+def _prepare(
+    plan: Plan, spec: Spec, task: Task, found: Reference | None, why: str | None
+) -> PreparedTask:
+    protocol, refused = (
+        (None, None) if found is None else _compare_protocol(plan, spec, task, found)
+    )
     if refused:
         found, why = None, refused
     may_lack = plan.no_reference or plan.allow_missing_reference or plan.integration_test
@@ -91,7 +112,8 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
         raise NotComparableError(
             f"{task.name}: {why}",
             hint=("Compare all the same: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
-            + " To print the value without a verdict: --allow-missing-reference, or of all tasks --no-reference.",
+            + " To print the value without a verdict: --allow-missing-reference, or of all tasks"
+            " --no-reference.",
         )
     hypothesis = _hypothesis(task.hypothesis, found)
     assert hypothesis.num_samples is not None
@@ -112,8 +134,17 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
         found, why, protocol = None, "none is used, as --no-reference says", None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
     usual = usual_task(spec).hypothesis.num_samples
-    if usual not in (None, hypothesis.num_samples) and not notes and (found is None or found.num_samples is None):
-        notes = (f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged with that n",)
+    if (
+        usual not in (None, hypothesis.num_samples)
+        and not notes
+        and (found is None or found.num_samples is None)
+    ):
+        notes = (
+            (
+                f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged"
+                " with that n"
+            ),
+        )
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
     notes = (*notes, *full.notes)
@@ -136,7 +167,8 @@ def _prepare(plan: Plan, spec: Spec, task: Task, found: Reference | None, why: s
 
 
 def reference_directories(plan: Plan) -> list[Path]:
-    """Where references are looked for: the user's own first, then those that ship with the project."""
+    """Where references are looked for: the user's own first, then those that ship with the
+    project."""
     own = [Path(plan.references_dir)] if plan.references_dir else []
     return [*own, find_shipped_dir()]
 
@@ -151,13 +183,18 @@ def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
     if found is not None:
         if found.metric not in (task.metric.name, "accuracy"):
             place = f"{found.file}:{found.line}: {model}"
-            raise ReferenceFileError(f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}")
+            raise ReferenceFileError(
+                f"{place}: the value is a {found.metric}; {task.name} gives {task.metric.name}"
+            )
         return found, None
     return None, explain_missing(task.reference_file, model, plan.accuracy_spec, directories)
 
 
-def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> tuple[str, str | None]:
-    """What the report says of the reference's protocol, and why the reference must not be used (None: it may)."""
+def _compare_protocol(
+    plan: Plan, spec: Spec, task: Task, found: Reference
+) -> tuple[str, str | None]:
+    """What the report says of the reference's protocol, and why the reference must not be used
+    (None: it may)."""
     if found.protocol is not None:
         other: Any = found.protocol
         known = "recorded with the reference"
@@ -168,16 +205,18 @@ def _compare_protocol(plan: Plan, spec: Spec, task: Task, found: Reference) -> t
     refused = [name for name in differing if name not in plan.allow_mismatch]
     if refused:
         details = "; ".join(
-            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference" for name in refused
+            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference"
+            for name in refused
         )
         return known, f"the protocol differs from the reference's, which is {known}: {details}"
     return known + (f", mismatch allowed: {', '.join(differing)}" if differing else ""), None
 
 
 def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
-    """The protocol of a reference that records none, and what the report says of it: the task's own, or, for a shipped
-    row where the suite is followed exactly, the suite's, which renders a chat itself. Imports of BioChatter's results
-    recorded none at first, and are all scored as it scores."""
+    """The protocol of a reference that records none, and what the report says of it: the task's
+    own, or, for a shipped row where the suite is followed exactly, the suite's, which renders a
+    chat itself. Imports of BioChatter's results recorded none at first, and are all scored as it
+    scores."""
     from serve_eval.cases import biochatter  # here, since most references record their protocol
 
     usual = usual_task(spec)
@@ -200,13 +239,18 @@ def _is_shipped(found: Reference) -> bool:
 
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
-    """The task's parameters with the reference row's overrides, and n for theta where none is registered."""
+    """The task's parameters with the reference row's overrides, and n for theta where none is
+    registered."""
     if found is not None:
         names = ("num_samples", "sigma", "alpha", "beta")
-        overrides: dict[str, Any] = {n: getattr(found, n) for n in names if getattr(found, n) is not None}
+        overrides: dict[str, Any] = {
+            n: getattr(found, n) for n in names if getattr(found, n) is not None
+        }
         base = replace(base, **overrides)
     if base.num_samples is None:
-        base = replace(base, num_samples=num_samples_for(base.theta, base.sigma, base.alpha, base.beta))
+        base = replace(
+            base, num_samples=num_samples_for(base.theta, base.sigma, base.alpha, base.beta)
+        )
     return base
 
 
@@ -216,10 +260,13 @@ def check_ids(task: Task, dataset: Dataset) -> None:
 
     if not dataset.samples:
         raise DatasetError(f"{task.name}: the data set gives no samples")
-    # Hashes in flat memory first: a set of a million ids would be the largest thing of the whole run.
+    # Hashes in flat memory first: a set of a million ids would be the largest thing of the whole
+    # run.
     hashes = array("q", (hash(sample.id) for sample in dataset.samples))
     ordered = numpy.sort(numpy.frombuffer(hashes, dtype=numpy.int64))
-    if (ordered[1:] == ordered[:-1]).any() and len({s.id for s in dataset.samples}) < len(dataset.samples):
+    if (ordered[1:] == ordered[:-1]).any() and len({s.id for s in dataset.samples}) < len(
+        dataset.samples
+    ):
         raise DatasetError(f"{task.name}: two samples have the same id")
 
 
@@ -229,8 +276,8 @@ def _explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference)
         return None
     files = ", ".join(file.path for file in dataset.files[:4])
     return (
-        f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was read from "
-        f"{files}{', ...' if len(dataset.files) > 4 else ''}"
+        f"{task.name}: the data is incomplete or not the published set: {dataset.deviation}. It was"
+        f" read from {files}{', ...' if len(dataset.files) > 4 else ''}"
     )
 
 

@@ -1,10 +1,11 @@
-"""What of a plan runs something or reaches somewhere: the list of the fields for which a folder of somebody else asks.
+"""What of a plan runs something or reaches somewhere: the list of the fields for which a folder of
+somebody else asks.
 
-Everything asks that is not listed as harmless: a number, a size, a choice among words, data that is read here. What a
-launcher, a task or a verdict rule of the user's own does with an option is not known, so that each of its options asks;
-their code runs only from folders that are named anew (see trust). What `verdict`, `limits` and the other fields of a
-plan hold that are not here reaches nothing.
-"""
+Everything asks that is not listed as harmless: a number, a size, a choice among words, data that is
+read here. What a launcher, a task or a verdict rule of the user's own does with an option is not
+known, so that each of its options asks; their code runs only from folders that are named anew (see
+trust). What `verdict`, `limits` and the other fields of a plan hold that are not here reaches
+nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +24,33 @@ from serve_eval.schema import Connection, DataRoots, Plan, Spec, Task, is_mutabl
 LAUNCHERS, TASKS = "launchers", "serve_eval.tasks"
 _TIMES = frozenset({"port", "ready_timeout_s", "answer_timeout_s", "stop_timeout_s"})
 _SIZES = frozenset({"tp", "pp", "cp", "ep", "gpus"})
-_SIMULATED = {"accuracy", "flip_rate", "seed", "run", "varied", "damage", "latency_s", "latency_jitter_s"} | {
-    *("failure_rate", "failure_kind", "failures_per_prompt", "truncate_rate", "empty_rate", "crash_after"),
-    *("context_tokens", "any_model", "strict_fields", "no_models", "no_chat", "no_completions", "no_images"),
+_SIMULATED = {
+    "accuracy",
+    "flip_rate",
+    "seed",
+    "run",
+    "varied",
+    "damage",
+    "latency_s",
+    "latency_jitter_s",
+} | {
+    *(
+        "failure_rate",
+        "failure_kind",
+        "failures_per_prompt",
+        "truncate_rate",
+        "empty_rate",
+        "crash_after",
+    ),
+    *(
+        "context_tokens",
+        "any_model",
+        "strict_fields",
+        "no_models",
+        "no_chat",
+        "no_completions",
+        "no_images",
+    ),
     *("no_guided", "no_tools", "prompt_logprobs", "tokens_per_step"),
     *("begins_with", "tells_beginning", "puts_beginning"),
 }
@@ -37,10 +62,22 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     "trtllm_disaggregated": _TIMES | {"gpus", "auth_key", "perf_metrics", "request_timeout_s"},
     "container": _TIMES | {"gpus", "engine", "shm_size", "ulimits"},
     "slurm": _TIMES | {"gpus_per_node"},
-    "llama_cpp": _TIMES | {"gpus", "server", "context_tokens", "parallel", "threads", "gpu_layers", "prompt_logprobs"},
+    "llama_cpp": (
+        _TIMES
+        | {
+            "gpus",
+            "server",
+            "context_tokens",
+            "parallel",
+            "threads",
+            "gpu_layers",
+            "prompt_logprobs",
+        }
+    ),
     "transformers_serve": _TIMES | {"gpus", "device", "dtype", "continuous_batching", "threads"},
 }
-"""Options of our launchers that run and reach nothing by themselves. `device` and `dtype` are one word each."""
+"""Options of our launchers that run and reach nothing by themselves. `device` and `dtype` are one
+word each."""
 OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
     "request_trace_dir": "read the requests to the orchestrator in",
@@ -93,8 +130,24 @@ ASKING_FIELDS = ("launcher", "tasks", "connection", "allow_hub")
 ANEW_FIELDS = ("include_path", "allow_code_execution")
 """Those that a saved plan never decides: they are named anew each time, in one's own folder too."""
 HARMLESS_FIELDS = (
-    *("model", "verdict", "reference_model", "accuracy_spec", "dataset_roots", "references_dir", "limit", "repeats"),
-    *("repeats_of", "seed", "no_reference", "allow_missing_reference", "allow_mismatch", "integration_test"),
+    *(
+        "model",
+        "verdict",
+        "reference_model",
+        "accuracy_spec",
+        "dataset_roots",
+        "references_dir",
+        "limit",
+        "repeats",
+    ),
+    *(
+        "repeats_of",
+        "seed",
+        "no_reference",
+        "allow_missing_reference",
+        "allow_mismatch",
+        "integration_test",
+    ),
     *("early_stop", "limits"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
@@ -103,12 +156,26 @@ ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package
 """Options of our tasks that ask themselves. All others ask questions, or say what is read here."""
 HARMLESS_OPTIONS = frozenset(
     {"cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
-    | {"longbench_v1.prompts", "perplexity.files", "lm_eval.metric", "lm_eval.filter", "lm_eval.prefix"}
+    | {
+        "longbench_v1.prompts",
+        "perplexity.files",
+        "lm_eval.metric",
+        "lm_eval.filter",
+        "lm_eval.prefix",
+    }
 )
-"""Texts and lists among the options of our tasks that are sent with the prompts, or say which files are. These go where
-the prompts go, which asks."""
+"""Texts and lists among the options of our tasks that are sent with the prompts, or say which files
+are. These go where the prompts go, which asks."""
 HARMLESS_CHOICES = frozenset(
-    {"system_prompt", "stop", "extra_body", "tokenizer", "template_date", "thinking", "acceptance_length"}
+    {
+        "system_prompt",
+        "stop",
+        "extra_body",
+        "tokenizer",
+        "template_date",
+        "thinking",
+        "acceptance_length",
+    }
 )
 """The same of those for every task. A chat template is rendered in a sandbox."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -129,7 +196,11 @@ def list_reached(plan: Plan) -> list[Reached]:
     for spec in plan.tasks:
         found += _by_task(spec)
     if plan.allow_hub:
-        found.append(Reached(field="allow_hub", does="download data sets from the Hugging Face hub:", value=True))
+        found.append(
+            Reached(
+                field="allow_hub", does="download data sets from the Hugging Face hub:", value=True
+            )
+        )
     return found
 
 
@@ -148,7 +219,9 @@ def _by_launcher(plan: Plan) -> Iterator[Reached]:
             yield Reached(field=f"launcher.{option}", does=text, value=value)
 
 
-def _by_connection(where: str, connection: Connection, usual: Connection = USUAL) -> Iterator[Reached]:
+def _by_connection(
+    where: str, connection: Connection, usual: Connection = USUAL
+) -> Iterator[Reached]:
     for one in fields(Connection):
         value = getattr(connection, one.name)
         if one.name in HARMLESS_CONNECTION or not value or value == getattr(usual, one.name):
@@ -174,10 +247,15 @@ def _by_task(spec: Spec) -> Iterator[Reached]:
 
 
 def _by_judges(spec: Spec) -> Iterator[Reached]:
-    """Of a task of cases, which are read for it; a problem of theirs is told where they are used."""
+    """Of a task of cases, which are read for it; a problem of theirs is told where they are
+    used."""
     try:
         task: Task = build_task(spec)
-        judges = [judge for judge, _ in judges_of(task, task.load(DataRoots(), 1).samples)] if task.questions else []
+        judges = (
+            [judge for judge, _ in judges_of(task, task.load(DataRoots(), 1).samples)]
+            if task.questions
+            else []
+        )
     except ServeEvalError:
         return
     for judge in judges:

@@ -1,8 +1,7 @@
 """Which answers of a run folder are asked again, and where their records go.
 
-What is asked again, and what belongs to a question that is gone, is moved out of the journal to archive/<time>/, so
-that it is kept and never counted.
-"""
+What is asked again, and what belongs to a question that is gone, is moved out of the journal to
+archive/<time>/, so that it is kept and never counted."""
 
 from __future__ import annotations
 
@@ -16,30 +15,47 @@ import serve_eval
 from serve_eval.cases.keys import canonical_sha256
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.storage.archive import archive, count_archived
-from serve_eval.evaluation.storage.file_names import ARCHIVE, cases_file, judgements_file, samples_file
-from serve_eval.evaluation.storage.records.asked_cases import AskedCase, add_asked_cases, read_asked_cases
+from serve_eval.evaluation.storage.file_names import (
+    ARCHIVE,
+    cases_file,
+    judgements_file,
+    samples_file,
+)
+from serve_eval.evaluation.storage.records.asked_cases import (
+    AskedCase,
+    add_asked_cases,
+    read_asked_cases,
+)
 from serve_eval.schema import DataRoots, Plan, Sample, Task, is_mutable
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
-"""What is asked again beside questions that changed, each with those before it: nothing; what failed; what is expected
-or scored otherwise than when it was answered; what another version of serve-eval or of the served software answered;
-all."""
+"""What is asked again beside questions that changed, each with those before it: nothing; what
+failed; what is expected or scored otherwise than when it was answered; what another version of
+serve-eval or of the served software answered; all."""
 
 _REPEAT = re.compile(r"#\d+$")
 
 
 def set_aside(
-    folder: Path, plan: Plan, prepared: Sequence[PreparedTask], rerun: Rerun, *, server: str | None = None
+    folder: Path,
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    rerun: Rerun,
+    *,
+    server: str | None = None,
 ) -> None:
-    """Moves the records of what is asked again, and of questions that are gone, to the archive. No journal of the
-    folder may be open. `server` is the version of the served software (None: not known yet, and not compared).
+    """Moves the records of what is asked again, and of questions that are gone, to the archive. No
+    journal of the folder may be open. `server` is the version of the served software (None: not
+    known yet, and not compared).
 
     Raises RunFolderError for a damaged line.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     for p in prepared:
         name = p.task.name
-        journal, cases, judged = (path(folder, name) for path in (samples_file, cases_file, judgements_file))
+        journal, cases, judged = (
+            path(folder, name) for path in (samples_file, cases_file, judgements_file)
+        )
         if not journal.exists() or not (is_mutable(name) or rerun == "all"):
             continue
         stale = _stale(folder, plan, p, rerun, server)
@@ -50,8 +66,8 @@ def set_aside(
 
 
 def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str | None) -> None:
-    """Writes down under what these samples are going to be asked. Raises RunFolderError or JournalError when it cannot
-    be written."""
+    """Writes down under what these samples are going to be asked. Raises RunFolderError or
+    JournalError when it cannot be written."""
     versions = task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
     lines = [
@@ -80,13 +96,17 @@ def describe_archived(folder: Path, tasks: Sequence[Task]) -> list[str]:
     return told
 
 
-def _stale(folder: Path, plan: Plan, prepared: PreparedTask, rerun: Rerun, server: str | None) -> Callable[[str], bool]:
+def _stale(
+    folder: Path, plan: Plan, prepared: PreparedTask, rerun: Rerun, server: str | None
+) -> Callable[[str], bool]:
     """Return the test of an id that tells whether its records are to be moved."""
     if rerun == "all":
         return lambda sample: True
     # All of them, and not the subset of a --limit, which changes with the cases.
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
-    known = {sample.id: sample for sample in prepared.task.load(roots, prepared.dataset.total).samples}
+    known = {
+        sample.id: sample for sample in prepared.task.load(roots, prepared.dataset.total).samples
+    }
     if rerun in ("never", "failed"):
         return lambda sample: _base(sample) not in known
     before = read_asked_cases(folder, prepared.task.name)
@@ -97,7 +117,10 @@ def _stale(folder: Path, plan: Plan, prepared: PreparedTask, rerun: Rerun, serve
         now, then = known.get(_base(sample)), before.get(sample)
         if now is None or then is None:
             return True
-        if (then.expected, then.scorer_version) != (canonical_sha256(now.target), versions.get(then.scorer)):
+        if (then.expected, then.scorer_version) != (
+            canonical_sha256(now.target),
+            versions.get(then.scorer),
+        ):
             return True
         other_server = server is not None and then.server != server
         return rerun == "version" and (then.serve_eval != serve_eval.__version__ or other_server)

@@ -1,6 +1,6 @@
-"""The answers of a run, scored again: by the scorers as they are now, or under another option of a task that decides
-only how an answer is read, such as the filter of GSM8K. Nothing is asked, and the run's folder stays as it is.
-"""
+"""The answers of a run, scored again: by the scorers as they are now, or under another option of a
+task that decides only how an answer is read, such as the filter of GSM8K. Nothing is asked, and the
+run's folder stays as it is."""
 
 from __future__ import annotations
 
@@ -36,13 +36,24 @@ from serve_eval.plugins import registry
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.protocol.shared import TASKS, build_task
-from serve_eval.schema import DataRoots, Dataset, FailureKind, Plan, Program, Sample, Spec, Task, is_mutable
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    FailureKind,
+    Plan,
+    Program,
+    Sample,
+    Spec,
+    Task,
+    is_mutable,
+)
 
 NOT_SCORED = "not scored"
-"""In the place of an outcome, for an answer without a line in the scores on file: the run was killed before that."""
+"""In the place of an outcome, for an answer without a line in the scores on file: the run was
+killed before that."""
 _CASES_HINT = (
-    "The cases changed: the same serve-eval run asks what is new and scores the other answers again; for this command, "
-    "put them back."
+    "The cases changed: the same serve-eval run asks what is new and scores the other answers"
+    " again; for this command, put them back."
 )
 
 
@@ -69,9 +80,10 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. Values in points, over the `answered` of `planned` samples; `before` is that of the scores on file,
-    `reported` the one of report.json (None: no report). `options` that changed: name -> (before, after). `moves` counts
-    samples by outcome before and after, `changed` also has those of which only the value or the answer is another."""
+    """One task. Values in points, over the `answered` of `planned` samples; `before` is that of the
+    scores on file, `reported` the one of report.json (None: no report). `options` that changed:
+    name -> (before, after). `moves` counts samples by outcome before and after, `changed` also has
+    those of which only the value or the answer is another."""
 
     task: str
     planned: int
@@ -113,12 +125,12 @@ def rescore(
 ) -> list[Rescored]:
     """Scores what a run folder holds again; `settings` are options as TASK.option=value.
 
-    `to` is a new folder that becomes a run of its own: the same answers under the changed options, with a report where
-    the run had one. `allow_code_execution`: programs that the run has not run may be. `include_path` has the folders of
-    code that may be used, which those of the saved plan are not. Raises PlanError for an option
-    that decides what is asked, DatasetError when the samples are not those of the run, RunFolderError for a folder that
-    cannot be read or for a `to` that is not new, SandboxError for programs that must not or cannot be run.
-    """
+    `to` is a new folder that becomes a run of its own: the same answers under the changed options,
+    with a report where the run had one. `allow_code_execution`: programs that the run has not run
+    may be. `include_path` has the folders of code that may be used, which those of the saved plan
+    are not. Raises PlanError for an option that decides what is asked, DatasetError when the
+    samples are not those of the run, RunFolderError for a folder that cannot be read or for a `to`
+    that is not new, SandboxError for programs that must not or cannot be run."""
     saved = to_read(run, include_path)
     prints = run_folder.read_fingerprints(run)
     specs = _with_settings(saved, settings)
@@ -136,7 +148,11 @@ def rescore(
         check_new_run(run, to, plan, now, prints)
     try:
         report = find_report(run)
-        values = {task.result.task: task.result.value for task in report.tasks} if report is not None else {}
+        values = (
+            {task.result.task: task.result.value for task in report.tasks}
+            if report is not None
+            else {}
+        )
         recipes = {
             one.task.name: recipe_of(saved, one.spec, one.prepared.wanted)
             for one in work
@@ -145,14 +161,17 @@ def rescore(
         with ScoringProcesses(recipes, limit_s=plan.limits.scorer_timeout_s) as scoring:
             found = [_rescore(run, one, values.get(one.task.name), plan, scoring) for one in work]
     except OSError as error:
-        raise RunFolderError(f"{error.filename or run}: cannot be read: {error.strerror}") from error
+        raise RunFolderError(
+            f"{error.filename or run}: cannot be read: {error.strerror}"
+        ) from error
     if to is not None:
         write_rescored_run(run, to, plan, now, report)
     return found
 
 
 def _with_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
-    """The tasks with the options of `settings`. Raises PlanError for what is no option of theirs."""
+    """The tasks with the options of `settings`. Raises PlanError for what is no option of
+    theirs."""
     for text in settings:
         if text.partition(".")[0] in ("launcher", "verdict"):
             raise PlanError(
@@ -163,49 +182,77 @@ def _with_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
     return list(resolve(tasks, {"set": list(settings)}, {}).plan.tasks)
 
 
-def _work(saved: Plan, spec: Spec, prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> _Work:
+def _work(
+    saved: Plan,
+    spec: Spec,
+    prepared: PreparedTask,
+    prints: Mapping[str, Mapping[str, str]],
+    run: Path,
+) -> _Work:
     name, stored = prepared.task.name, prints.get(prepared.task.name, {})
     if prepared.fingerprint["samples"] != stored.get("samples"):
         raise DatasetError(
             f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
             f"now they are {prepared.fingerprint['samples']}",
-            hint=_CASES_HINT
-            if is_mutable(name)
-            else "Put the data back that the run was made with, and the references if they set the number of samples: "
-            "report.json names the files.",
+            hint=(
+                _CASES_HINT
+                if is_mutable(name)
+                else (
+                    "Put the data back that the run was made with, and the references if they set"
+                    " the number of samples: report.json names the files."
+                )
+            ),
         )
     differing = run_folder.differences(dict(stored), prepared.fingerprint)
     notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
     options = _compare_options(prepared.spec, spec)
     if not options:
-        return _Work(spec=prepared.spec, task=prepared.task, prepared=prepared, options={}, notes=notes)
+        return _Work(
+            spec=prepared.spec, task=prepared.task, prepared=prepared, options={}, notes=notes
+        )
     alone = [o for o in options if _asks_something_else(saved, prepared, {o: options[o][1]})]
-    if alone or _asks_something_else(saved, prepared, {o: after for o, (_, after) in options.items()}):
+    if alone or _asks_something_else(
+        saved, prepared, {o: after for o, (_, after) in options.items()}
+    ):
         named = ", ".join(f"{name}.{option}" for option in alone or options)
         raise PlanError(
             f"--set {named}: decides what is asked, so the answers of {run} are none to it",
-            hint="Ask anew with serve-eval run; here only options can change that decide how an answer is scored.",
+            hint=(
+                "Ask anew with serve-eval run; here only options can change that decide how an"
+                " answer is scored."
+            ),
         )
     task = build_task(spec, f"tasks.{name}")
     if is_mutable(name):  # the scorer of a case stands in its sample
         asked = {sample.id for sample in prepared.dataset.samples}
         again = _load(saved, task, prepared.dataset.total)
         prepared = replace(
-            prepared, dataset=replace(again, samples=[sample for sample in again.samples if sample.id in asked])
+            prepared,
+            dataset=replace(
+                again, samples=[sample for sample in again.samples if sample.id in asked]
+            ),
         )
     return _Work(spec=spec, task=task, prepared=prepared, options=options, notes=notes)
 
 
 def _compare_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
     """Option -> value before and after, defaults filled in."""
-    defaults = {name: option.default for name, option in registry.options_of(registry.load(TASKS, old.name)).items()}
-    pairs = {name: (old.options.get(name, defaults.get(name)), value) for name, value in new.options.items()}
+    defaults = {
+        name: option.default
+        for name, option in registry.options_of(registry.load(TASKS, old.name)).items()
+    }
+    pairs = {
+        name: (old.options.get(name, defaults.get(name)), value)
+        for name, value in new.options.items()
+    }
     return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
 
 
-def _asks_something_else(saved: Plan, prepared: PreparedTask, options: Mapping[str, object]) -> bool:
-    """Whether the task would send other requests, or expect other answers, with these options. No task has to say which
-    of its options concern scoring alone: what it would ask tells."""
+def _asks_something_else(
+    saved: Plan, prepared: PreparedTask, options: Mapping[str, object]
+) -> bool:
+    """Whether the task would send other requests, or expect other answers, with these options. No
+    task has to say which of its options concern scoring alone: what it would ask tells."""
     try:
         spec = replace(prepared.spec, options={**prepared.spec.options, **options})
         task = build_task(spec, spec.name)
@@ -213,7 +260,11 @@ def _asks_something_else(saved: Plan, prepared: PreparedTask, options: Mapping[s
         return True  # it only makes sense together with another one
     asked = prepared.task
     wanted = asked.hypothesis.num_samples
-    if (task.sampling, task.extra, task.hypothesis.num_samples) != (asked.sampling, asked.extra, wanted):
+    if (task.sampling, task.extra, task.hypothesis.num_samples) != (
+        asked.sampling,
+        asked.extra,
+        wanted,
+    ):
         return True
     old, new = (_load(saved, one, wanted or 1) for one in (asked, task))
     if is_mutable(task.name):  # an id says what is asked
@@ -222,11 +273,14 @@ def _asks_something_else(saved: Plan, prepared: PreparedTask, options: Mapping[s
 
 
 def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
-    return task.load(DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted)
+    return task.load(
+        DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted
+    )
 
 
 class _Comparison:
-    """Takes each new score in the place of a file, and keeps where it differs from the one that was on file."""
+    """Takes each new score in the place of a file, and keeps where it differs from the one that was
+    on file."""
 
     def __init__(self, before: Mapping[str, RescoreSummary]) -> None:
         self.before = before
@@ -235,7 +289,9 @@ class _Comparison:
 
     def write(self, new: ScoreRecord) -> None:
         before = self.before.get(new.id)
-        if before == RescoreSummary.of(new) or before == (after := RescoreSummary.of(new := as_on_file(new))):
+        if before == RescoreSummary.of(new) or before == (
+            after := RescoreSummary.of(new := as_on_file(new))
+        ):
             return
         self.changed.append(Changed(new.id, new.target, before, after))
         outcome = NOT_SCORED if before is None else before.outcome
@@ -243,7 +299,9 @@ class _Comparison:
             self.moves[outcome, after.outcome] += 1
 
 
-def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses) -> Rescored:
+def _rescore(
+    run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses
+) -> Rescored:
     name = work.task.name
     lines = read_scores(run, name, unfinished=True)
     before = {sample: RescoreSummary.of(line) for sample, line in lines.items()}
@@ -262,18 +320,36 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
     )
     if journal.exists():
         proofs = run_proofs(run)
-        if programs := executions.list_pending(work.task, accumulator.samples, keep_standing(read(journal), proofs)):
-            asyncio.run(_run_programs(name, programs, executions, allowed=plan.allow_code_execution))
+        if programs := executions.list_pending(
+            work.task, accumulator.samples, keep_standing(read(journal), proofs)
+        ):
+            asyncio.run(
+                _run_programs(name, programs, executions, allowed=plan.allow_code_execution)
+            )
         take(keep_standing(read(journal), proofs), accumulator)
     result, notes = accumulator.result(), list(work.notes)
     if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
-        notes.append(f"{unjudged} answers have no score: of what judges said on file too little could be read")
+        notes.append(
+            f"{unjudged} answers have no score: of what judges said on file too little could be"
+            " read"
+        )
     notes += [one.line for one in result.scorer_errors]
-    on_file = _value(work.task, [(sample, lines[sample.id]) for sample in accumulator.samples if sample.id in lines])
-    if reported is not None and on_file is not None and not math.isclose(reported, on_file, abs_tol=1e-9):
-        notes.append(f"the scores on file were written after the report, whose value is {reported:.3f}")
+    on_file = _value(
+        work.task,
+        [(sample, lines[sample.id]) for sample in accumulator.samples if sample.id in lines],
+    )
+    if (
+        reported is not None
+        and on_file is not None
+        and not math.isclose(reported, on_file, abs_tol=1e-9)
+    ):
+        notes.append(
+            f"the scores on file were written after the report, whose value is {reported:.3f}"
+        )
     if len(before) < result.scored:
-        notes.append(f"{result.scored - len(before)} answers have no score on file: the run was stopped hard")
+        notes.append(
+            f"{result.scored - len(before)} answers have no score on file: the run was stopped hard"
+        )
     return Rescored(
         task=name,
         planned=result.planned,
@@ -289,7 +365,9 @@ def _rescore(run: Path, work: _Work, reported: float | None, plan: Plan, scoring
     )
 
 
-async def _run_programs(name: str, programs: dict[str, Program], executions: Executions, *, allowed: bool) -> None:
+async def _run_programs(
+    name: str, programs: dict[str, Program], executions: Executions, *, allowed: bool
+) -> None:
     await executions.run(name, programs, *await permit([name], allowed=allowed), None)
 
 

@@ -21,25 +21,38 @@ _HINT = "Without -o the values are printed all the same."
 
 
 def check_new_run(
-    run: Path, to: Path, plan: Plan, prepared: Sequence[PreparedTask], prints: Mapping[str, Mapping[str, str]]
+    run: Path,
+    to: Path,
+    plan: Plan,
+    prepared: Sequence[PreparedTask],
+    prints: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Raise RunFolderError or PlanError before anything is written, where the new run would claim what is not so.
+    """Raise RunFolderError or PlanError before anything is written, where the new run would claim
+    what is not so.
 
-    `prepared` are the tasks as `run` asked them, each with the task as it scores now; `prints` the run's fingerprints.
-    """
+    `prepared` are the tasks as `run` asked them, each with the task as it scores now; `prints` the
+    run's fingerprints."""
     for p in prepared:
         stored, now = prints[p.task.name], p.fingerprint
-        other = [name for name in stored.keys() & now.keys() if name != "version" and stored[name] != now[name]]
+        other = [
+            name
+            for name in stored.keys() & now.keys()
+            if name != "version" and stored[name] != now[name]
+        ]
         if other:
             raise RunFolderError(
-                f"{p.task.name} asks otherwise than when {run} was made: {', '.join(sorted(other))}; a new folder "
-                "would claim what was not asked",
+                f"{p.task.name} asks otherwise than when {run} was made:"
+                f" {', '.join(sorted(other))}; a new folder would claim what was not asked",
                 hint=_HINT,
             )
     if to.resolve().is_relative_to(run.resolve()):
-        raise RunFolderError(f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o.")
+        raise RunFolderError(
+            f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o."
+        )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise RunFolderError(f"{to} exists and is not an empty folder", hint="Choose another folder with -o.")
+        raise RunFolderError(
+            f"{to} exists and is not an empty folder", hint="Choose another folder with -o."
+        )
     if [p.fingerprint for p in prepare(plan)] != list(_fingerprints(prepared).values()):
         raise PlanError(
             "the reference that sets the number of samples was taken under another protocol",
@@ -56,15 +69,27 @@ def write_rescored_run(
     """
     prints = _fingerprints(prepared)
     try:
-        with run_folder.open_folder(to, plan, prints, own=run_folder.plan_and_owner(run)[1]) as folder:
+        with run_folder.open_folder(
+            to, plan, prints, own=run_folder.plan_and_owner(run)[1]
+        ) as folder:
             run_folder.copy_answers(run, folder, prints)
     except OSError as error:
-        raise RunFolderError(f"{error.filename or to}: cannot be written: {error.strerror}") from error
+        raise RunFolderError(
+            f"{error.filename or to}: cannot be written: {error.strerror}"
+        ) from error
     judged = judge_again(plan, to)  # writes the scores too
     if report is not None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        again = f"the answers are those of {run}, scored again at {now} by serve-eval {serve_eval.__version__}"
-        judged = replace(judged, warnings=(*judged.warnings, again), started_at=report.started_at, wall_s=report.wall_s)
+        again = (
+            f"the answers are those of {run}, scored again at {now} by serve-eval"
+            f" {serve_eval.__version__}"
+        )
+        judged = replace(
+            judged,
+            warnings=(*judged.warnings, again),
+            started_at=report.started_at,
+            wall_s=report.wall_s,
+        )
         write_report(to, judged)
 
 

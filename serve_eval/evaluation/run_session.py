@@ -1,4 +1,5 @@
-"""One session of a run: what every step of the story needs, from the opening of the run folder to its closing."""
+"""One session of a run: what every step of the story needs, from the opening of the run folder to
+its closing."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 class RunSession:
     """Carries what travels together through the steps of a run.
 
-    `plan` judges, and `asked_plan` is the one under which answers are asked: another one only where a folder is judged
-    again. `notify` gets lines about what is waited for; `warnings` go to the report. `open_files` closes what the tasks
-    hold open, and calls back what is to be done at the end. The first step sets `tasks`, `seeds` and `endpoint`, which
-    says what is known of where the answers come from. `hidden_retries` are counts of its orchestrator at the beginning,
-    by role.
+    `plan` judges, and `asked_plan` is the one under which answers are asked: another one only where
+    a folder is judged again. `notify` gets lines about what is waited for; `warnings` go to the
+    report. `open_files` closes what the tasks hold open, and calls back what is to be done at the
+    end. The first step sets `tasks`, `seeds` and `endpoint`, which says what is known of where the
+    answers come from. `hidden_retries` are counts of its orchestrator at the beginning, by role.
     """
 
     plan: Plan
@@ -74,16 +75,18 @@ def open_session(
 ) -> Iterator[RunSession]:
     """Open the folder of a run for a session, with the processes that score its answers.
 
-    `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those of `open_folder`.
-    What is secret in `environ` does not show in errors. Raises RunFolderError for a folder of something else, and
-    JournalError for what the operating system refuses within the block.
-    """
+    `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those
+    of `open_folder`. What is secret in `environ` does not show in errors. Raises RunFolderError for
+    a folder of something else, and JournalError for what the operating system refuses within the
+    block."""
     environ = {} if environ is None else environ
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     with (
         _broken_disk(out_dir),
         hide_in_errors(plan.connection, environ),
-        run_folder.open_folder(out_dir, asked_plan or plan, fingerprints, moved=moved, own=own) as folder,
+        run_folder.open_folder(
+            out_dir, asked_plan or plan, fingerprints, moved=moved, own=own
+        ) as folder,
         open_scoring(plan, prepared) as scoring,
         ExitStack() as open_files,
     ):
@@ -109,4 +112,6 @@ def _broken_disk(out_dir: Path) -> Iterator[None]:
     except OSError as error:
         full = error.errno in FULL_DISK
         place = error.filename or out_dir
-        raise JournalError(f"{place}: {error.strerror or error}", hint=NO_ROOM_HINT if full else "") from error
+        raise JournalError(
+            f"{place}: {error.strerror or error}", hint=NO_ROOM_HINT if full else ""
+        ) from error

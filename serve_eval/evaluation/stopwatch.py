@@ -1,4 +1,5 @@
-"""Measure when something began and how long it took: dates in UTC, durations by a monotonic clock."""
+"""Measure when something began and how long it took: dates in UTC, durations by a monotonic
+clock."""
 
 from __future__ import annotations
 

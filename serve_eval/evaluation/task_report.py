@@ -1,4 +1,5 @@
-"""Report on one task of a run: its result, judged against its reference, and what a reader should know of it."""
+"""Report on one task of a run: its result, judged against its reference, and what a reader should
+know of it."""
 
 from __future__ import annotations
 
@@ -41,10 +42,10 @@ from serve_eval.verdicts.validity import remarks
 class RunFacts:
     """What is known of a run when its tasks are judged.
 
-    `rule` is the verdict rule, and `judge` judges by it, with the options of the plan. `unsupported` is what the
-    endpoint cannot do, by task; `served` is who answered what, by task and sample; `limits` are those of the sessions
-    in which answers came. A paired rule looked at the tasks in `looked_at` on the way, in this session or before.
-    """
+    `rule` is the verdict rule, and `judge` judges by it, with the options of the plan.
+    `unsupported` is what the endpoint cannot do, by task; `served` is who answered what, by task
+    and sample; `limits` are those of the sessions in which answers came. A paired rule looked at
+    the tasks in `looked_at` on the way, in this session or before."""
 
     plan: Plan
     rule: VerdictRule
@@ -57,8 +58,8 @@ class RunFacts:
 
 
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
-    """Return the report of a task. One that was answered to its end before the endpoint could not do it any more stays
-    judged."""
+    """Return the report of a task. One that was answered to its end before the endpoint could not
+    do it any more stays judged."""
     p, accumulator = task_run.prepared, task_run.accumulator
     early = None if task_run.early is None else task_run.early.result()
     lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
@@ -68,7 +69,9 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
         verdict = replace(verdict, warnings=(*verdict.warnings, task_run.note))
     traffic = accumulator.traffic
     if p.task.acceptance_length is not None and p.acceptance is not None:
-        verdict = _acceptance.judge(verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance)
+        verdict = _acceptance.judge(
+            verdict, result, traffic.acceptance, p.task.acceptance_length, p.acceptance
+        )
     judges = (
         ()
         if task_run.judgements is None
@@ -94,24 +97,39 @@ def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
 
 
 def _verdict(
-    task_run: TaskRun, run: RunFacts, result: TaskResult, early: EarlyStop | None, lacks: Ability | None
+    task_run: TaskRun,
+    run: RunFacts,
+    result: TaskResult,
+    early: EarlyStop | None,
+    lacks: Ability | None,
 ) -> Verdict:
-    """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot do."""
+    """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot
+    do."""
     p = task_run.prepared
     if lacks is not None:
         return _build_unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))
     if run.plan.integration_test:
-        return _build_unjudged(p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict")
+        return _build_unjudged(
+            p, result, VerdictOutcome.NOT_JUDGED, "INTEGRATION TEST: one sample, no verdict"
+        )
     if result.value is None and result.scored:
-        return _build_unjudged(p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}")
+        return _build_unjudged(
+            p, result, VerdictOutcome.ERROR, f"the scores give no value: {result.hook_errors[0]}"
+        )
     if p.reference is None:
-        return _build_unjudged(p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference")
+        return _build_unjudged(
+            p, result, VerdictOutcome.NO_REFERENCE, p.why_no_reference or "no reference"
+        )
     if early is not None and early.stopped:
         return _early.judge_decided(result, p.reference, p.hypothesis, early)
-    return replace(_judge(task_run, run, result, p.reference, looked=early is not None), early=early)
+    return replace(
+        _judge(task_run, run, result, p.reference, looked=early is not None), early=early
+    )
 
 
-def _judge(task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool) -> Verdict:
+def _judge(
+    task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool
+) -> Verdict:
     """Judge a task that was asked to its end. `looked`: an early stop looked at it on the way."""
     p = task_run.prepared
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, task_run.accumulator.runs())
@@ -124,7 +142,9 @@ def _judge(task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Refe
     return replace(verdict, warnings=(*verdict.warnings, note)) if note else verdict
 
 
-def _build_unjudged(prepared: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str) -> Verdict:
+def _build_unjudged(
+    prepared: PreparedTask, result: TaskResult, outcome: VerdictOutcome, why: str
+) -> Verdict:
     if result.scored == 0 and outcome is not VerdictOutcome.UNSUPPORTED:
         outcome = VerdictOutcome.ERROR
         lacks = "a score" if result.failures.get(FailureKind.SCORER_ERROR) else "an answer"
@@ -156,7 +176,9 @@ def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
 def _attribution(task_run: TaskRun, run: RunFacts) -> Attribution | None:
     """Return who answered how, where that is known."""
     p = task_run.prepared
-    if run.served is None or any(one.choices for one in p.dataset.samples):  # each choice is a request of its own
+    if run.served is None or any(
+        one.choices for one in p.dataset.samples
+    ):  # each choice is a request of its own
         return None
     return attribute_task(
         task_run.accumulator.fates(),
@@ -181,4 +203,10 @@ def _warnings(
     sampling = task_run.prepared.task.sampling
     late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
     said = remarks(result, one_token_answers=sampling.max_tokens <= 2, stop=sampling.stop)
-    return (*task_run.prepared.notes, *judge_remarks(run.plan, judges), *map(told_of, worse), *late, *said)
+    return (
+        *task_run.prepared.notes,
+        *judge_remarks(run.plan, judges),
+        *map(told_of, worse),
+        *late,
+        *said,
+    )

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TaskRun:
-    """A task under way. `early` looks at it when it may stop early; `note` is why it may not. `executions` are there
-    for a task that runs its answers, `judgements` for one that has them judged. `standing` are the positions of
-    failures that are not asked again, and with `failures_stand` no judge is either. `scores` is where its scores are
-    written as they come."""
+    """A task under way. `early` looks at it when it may stop early; `note` is why it may not.
+    `executions` are there for a task that runs its answers, `judgements` for one that has them
+    judged. `standing` are the positions of failures that are not asked again, and with
+    `failures_stand` no judge is either. `scores` is where its scores are written as they come."""
 
     prepared: PreparedTask
     journal: Journal
@@ -48,10 +48,13 @@ class TaskRun:
         """The programs of its answers that are still to be run."""
         if self.executions is None:
             return {}
-        return self.executions.list_pending(self.prepared.task, self.accumulator.samples, self.journal.records())
+        return self.executions.list_pending(
+            self.prepared.task, self.accumulator.samples, self.journal.records()
+        )
 
     def list_unjudged(self, *, itself: bool) -> dict[str, Question]:
-        """What is still to be asked about its answers: of the endpoint `itself`, or of judges elsewhere."""
+        """What is still to be asked about its answers: of the endpoint `itself`, or of judges
+        elsewhere."""
         if self.judgements is None:
             return {}
         records = self.journal.records()
@@ -63,7 +66,10 @@ class TaskRun:
     @property
     def unfinished(self) -> bool:
         decided = self.early is not None and self.early.decision is not None
-        return self.accumulator.scored + len(self.standing) < len(self.accumulator.samples) and not decided
+        return (
+            self.accumulator.scored + len(self.standing) < len(self.accumulator.samples)
+            and not decided
+        )
 
     def list_pending_samples(self) -> Iterator[int]:
         """Positions of the samples that are to be asked."""
@@ -71,18 +77,28 @@ class TaskRun:
 
 
 def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
-    """The processes in which answers of these tasks are scored, for those that are not scored here."""
-    recipes = {p.task.name: recipe_of(plan, p.spec, p.wanted) for p in prepared if p.task.scoring != "inline"}
+    """The processes in which answers of these tasks are scored, for those that are not scored
+    here."""
+    recipes = {
+        p.task.name: recipe_of(plan, p.spec, p.wanted)
+        for p in prepared
+        if p.task.scoring != "inline"
+    }
     return ScoringProcesses(recipes, limit_s=plan.limits.scorer_timeout_s)
 
 
 def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
     """Return how another process builds a task of the plan."""
-    return recipe_for(spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted)
+    return recipe_for(
+        spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted
+    )
 
 
-def random_order(task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]) -> Sequence[int] | None:
-    """Arrange all samples of a task in the random order in which they are started, in one session or in several.
+def random_order(
+    task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]
+) -> Sequence[int] | None:
+    """Arrange all samples of a task in the random order in which they are started, in one session
+    or in several.
 
     None where one of the `sessions` had another order.
     """
@@ -91,4 +107,9 @@ def random_order(task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits
     if any(limits.order != "random" for limits in sessions):
         return None
     samples = task_run.accumulator.samples
-    return arrange(samples, range(len(samples)), "random", task_seed(seeds.samples, task_run.prepared.task.name))
+    return arrange(
+        samples,
+        range(len(samples)),
+        "random",
+        task_seed(seeds.samples, task_run.prepared.task.name),
+    )

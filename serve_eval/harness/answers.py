@@ -1,4 +1,5 @@
-"""Made-up answers: to find out whether a task can be scored here, and for the simulated endpoint."""
+"""Made-up answers: to find out whether a task can be scored here, and for the simulated
+endpoint."""
 
 from __future__ import annotations
 
@@ -25,11 +26,16 @@ WRONG = "I do not know."
 
 
 def try_scoring(
-    here: Documents, sample: Sample, measure: Measure, key: Key, elsewhere: Callable[[], Unfinished | None]
+    here: Documents,
+    sample: Sample,
+    measure: Measure,
+    key: Key,
+    elsewhere: Callable[[], Unfinished | None],
 ) -> None:
-    """Score a made-up answer, so that a missing package is found before anything is asked. A run prepares its tasks in
-    a thread, where code that sets an alarm refuses to work: `elsewhere` then tells why the same is not possible in the
-    main thread of another process (None: it is). Raises ServeEvalError."""
+    """Score a made-up answer, so that a missing package is found before anything is asked. A run
+    prepares its tasks in a thread, where code that sets an alarm refuses to work: `elsewhere` then
+    tells why the same is not possible in the main thread of another process (None: it is). Raises
+    ServeEvalError."""
     _check_metrics(here.task)
     try:
         items, _ = measure_document(here, sample.metadata[DOCUMENT], _make_up(sample, here, 0))
@@ -47,22 +53,28 @@ def try_scoring(
 
 
 def _check_metrics(task: Any) -> None:
-    """Raises PlanError for a metric that lm-eval neither has nor found elsewhere, which it only logs."""
+    """Raises PlanError for a metric that lm-eval neither has nor found elsewhere, which it only
+    logs."""
     if task.OUTPUT_TYPE != "generate_until" or task.config.process_results is not None:
         return
     lacking = [name for name, function in task._metric_fn_list.items() if function is None]
     if lacking:
         raise PlanError(
-            f"lm_eval:{task.config.task}: {', '.join(lacking)}: no metric of lm-eval, and not found in Hugging Face's "
-            "package evaluate",
-            hint="evaluate loads its metrics from the hub, and some need packages of their own: try it by python -c "
-            f"\"import evaluate; evaluate.load('{lacking[0]}')\".",
+            f"lm_eval:{task.config.task}: {', '.join(lacking)}: no metric of lm-eval, and not found"
+            " in Hugging Face's package evaluate",
+            hint=(
+                "evaluate loads its metrics from the hub, and some need packages of their own: try"
+                f" it by python -c \"import evaluate; evaluate.load('{lacking[0]}')\"."
+            ),
         )
 
 
 def choose(name: str, items: Iterable[Key]) -> str:
     """A hint with the figures that a task has."""
-    return f"--set lm_eval:{name}.metric=... or .filter=...: it has {'; '.join(name_figure(key) for key in items)}."
+    return (
+        f"--set lm_eval:{name}.metric=... or .filter=...: it has"
+        f" {'; '.join(name_figure(key) for key in items)}."
+    )
 
 
 def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
@@ -75,7 +87,8 @@ def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
 
 
 def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
-    """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it otherwise."""
+    """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it
+    otherwise."""
     with seeds.of_document(sample.metadata[DOCUMENT]):
         return _answers_of(here, sample, key)
 

@@ -15,9 +15,14 @@ READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parque
 
 
 def with_local_files(
-    name: str, config: Mapping[str, Any], data_files: Mapping[str, str] | None, roots: DataRoots, own: Sequence[str]
+    name: str,
+    config: Mapping[str, Any],
+    data_files: Mapping[str, str] | None,
+    roots: DataRoots,
+    own: Sequence[str],
 ) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
-    """Return the settings that name a task's local files, and those files. Raises DatasetError for a missing one."""
+    """Return the settings that name a task's local files, and those files. Raises DatasetError for
+    a missing one."""
     kwargs = dict(config.get("dataset_kwargs") or {})
     given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
     if given is None:
@@ -35,7 +40,8 @@ def with_local_files(
         path = next((place / text for place in places if (place / text).is_file()), None)
         if path is None:
             raise DatasetError(
-                f"lm_eval:{name}: {text} is not in {', '.join(str(place.absolute()) for place in places)}",
+                f"lm_eval:{name}: {text} is not in"
+                f" {', '.join(str(place.absolute()) for place in places)}",
                 hint="Give its folder as --dataset-root, or its whole path.",
             )
         sources.append(local.read_file(path).source)
@@ -45,6 +51,8 @@ def with_local_files(
     if data_files is not None:
         kinds = {READERS.get(Path(file).suffix) for file in data_files.values()}
         if len(kinds) != 1 or None in kinds:
-            raise DatasetError(f"lm_eval:{name}: data_files have to be all of one kind: {', '.join(READERS)}")
+            raise DatasetError(
+                f"lm_eval:{name}: data_files have to be all of one kind: {', '.join(READERS)}"
+            )
         changed |= {"dataset_path": kinds.pop(), "dataset_name": None}
     return changed, tuple(sources)

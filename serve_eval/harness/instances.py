@@ -1,4 +1,5 @@
-"""lm-eval's requests of a document as one of our samples. Pure but for the types: no request is sent here."""
+"""lm-eval's requests of a document as one of our samples. Pure but for the types: no request is
+sent here."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ Arguments = Mapping[str, Any]
 """lm-eval's `generation_kwargs`."""
 
 
-def read_sampling(given: Arguments, max_tokens: int = MAX_TOKENS) -> tuple[SamplingParams, dict[str, Any]]:
-    """The sampling that `generation_kwargs` mean, as lm-eval's own API model reads them, and what is sent beside it."""
+def read_sampling(
+    given: Arguments, max_tokens: int = MAX_TOKENS
+) -> tuple[SamplingParams, dict[str, Any]]:
+    """The sampling that `generation_kwargs` mean, as lm-eval's own API model reads them, and what
+    is sent beside it."""
     rest = {name: value for name, value in given.items() if name != "do_sample"}
     until = rest.pop("until", None) or ()
     wanted = [rest.pop(name, None) for name in ("max_tokens", "max_gen_toks", "max_new_tokens")]
@@ -44,14 +48,14 @@ def as_messages(text: str) -> tuple[Message, ...]:
 
 
 Prefix = str | bool
-"""The beginning of a text to the model that nothing else stands before: a text that is sent, or True where the server
-puts a token of its own there. An empty text or False: nothing."""
+"""The beginning of a text to the model that nothing else stands before: a text that is sent, or
+True where the server puts a token of its own there. An empty text or False: nothing."""
 
 
 def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
-    """What is given and what is to be judged. White space at the end of a context belongs to the continuation, as
-    lm-eval has it, since tokens begin with it; without a context `prefix` stands for one, which a continuation may
-    bring itself. Nothing is given where there is neither."""
+    """What is given and what is to be judged. White space at the end of a context belongs to the
+    continuation, as lm-eval has it, since tokens begin with it; without a context `prefix` stands
+    for one, which a continuation may bring itself. Nothing is given where there is neither."""
     if context:
         kept = context.rstrip()
         return kept, context[len(kept) :] + continuation
@@ -60,7 +64,9 @@ def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple
     return prefix, continuation.removeprefix(prefix) or continuation
 
 
-def build_generated(instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any) -> Sample:
+def build_generated(
+    instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any
+) -> Sample:
     """A document whose answer is generated. Raises PlanError for one with several requests."""
     if len(instances) != 1:
         raise PlanError("a document of it needs several answers")
@@ -70,9 +76,11 @@ def build_generated(instances: Sequence[Any], base: Arguments, *, multiturn: boo
 
 
 def build_judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
-    """A document of which continuations are judged. Those that nothing is given for need an endpoint that puts a token
-    of its own before a text."""
-    pairs = [split_continuation(instance.args[0], instance.args[1], prefix) for instance in instances]
+    """A document of which continuations are judged. Those that nothing is given for need an
+    endpoint that puts a token of its own before a text."""
+    pairs = [
+        split_continuation(instance.args[0], instance.args[1], prefix) for instance in instances
+    ]
     contexts, choices = [context for context, _ in pairs], tuple(choice for _, choice in pairs)
     shared = _common_start(contexts)
     heads = tuple(context[len(shared) :] for context in contexts)
@@ -81,12 +89,14 @@ def build_judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sampl
 
 def _common_start(texts: Sequence[str]) -> str:
     first, last = min(texts), max(texts)
-    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    return "".join(
+        a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    )
 
 
 def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
-    """A document whose whole text is judged: behind the prefix, if there is one. Else its first token is left out,
-    unless the server puts one before it."""
+    """A document whose whole text is judged: behind the prefix, if there is one. Else its first
+    token is left out, unless the server puts one before it."""
     (text,) = instances[0].args
     given = prefix if isinstance(prefix, str) else ""
     return Sample(prompt=given, choices=(text,), **told) if prefix else Sample(prompt=text, **told)
@@ -95,5 +105,9 @@ def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sampl
 def _override(base: Arguments, given: Arguments) -> Override:
     """What a document asks otherwise than its task."""
     (usual, _), (own, rest) = read_sampling(base), read_sampling(given)
-    differing = {n: getattr(own, n) for n in ("temperature", "top_p", "seed") if getattr(own, n) != getattr(usual, n)}
+    differing = {
+        n: getattr(own, n)
+        for n in ("temperature", "top_p", "seed")
+        if getattr(own, n) != getattr(usual, n)
+    }
     return Override(max_tokens=own.max_tokens, stop=own.stop, extra={**rest, **differing})

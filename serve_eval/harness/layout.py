@@ -1,8 +1,8 @@
-"""The files that lm-evaluation-harness writes of a run: results_<time>.json and samples_<task>_<time>.jsonl. Pure.
+"""The files that lm-evaluation-harness writes of a run: results_<time>.json and
+samples_<task>_<time>.jsonl. Pure.
 
-Layout of lm-eval 0.4.9 to 0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per task, on lm-eval's own
-scale; a line of samples is one document under one filter.
-"""
+Layout of lm-eval 0.4.9 to 0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per
+task, on lm-eval's own scale; a line of samples is one document under one filter."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from typing import Any
 
 NO_FILTER = "none"
 MOST_BYTES = 160
-"""Of a name in that of a file; file systems take 255 bytes, of which the time and the ending need some."""
+"""Of a name in that of a file; file systems take 255 bytes, of which the time and the ending need
+some."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """One task. `values` and `stderrs` by (metric, filter), on the scale of one document; a spread of None is not
-    known. `planned` counts the documents, `rows` has those with an answer, once for each filter."""
+    """One task. `values` and `stderrs` by (metric, filter), on the scale of one document; a spread
+    of None is not known. `planned` counts the documents, `rows` has those with an answer, once for
+    each filter."""
 
     task: str
     version: object
@@ -44,9 +46,9 @@ def sanitize(model: str) -> str:
 
 
 def file_name(name: str) -> str:
-    """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one. Control characters
-    and halves of characters are replaced too, a name of dots alone as well, and a long one is cut and told from others
-    by its hash."""
+    """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one.
+    Control characters and halves of characters are replaced too, a name of dots alone as well, and
+    a long one is cut and told from others by its hash."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitize(name))
     if not text.strip("."):
         text = "__"
@@ -71,28 +73,36 @@ def row(
     name: str,
     metrics: Mapping[str, Any],
 ) -> Row:
-    """A line of the samples: `arguments` and `resps` per request, `filtered` what the filter `name` left of them."""
+    """A line of the samples: `arguments` and `resps` per request, `filtered` what the filter `name`
+    left of them."""
     prompt = arguments[0][0]
     return {
         "doc_id": doc_id,
         "doc": doc,
         "target": target,
         "arguments": {
-            f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(given)} for i, given in enumerate(arguments)
+            f"gen_args_{i}": {f"arg_{j}": part for j, part in enumerate(given)}
+            for i, given in enumerate(arguments)
         },
         "resps": _texts(resps),
         "filtered_resps": _texts(filtered),
         "filter": name,
         "metrics": list(metrics),
         "doc_hash": _hash(json.dumps(doc, indent=2, default=str, ensure_ascii=False)),
-        "prompt_hash": _hash(prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)),
+        "prompt_hash": _hash(
+            prompt if isinstance(prompt, str) else json.dumps(prompt, ensure_ascii=False)
+        ),
         "target_hash": _hash(target),
         **metrics,
     }
 
 
 def results(
-    logged: Sequence[Logged], *, model: str, model_args: Mapping[str, object], about: Mapping[str, Any]
+    logged: Sequence[Logged],
+    *,
+    model: str,
+    model_args: Mapping[str, object],
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of results_<time>.json; `about` goes over everything else."""
     return {
@@ -102,7 +112,9 @@ def results(
         "versions": {one.task: one.version for one in logged},
         "n-shot": {one.task: one.num_fewshot for one in logged},
         "higher_is_better": {one.task: dict(one.higher_is_better) for one in logged},
-        "n-samples": {one.task: {"original": one.planned, "effective": one.answered} for one in logged},
+        "n-samples": {
+            one.task: {"original": one.planned, "effective": one.answered} for one in logged
+        },
         "config": {
             "model": "serve-eval",
             "model_args": dict(model_args),
@@ -117,7 +129,9 @@ def results(
         "git_hash": None,
         "upper_git_hash": None,
         "task_hashes": {
-            one.task: _hash("".join(r["doc_hash"] + r["prompt_hash"] + r["target_hash"] for r in one.rows))
+            one.task: _hash(
+                "".join(r["doc_hash"] + r["prompt_hash"] + r["target_hash"] for r in one.rows)
+            )
             for one in logged
         },
         "model_source": "serve-eval",
@@ -133,7 +147,8 @@ def results(
 
 
 def mean_stderr(values: Sequence[float]) -> float | None:
-    """The standard error of a mean as lm-eval has it, from the sample standard deviation; None of fewer than two."""
+    """The standard error of a mean as lm-eval has it, from the sample standard deviation; None of
+    fewer than two."""
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)

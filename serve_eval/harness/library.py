@@ -1,4 +1,5 @@
-"""Finds a task of the installed lm-evaluation-harness, or of a folder in its format, and loads it with its data.
+"""Finds a task of the installed lm-evaluation-harness, or of a folder in its format, and loads it
+with its data.
 
 A folder of tasks is code: what its YAML files name by `!function` runs here, as it does in lm-eval.
 """
@@ -24,10 +25,11 @@ from serve_eval.plugins.scope import keep_in_scope
 FEWSHOT_SEED = 1234
 """With which lm-eval draws worked examples, unless its command line is told otherwise."""
 NAMED = 3
-"""The number of times that lm-eval reads a task's name between loading and building it. Each time it draws a name that
-it does not use, and the draws of the prompts behind it depend on that."""
+"""The number of times that lm-eval reads a task's name between loading and building it. Each time
+it draws a name that it does not use, and the draws of the prompts behind it depend on that."""
 OTHER_WAY = (
-    "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model serve-eval --tasks {}"
+    "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model"
+    " serve-eval --tasks {}"
 )
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
 """The output types that our engine can ask."""
@@ -43,30 +45,39 @@ def version() -> str:
             package = importlib.import_module("lm_eval")
             importlib.import_module("lm_eval.tasks._yaml_loader")
     except ModuleNotFoundError as error:
-        found = "is not installed" if error.name == "lm_eval" else f"is too old, or lacks {error.name}"
-        raise PlanError(f"lm_eval: the package lm-eval {found}", hint=install_hint("lm-eval")) from error
+        found = (
+            "is not installed" if error.name == "lm_eval" else f"is too old, or lacks {error.name}"
+        )
+        raise PlanError(
+            f"lm_eval: the package lm-eval {found}", hint=install_hint("lm-eval")
+        ) from error
     return str(package.__version__)
 
 
 @keep_in_scope
 def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return what `read` returns, read once in a scope: to know a task by, and never to load it with."""
+    """Return what `read` returns, read once in a scope: to know a task by, and never to load it
+    with."""
     version()
     with seeds.as_in_a_run():
         return read(name, own)
 
 
 def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
-    """What the YAML files say of a task, its functions imported; the folders `own` are searched first.
+    """What the YAML files say of a task, its functions imported; the folders `own` are searched
+    first.
 
-    Raises PlanError for a name that is no task, with what to name instead, and for a file that cannot be loaded.
-    """
+    Raises PlanError for a name that is no task, with what to name instead, and for a file that
+    cannot be loaded."""
     version()
     from lm_eval.tasks._yaml_loader import load_yaml
 
     found = place(name, own)
     if "class" in load_yaml(found, resolve_func=False):
-        raise PlanError(f"lm_eval:{name} is written as a Python class, of which no file tells", hint=_other_way(name))
+        raise PlanError(
+            f"lm_eval:{name} is written as a Python class, of which no file tells",
+            hint=_other_way(name),
+        )
     try:
         with quiet():
             loaded: Mapping[str, Any] = load_yaml(found, resolve_func=True)
@@ -80,13 +91,18 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def settle_config(given: Mapping[str, Any]) -> Any:
-    """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what is none."""
+    """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what
+    is none."""
     from lm_eval.config.task import TaskConfig
 
     try:
         with quiet():
             return TaskConfig(
-                **{name: value for name, value in deepcopy(dict(given)).items() if name not in _STRUCTURE}
+                **{
+                    name: value
+                    for name, value in deepcopy(dict(given)).items()
+                    if name not in _STRUCTURE
+                }
             )
     except Exception as error:  # an unknown key, a value of another type
         raise PlanError(
@@ -97,24 +113,32 @@ def settle_config(given: Mapping[str, Any]) -> Any:
 
 
 def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
-    """lm-eval's task object of these settings, with its data. Raises DatasetError where the data is not to be had."""
+    """lm-eval's task object of these settings, with its data. Raises DatasetError where the data is
+    not to be had."""
     from lm_eval.api.task import ConfigurableTask
 
     try:
         with quiet(), _network(allowed=online):
             return ConfigurableTask(
-                config={name: value for name, value in deepcopy(dict(settings)).items() if name not in _STRUCTURE}
+                config={
+                    name: value
+                    for name, value in deepcopy(dict(settings)).items()
+                    if name not in _STRUCTURE
+                }
             )
     except Exception as error:  # of data sets, of templates, of functions of the task
         raise DatasetError(
             f"lm_eval:{name}: lm-eval cannot load it: {type(error).__name__}: {_first_line(error)}",
-            hint="Its data: local files by the option data_files, a copy in the cache of Hugging Face's datasets, or "
-            "--allow-hub to download it.",
+            hint=(
+                "Its data: local files by the option data_files, a copy in the cache of Hugging"
+                " Face's datasets, or --allow-hub to download it."
+            ),
         ) from error
 
 
 def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
-    """lm-eval's own requests of all documents: its contexts, its worked examples. Raises DatasetError."""
+    """lm-eval's own requests of all documents: its contexts, its worked examples. Raises
+    DatasetError."""
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # a progress bar
             for _ in range(NAMED):
@@ -125,7 +149,8 @@ def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
             )
     except Exception as error:
         raise DatasetError(
-            f"lm_eval:{task.config.task}: its prompts cannot be made: {type(error).__name__}: {_first_line(error)}"
+            f"lm_eval:{task.config.task}: its prompts cannot be made: {type(error).__name__}:"
+            f" {_first_line(error)}"
         ) from error
     return list(task.instances)
 
@@ -145,7 +170,8 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _network(*, allowed: bool) -> Iterator[None]:
-    """Lets the hub of data sets be asked or not; a variable that forbids it (HF_HUB_OFFLINE) stays in force."""
+    """Lets the hub of data sets be asked or not; a variable that forbids it (HF_HUB_OFFLINE) stays
+    in force."""
     import datasets
     from huggingface_hub import constants
 
@@ -164,9 +190,9 @@ def _network(*, allowed: bool) -> Iterator[None]:
 
 @keep_in_scope
 def place(name: str, own: tuple[str, ...]) -> Path:
-    """The file of a task: the folders `own` come first. Looks at the texts of the files, since reading them all as YAML
-    takes lm-eval many seconds; only for a name that is no task all are read. Raises PlanError for a name that is none,
-    and for one that two files of `own` have."""
+    """The file of a task: the folders `own` come first. Looks at the texts of the files, since
+    reading them all as YAML takes lm-eval many seconds; only for a name that is no task all are
+    read. Raises PlanError for a name that is none, and for one that two files of `own` have."""
     from lm_eval.tasks._yaml_loader import load_yaml
 
     folders = _folders(own)
@@ -174,7 +200,9 @@ def place(name: str, own: tuple[str, ...]) -> Path:
 
     def of(places: Iterable[Path]) -> Iterator[Path]:
         for folder in places:
-            for file in (_named_in_lm_eval if folder == usual else _map_names)(folder).get(name, ()):
+            for file in (_named_in_lm_eval if folder == usual else _map_names)(folder).get(
+                name, ()
+            ):
                 told = load_yaml(file, resolve_func=False)
                 if told.get("task") == name and "group" not in told:
                     yield file
@@ -200,7 +228,10 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     members = sorted(_members(name, index, set()))
     shown = ",".join(f"lm_eval:{member}" for member in members[:_SHOWN])
     more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
-    raise PlanError(f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one: {shown}{more}")
+    raise PlanError(
+        f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one:"
+        f" {shown}{more}"
+    )
 
 
 def _map_names(folder: Path) -> Mapping[str, Sequence[Path]]:
@@ -215,7 +246,10 @@ def _map_names(folder: Path) -> Mapping[str, Sequence[Path]]:
 _NAMES = re.compile(rb"^['\"]?task['\"]? *: *['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
 _named_in_lm_eval = cache(_map_names)
 """The result for lm-eval's own folder, which has many thousand files and is as it was installed."""
-_LISTED = "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below DIR/lm_eval."
+_LISTED = (
+    "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below"
+    " DIR/lm_eval."
+)
 
 
 def _folders(own: tuple[str, ...]) -> list[Path]:
@@ -225,7 +259,8 @@ def _folders(own: tuple[str, ...]) -> list[Path]:
 
 
 def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:
-    """The tasks of a group or a tag, down to the last: a name, or what a file says in the place of one."""
+    """The tasks of a group or a tag, down to the last: a name, or what a file says in the place of
+    one."""
     if isinstance(one, Mapping):
         inner = one.get("task") or one.get("group")
         parts = [inner] if isinstance(inner, str) else inner or ()

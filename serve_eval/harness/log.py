@@ -15,7 +15,8 @@ from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A document with an answer: `results` is what a model gave, `found` and `filtered` what lm-eval made of it."""
+    """A document with an answer: `results` is what a model gave, `found` and `filtered` what
+    lm-eval made of it."""
 
     results: Sequence[Any]
     found: Mapping[Key, Any]
@@ -23,7 +24,12 @@ class Judged:
 
 
 def build_log(
-    name: str, here: Documents, measures: Mapping[str, Measure], judged: Mapping[str, Judged], *, planned: int
+    name: str,
+    here: Documents,
+    measures: Mapping[str, Measure],
+    judged: Mapping[str, Judged],
+    *,
+    planned: int,
 ) -> Logged:
     """The log of a task, of the documents that were `judged`, by their number."""
     items: dict[Key, list[Any]] = {}
@@ -34,7 +40,9 @@ def build_log(
             items.setdefault(key, []).append(item)
         instances = here.instances[doc]
         for used, left in filtered.items():
-            metrics = {metric: _plain(item) for (metric, under), item in found.items() if under == used}
+            metrics = {
+                metric: _plain(item) for (metric, under), item in found.items() if under == used
+            }
             with seeds.of_document(doc):
                 target = str(here.task.doc_to_target(instances[0].doc))
             line = row(

@@ -20,7 +20,15 @@ DOCUMENT = "document"
 Key = tuple[str, str]
 """The names of a metric and of the filter before it."""
 IN_PERCENT = frozenset(
-    {"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match", "em", "prompt_level_strict_acc"}
+    {
+        "acc",
+        "acc_norm",
+        "acc_bytes",
+        "acc_mutual_info",
+        "exact_match",
+        "em",
+        "prompt_level_strict_acc",
+    }
     | {"prompt_level_loose_acc"}
 )
 """Metrics that are known to lie between 0 and 1 for every document."""
@@ -32,7 +40,8 @@ NOTHING_FOUND = "[invalid]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A metric of a task: `aggregate` makes the value of what the documents gave, `how` is its name."""
+    """A metric of a task: `aggregate` makes the value of what the documents gave, `how` is its
+    name."""
 
     name: str
     how: str
@@ -46,8 +55,8 @@ class Measure:
 
 @dataclass(slots=True, kw_only=True)
 class Documents:
-    """A loaded task: lm-eval's own, its requests by document, and what each of our samples gave: an aggregation needs
-    more of a document than a number."""
+    """A loaded task: lm-eval's own, its requests by document, and what each of our samples gave: an
+    aggregation needs more of a document than a number."""
 
     task: Any
     instances: Mapping[str, Sequence[Any]]
@@ -56,7 +65,8 @@ class Documents:
 
 
 def measures_of(config: Mapping[str, Any]) -> list[Measure]:
-    """The metrics of a task in its order, with lm-eval's defaults. Raises PlanError for one without an aggregation."""
+    """The metrics of a task in its order, with lm-eval's defaults. Raises PlanError for one without
+    an aggregation."""
     with quiet():
         return _measures_of(config)
 
@@ -65,7 +75,9 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
     from lm_eval.api import registry
 
     kind = config.get("output_type", "generate_until")
-    listed = config.get("metric_list") or [{"metric": name} for name in registry.DEFAULT_METRIC_REGISTRY[kind]]
+    listed = config.get("metric_list") or [
+        {"metric": name} for name in registry.DEFAULT_METRIC_REGISTRY[kind]
+    ]
     found = []
     for one in listed:
         name = one["metric"] if isinstance(one["metric"], str) else one["metric"].__name__
@@ -76,13 +88,19 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
         better = one.get("higher_is_better", registry.is_higher_better(name))
         called = how if isinstance(how, str) else getattr(how, "__name__", "function of the task")
         found.append(
-            Measure(name=name, how=called, aggregate=aggregate, higher_is_better=better is None or bool(better))
+            Measure(
+                name=name,
+                how=called,
+                aggregate=aggregate,
+                higher_is_better=better is None or bool(better),
+            )
         )
     return found
 
 
 def list_results(documents: Documents, response: Response) -> list[Any]:
-    """Return the results that lm-eval would have, one for each request of a document: a number for a whole text."""
+    """Return the results that lm-eval would have, one for each request of a document: a number for
+    a whole text."""
     if response.choice_logprobs is not None:
         if documents.task.OUTPUT_TYPE == "loglikelihood_rolling":
             return list(map(math.fsum, response.choice_logprobs))
@@ -98,8 +116,8 @@ def measure_document(
 ) -> tuple[dict[Key, Any], dict[str, list[Any]]]:
     """Return a document's figures by metric and filter, and what the filters left of each answer.
 
-    Raises ServeEvalError. Its message does not name the document, so that a report can count equal errors.
-    """
+    Raises ServeEvalError. Its message does not name the document, so that a report can count equal
+    errors."""
     task, instances = documents.task, documents.instances[doc]
     found: dict[Key, Any] = {}
     filtered: dict[str, list[Any]] = {}
@@ -115,8 +133,11 @@ def measure_document(
                     found[metric, name] = item
     except (Exception, SystemExit) as error:  # a task may import and compute anything
         raise ServeEvalError(
-            f"lm_eval:{task.config.task}: lm-eval cannot score an answer: {type(error).__name__}: {brief(error)}",
-            hint="Some metrics need packages or data of their own: see the task's README in lm-eval.",
+            f"lm_eval:{task.config.task}: lm-eval cannot score an answer: {type(error).__name__}:"
+            f" {brief(error)}",
+            hint=(
+                "Some metrics need packages or data of their own: see the task's README in lm-eval."
+            ),
         ) from error
     return found, filtered
 
@@ -128,8 +149,11 @@ def aggregate(measure: Measure, items: Sequence[Any]) -> float:
             return float(measure.aggregate(items))
     except Exception as error:
         raise ServeEvalError(
-            f"lm_eval: the {measure.how} of {measure.name} cannot be computed: {type(error).__name__}: {brief(error)}",
-            hint="Some metrics need packages or data of their own: see the task's README in lm-eval.",
+            f"lm_eval: the {measure.how} of {measure.name} cannot be computed:"
+            f" {type(error).__name__}: {brief(error)}",
+            hint=(
+                "Some metrics need packages or data of their own: see the task's README in lm-eval."
+            ),
         ) from error
 
 
@@ -141,7 +165,8 @@ def as_others_code() -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    """Return an exception's message in one line of bounded length, without the frames that some draw around it."""
+    """Return an exception's message in one line of bounded length, without the frames that some
+    draw around it."""
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     said = " ".join(line for line in lines if any(map(str.isalnum, line)))
     return said if len(said) <= BRIEF else f"{said[:BRIEF]}..."
@@ -163,4 +188,9 @@ def name_figure(key: Key) -> str:
 
 def mean_of(name: str) -> Measure:
     """What lm-eval takes for a figure of which a task's files do not speak."""
-    return Measure(name=name, how="mean", aggregate=lambda items: sum(items) / len(items), higher_is_better=True)
+    return Measure(
+        name=name,
+        how="mean",
+        aggregate=lambda items: sum(items) / len(items),
+        higher_is_better=True,
+    )

@@ -1,10 +1,10 @@
-"""The random numbers of lm-eval's tasks: those of a run of one task alone, on a machine that never loaded it before.
+"""The random numbers of lm-eval's tasks: those of a run of one task alone, on a machine that never
+loaded it before.
 
-lm-eval seeds the generators of Python, numpy and torch when a run begins; then it imports the code of its tasks and
-maps their data. A task draws something else where the process drew before, where a generator of its own module was
-used before, and where the cache of Hugging Face's datasets holds what an earlier run drew. Loading a task here sees
-none of that, and leaves none of it behind.
-"""
+lm-eval seeds the generators of Python, numpy and torch when a run begins; then it imports the code
+of its tasks and maps their data. A task draws something else where the process drew before, where a
+generator of its own module was used before, and where the cache of Hugging Face's datasets holds
+what an earlier run drew. Loading a task here sees none of that, and leaves none of it behind."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 RANDOM, OTHERS = 0, 1234
-"""lm-eval's seeds of Python's generator, and of those of numpy and torch, unless its command line names others."""
+"""lm-eval's seeds of Python's generator, and of those of numpy and torch, unless its command line
+names others."""
 ALONE = threading.RLock()
 """Generators, imported modules, loggers and the classes of datasets belong to the whole process."""
 
 
 @contextmanager
 def as_in_a_run() -> Iterator[None]:
-    """Import, load and build one task in this block, as lm-eval does in a new process with an empty cache."""
+    """Import, load and build one task in this block, as lm-eval does in a new process with an empty
+    cache."""
     import numpy
 
     with ALONE, _generators_kept(), _tasks_unknown(), _maps_uncached():
@@ -43,8 +45,8 @@ def seed_torch() -> None:
 
 @contextmanager
 def of_document(name: str) -> Iterator[None]:
-    """Let the draws of this block depend on the name alone. lm-eval draws in its order of scoring, and answers that
-    come one by one have no such order."""
+    """Let the draws of this block depend on the name alone. lm-eval draws in its order of scoring,
+    and answers that come one by one have no such order."""
     import numpy
 
     with ALONE, _generators_kept():
@@ -73,14 +75,20 @@ def _generators_kept() -> Iterator[None]:
 
 @contextmanager
 def _tasks_unknown() -> Iterator[None]:
-    """Have the modules of tasks imported again: some have a generator of their own, others seed that of all. What they
-    registered in lm-eval, which refuses a second registration, is taken out and put back."""
+    """Have the modules of tasks imported again: some have a generator of their own, others seed
+    that of all. What they registered in lm-eval, which refuses a second registration, is taken out
+    and put back."""
     from lm_eval.api import registry
 
-    known = {name: module for name, module in list(sys.modules.items()) if _is_of_a_task(name, module)}
+    known = {
+        name: module for name, module in list(sys.modules.items()) if _is_of_a_task(name, module)
+    }
     every = {id(one): getattr(one, "_objs", None) for one in vars(registry).values()}
     offers = [offer for offer in every.values() if isinstance(offer, dict)]
-    theirs = [{name: thing for name, thing in offer.items() if _module_of(thing) in known} for offer in offers]
+    theirs = [
+        {name: thing for name, thing in offer.items() if _module_of(thing) in known}
+        for offer in offers
+    ]
     for names, place in ((known, sys.modules), *zip(theirs, offers, strict=True)):
         for name in names:
             del place[name]
@@ -109,9 +117,9 @@ def _module_of(thing: Any) -> str | None:
 
 @contextmanager
 def _maps_uncached() -> Iterator[None]:
-    """Keep the results of maps in a folder that ends with the block. A second map of the same data gives the same
-    there, as it does in lm-eval, and would draw again without any cache. Open files can be read when the folder is
-    gone."""
+    """Keep the results of maps in a folder that ends with the block. A second map of the same data
+    gives the same there, as it does in lm-eval, and would draw again without any cache. Open files
+    can be read when the folder is gone."""
     from datasets import Dataset
 
     usual = Dataset._get_cache_file_path

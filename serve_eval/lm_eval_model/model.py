@@ -22,10 +22,27 @@ from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
 from serve_eval.evaluation.first_token import ask_prefix
-from serve_eval.harness.instances import MAX_TOKENS, as_messages, as_text, read_sampling, split_continuation
+from serve_eval.harness.instances import (
+    MAX_TOKENS,
+    as_messages,
+    as_text,
+    read_sampling,
+    split_continuation,
+)
 from serve_eval.plugins.registry import nearest
 from serve_eval.processes.descriptors import ensure_descriptors
-from serve_eval.schema import Connection, Endpoint, Failure, FailureKind, Limits, Plan, Prompt, Request, Response, Spec
+from serve_eval.schema import (
+    Connection,
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Plan,
+    Prompt,
+    Request,
+    Response,
+    Spec,
+)
 from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
@@ -49,12 +66,12 @@ class ChatText(str):
 class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no types
     """lm-eval's model on our engine: `concurrency` requests in flight, retries, time limits.
 
-    `base_url` may be host:port, end in /v1 or be a full path; `model` may be left out where the endpoint lists exactly
-    one. The key is read from the variable `api_key_env`. `max_gen_toks` is for tasks that do not say how long an answer
-    may be. `prefix` is the text that begins a text to the model, such as <s>, for likelihoods without a context (True:
-    the server puts a token there; empty: nothing; None: what the folder `tokenizer` tells, else the endpoint). The
-    other arguments are those of `schema.Limits`. Raises PlanError for an argument that it does not know.
-    """
+    `base_url` may be host:port, end in /v1 or be a full path; `model` may be left out where the
+    endpoint lists exactly one. The key is read from the variable `api_key_env`. `max_gen_toks` is
+    for tasks that do not say how long an answer may be. `prefix` is the text that begins a text to
+    the model, such as <s>, for likelihoods without a context (True: the server puts a token there;
+    empty: nothing; None: what the folder `tokenizer` tells, else the endpoint). The other arguments
+    are those of `schema.Limits`. Raises PlanError for an argument that it does not know."""
 
     def __init__(
         self,
@@ -83,7 +100,9 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         )
         unknown = [name for name in others if name not in _OF_LM_EVAL]
         if unknown:
-            raise PlanError([f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown])
+            raise PlanError(
+                [f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown]
+            )
         wrong = [text for _, text in problems({"api_key_env": api_key_env}, os.environ)]
         if wrong:
             raise PlanError([f"--model_args api_key_env: {text}" for text in wrong])
@@ -102,9 +121,12 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         self._max_gen_toks = int(max_gen_toks)
         self._prefix = prefix if isinstance(prefix, bool | None) else str(prefix)
         folder = Path(str(tokenizer)).expanduser()
-        self._tokenizer = folder if tokenizer is not None and folder.is_dir() else None  # lm-eval's names one of a hub
+        self._tokenizer = (
+            folder if tokenizer is not None and folder.is_dir() else None
+        )  # lm-eval's names one of a hub
 
-    # --------------------------------------------------------------------------------------------- what lm-eval calls
+    # ---------------------------------------------------------------------------------------------
+    # what lm-eval calls
 
     def generate_until(self, requests: list[Any]) -> list[str]:
         """The answers, in the order of the requests. Raises EndpointError when any has none."""
@@ -113,16 +135,22 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             context, given = requests[i].args[:2]
             sampling, extra = read_sampling(given, self._max_gen_toks)
             prompt: Prompt = as_messages(context) if isinstance(context, ChatText) else str(context)
-            result = await client.send(Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra))
+            result = await client.send(
+                Request(sample_id=str(i), prompt=prompt, sampling=sampling, extra=extra)
+            )
             return result if isinstance(result, Failure) else result.text
 
         return self._all("generate_until", requests, send)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
-        """For each context and continuation the log-probability of the second, and whether greedy decoding would have
-        written it: None where the endpoint does not tell, which no metric takes for a no. Raises EndpointError."""
+        """For each context and continuation the log-probability of the second, and whether greedy
+        decoding would have written it: None where the endpoint does not tell, which no metric takes
+        for a no. Raises EndpointError."""
         if any(isinstance(request.args[0], ChatText) for request in requests):
-            raise PlanError("log-probabilities are those of a plain text", hint="Leave --apply_chat_template out.")
+            raise PlanError(
+                "log-probabilities are those of a plain text",
+                hint="Leave --apply_chat_template out.",
+            )
 
         async def send(client: Client, i: int) -> tuple[float, bool | None] | Failure:
             given, wanted = requests[i].args[:2]
@@ -132,10 +160,11 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         return self._all("loglikelihood", requests, send)
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """Return the log-probability of each text. It includes the first token, or a warning says that it is left out.
+        """Return the log-probability of each text. It includes the first token, or a warning says
+        that it is left out.
 
-        Raises EndpointError also for a text that is longer than the endpoint takes: a client has no tokens to cut by.
-        """
+        Raises EndpointError also for a text that is longer than the endpoint takes: a client has no
+        tokens to cut by."""
 
         async def send(client: Client, i: int) -> float | Failure:
             text = str(requests[i].args[0])
@@ -150,19 +179,24 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
         return self._all("loglikelihood_rolling", requests, send)
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
         """The turns as they are: the server renders them."""
         return ChatText(as_text(chat_history))
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval tells its cached requests apart by: the server's template, whatever it is."""
+        """What lm-eval tells its cached requests apart by: the server's template, whatever it
+        is."""
         return f"{NAME}-{self._plan.model or ''}".replace("/", "__")
 
-    # ----------------------------------------------------------------------------------------------- how it is asked
+    # -----------------------------------------------------------------------------------------------
+    # how it is asked
 
     async def _begin(self, client: Client, requests: Sequence[Any], kind: str) -> None:
-        """Settle the prefix where a request needs one. Raises PlanError for a continuation with nothing before it."""
+        """Settle the prefix where a request needs one. Raises PlanError for a continuation with
+        nothing before it."""
         if kind == "loglikelihood" and all(request.args[0] for request in requests):
             return
         puts = (await first_token(client, {})).works
@@ -172,15 +206,21 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             return
         if kind == "loglikelihood":
             raise PlanError(
-                "a continuation without any context, and nothing tells the token that begins a text",
-                hint="Say what it is: --model_args ...,prefix=<s>, or name a tokenizer's folder: tokenizer=DIR.",
+                "a continuation without any context, and nothing tells the token that begins a"
+                " text",
+                hint=(
+                    "Say what it is: --model_args ...,prefix=<s>, or name a tokenizer's folder:"
+                    " tokenizer=DIR."
+                ),
             )
         logging.getLogger("lm_eval").warning(
-            "the first token of each text is left out, since nothing tells the token that begins a text: "
-            "--model_args ...,prefix=<s> or tokenizer=DIR"
+            "the first token of each text is left out, since nothing tells the token that begins a"
+            " text: --model_args ...,prefix=<s> or tokenizer=DIR"
         )
 
-    async def _judge(self, client: Client, i: int, context: str, wanted: str) -> tuple[float, bool | None] | Failure:
+    async def _judge(
+        self, client: Client, i: int, context: str, wanted: str
+    ) -> tuple[float, bool | None] | Failure:
         result = await _logprobs(client, i, context + wanted)
         if isinstance(result, Failure):
             return result
@@ -195,7 +235,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         return math.fsum(values), is_likeliest(result.prompt_logprobs, len(values))
 
     def _all(self, kind: str, requests: Sequence[Any], sent: Sent) -> list[Any]:
-        """The result of each request. What was had goes into lm-eval's cache (--use_cache), also when this raises."""
+        """The result of each request. What was had goes into lm-eval's cache (--use_cache), also
+        when this raises."""
         if not requests:
             return []
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -207,8 +248,12 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         if failed:
             seen = list(dict.fromkeys(f"{failure.kind}: {failure.message}" for failure in failed))
             raise EndpointError(
-                f"{len(failed)} of {len(requests)} requests have no answer: {'; '.join(seen[:_SHOWN])}",
-                hint="Nothing was scored: a failure is no wrong answer. --use_cache FILE keeps what was answered.",
+                f"{len(failed)} of {len(requests)} requests have no answer:"
+                f" {'; '.join(seen[:_SHOWN])}",
+                hint=(
+                    "Nothing was scored: a failure is no wrong answer. --use_cache FILE keeps what"
+                    " was answered."
+                ),
             )
         return results
 
@@ -216,14 +261,18 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         count = len(requests)
         ensure_descriptors(self._concurrency)
         self._plan = await with_model(self._plan, os.environ)
-        endpoint = Endpoint(base_url=str(self._plan.launcher.options["base_url"]), model=self._plan.model)
+        endpoint = Endpoint(
+            base_url=str(self._plan.launcher.options["base_url"]), model=self._plan.model
+        )
         results: list[Any] = [None] * count
         async with connect(self._plan, endpoint, os.environ) as client:
             client.retry_budget = max(LEAST_RETRY_BUDGET, count // 4)
             if kind != "generate_until":
                 ability, _ = await prompt_logprobs(client)
                 if not ability.works:
-                    raise EndpointError(f"the endpoint lacks {ability.need}: {ability.seen}", hint=ability.help)
+                    raise EndpointError(
+                        f"the endpoint lacks {ability.need}: {ability.seen}", hint=ability.help
+                    )
                 await self._begin(client, requests, kind)
             with tqdm(total=count, desc=f"serve-eval: {kind}", disable=self.rank != 0) as bar:
                 await self._pass(client, range(count), sent, results, bar)
@@ -231,7 +280,9 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
                 await self._pass(client, again, sent, results, bar)
         return results
 
-    async def _pass(self, client: Client, places: Sequence[int], sent: Sent, results: list[Any], bar: Any) -> None:
+    async def _pass(
+        self, client: Client, places: Sequence[int], sent: Sent, results: list[Any], bar: Any
+    ) -> None:
         """Sends these requests, so many at once, and keeps what came."""
         left: Iterator[int] = iter(places)
 
@@ -253,4 +304,6 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
 async def _logprobs(client: Client, i: int, text: str) -> Response | Failure:
     sampling, _ = read_sampling({"max_gen_toks": 1})
-    return await client.send(Request(sample_id=str(i), prompt=text, sampling=sampling, prompt_logprobs=True))
+    return await client.send(
+        Request(sample_id=str(i), prompt=text, sampling=sampling, prompt_logprobs=True)
+    )

@@ -1,6 +1,8 @@
-"""Options as a function declares them: as the fields of one structure, or as keyword-only parameters.
+"""Options as a function declares them: as the fields of one structure, or as keyword-only
+parameters.
 
-A function whose parameter `options` is a structure, a dataclass or a msgspec.Struct, takes all of its options in it:
+A function whose parameter `options` is a structure, a dataclass or a msgspec.Struct, takes all of
+its options in it:
 
     @dataclass(frozen=True, kw_only=True)
     class NeighbourOptions:
@@ -8,8 +10,8 @@ A function whose parameter `options` is a structure, a dataclass or a msgspec.St
 
     async def launch(context: LaunchContext, options: NeighbourOptions) -> AsyncIterator[Endpoint]: ...
 
-Any other function has its keyword-only parameters as options. In both forms a type may be Annotated with a Setting.
-"""
+Any other function has its keyword-only parameters as options. In both forms a type may be Annotated
+with a Setting."""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ REQUIRED = inspect.Parameter.empty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option: its dotted path, its type, its default (REQUIRED: it has none) and what it means ("": nobody says)."""
+    """An option: its dotted path, its type, its default (REQUIRED: it has none) and what it means
+    ("": nobody says)."""
 
     path: str
     hint: Any
@@ -47,11 +50,14 @@ class Option:
 
 def is_structure(hint: Any) -> bool:
     """Return whether a type is a structure, whose fields are options of their own."""
-    return isinstance(hint, type) and (dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct))
+    return isinstance(hint, type) and (
+        dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)
+    )
 
 
 def find_structure(function: Callable[..., Any]) -> type | None:
-    """Return the structure in which a function takes its options; None for keyword-only parameters."""
+    """Return the structure in which a function takes its options; None for keyword-only
+    parameters."""
     parameter = inspect.signature(function).parameters.get(PARAMETER)
     if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return None
@@ -72,13 +78,23 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
 
 
 def list_fields(structure: type) -> list[Option]:
-    """Return the fields of a structure as options: its own before those of its bases, which keep their order.
+    """Return the fields of a structure as options: its own before those of its bases, which keep
+    their order.
 
-    A field that a structure takes over from a base, to change its default, keeps the place that it has there.
-    """
+    A field that a structure takes over from a base, to change its default, keeps the place that it
+    has there."""
     hints = typing.get_type_hints(structure, include_extras=True)
-    defaults = _read_struct_defaults(structure) if issubclass(structure, msgspec.Struct) else _read_defaults(structure)
-    declared = [name for one in structure.__mro__ for name in inspect.get_annotations(one) if name in defaults]
+    defaults = (
+        _read_struct_defaults(structure)
+        if issubclass(structure, msgspec.Struct)
+        else _read_defaults(structure)
+    )
+    declared = [
+        name
+        for one in structure.__mro__
+        for name in inspect.get_annotations(one)
+        if name in defaults
+    ]
     ordered = reversed(dict.fromkeys(reversed(declared)))
     return [_describe(defaults[name][0], hints[name], defaults[name][1]) for name in ordered]
 
@@ -94,7 +110,10 @@ def _read_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
 def _read_struct_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
     """Return the same for a struct, whose fields may be called otherwise in a plan."""
     return {
-        one.name: (one.encode_name, _read_default(one.default, one.default_factory, msgspec.NODEFAULT))
+        one.name: (
+            one.encode_name,
+            _read_default(one.default, one.default_factory, msgspec.NODEFAULT),
+        )
         for one in msgspec.structs.fields(structure)
     }
 

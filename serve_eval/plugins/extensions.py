@@ -1,10 +1,12 @@
-"""Tasks, scorers, launchers and verdict rules that are not ours: files of folders that the user names, and what
-installed packages offer under the entry points `serve_eval.tasks`, `.scorers`, `.launchers` and `.verdicts`.
+"""Tasks, scorers, launchers and verdict rules that are not ours: files of folders that the user
+names, and what installed packages offer under the entry points `serve_eval.tasks`, `.scorers`,
+`.launchers` and `.verdicts`.
 
-To know what there is, folders are listed and the lists of packages read; code runs when its name is used. A folder
-stands as a package of its own under a name that nobody else has, so that its files can import each other (`from ._x
-import y`) and `sys.path` stays as it is. The name tells folder and content: a later run in this process has the code as
-it is then, and an earlier one goes on with what it began with.
+To know what there is, folders are listed and the lists of packages read; code runs when its name is
+used. A folder stands as a package of its own under a name that nobody else has, so that its files
+can import each other (`from ._x import y`) and `sys.path` stays as it is. The name tells folder and
+content: a later run in this process has the code as it is then, and an earlier one goes on with
+what it began with.
 
 What was included and loaded belongs to a scope (`scope.py`).
 """
@@ -38,12 +40,14 @@ KINDS = {
     "launchers": "launchers",
     "serve_eval.verdicts.rules": "verdicts",
 }
-"""Our folders, and what they are called below a folder of the user's and in the names of entry points."""
+"""Our folders, and what they are called below a folder of the user's and in the names of entry
+points."""
 LM_EVAL = "lm_eval"
 """What a folder of the user's calls the one with tasks in the format of lm-evaluation-harness."""
 _PREFIX = "_serve_eval_included_"
 _CHECKSUM = "__serve_eval_sha256__"
-"""The attribute of a module with the checksum of its file and of the files next to it, taken at its import."""
+"""The attribute of a module with the checksum of its file and of the files next to it, taken at its
+import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,19 +64,26 @@ def _folders() -> list[Path]:
 
 
 def include(folders: Iterable[str]) -> None:
-    """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of ours."""
+    """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of
+    ours."""
     problems, included = [], open_scope().folders
     for given in folders:
         try:
             folder = Path(given).expanduser().resolve()
-            there, ours = folder.is_dir(), any((folder / kind).is_dir() for kind in (*KINDS.values(), LM_EVAL))
+            there, ours = (
+                folder.is_dir(),
+                any((folder / kind).is_dir() for kind in (*KINDS.values(), LM_EVAL)),
+            )
         except (OSError, ValueError, RuntimeError) as error:  # a loop of links is the last
             problems.append(f"include_path: {given!r} cannot be read: {error}")
             continue
         if not there:
             problems.append(f"include_path: {given} is not a folder")
         elif not ours:
-            problems.append(f"include_path: {given} has none of the folders {', '.join((*KINDS.values(), LM_EVAL))}")
+            problems.append(
+                f"include_path: {given} has none of the folders"
+                f" {', '.join((*KINDS.values(), LM_EVAL))}"
+            )
         elif folder not in included:
             included.append(folder)
     if problems:
@@ -90,11 +101,16 @@ def lm_eval_folders() -> tuple[str, ...]:
 
 
 def lm_eval_tasks() -> list[tuple[str, Path]]:
-    """The tasks of those folders with their files, by what their texts say: no code runs. Groups are left out."""
+    """The tasks of those folders with their files, by what their texts say: no code runs. Groups
+    are left out."""
     found = []
-    for file in (file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))):
+    for file in (
+        file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))
+    ):
         text = file.read_text(errors="replace")
-        named = re.search(r"^(['\"]?)task\1 *: *(['\"]?)([^\s'\"\[{].*?)\2 *(?:#.*)?$", text, re.MULTILINE)
+        named = re.search(
+            r"^(['\"]?)task\1 *: *(['\"]?)([^\s'\"\[{].*?)\2 *(?:#.*)?$", text, re.MULTILINE
+        )
         if named is not None and not re.search(r"^['\"]?group['\"]? *:", text, re.MULTILINE):
             found.append((named[3], file))
     return sorted(found)
@@ -127,19 +143,27 @@ def note(folder: str, name: str, place: str, module: ModuleType) -> None:
 
 
 def note_file(folder: str, name: str, file: Path) -> None:
-    """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others are not noted."""
+    """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others
+    are not noted."""
     loaded = open_scope().loaded
     if (
         any(file.is_relative_to(place) for place in lm_eval_folders())
         and (key := f"{KINDS[folder]}.{name}") not in loaded
     ):
-        loaded[key] = Loaded(origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py")))))
+        loaded[key] = Loaded(
+            origin=str(file), sha256=_digest((file, *sorted(file.parent.glob("*.py"))))
+        )
 
 
 def defect(error: BaseException) -> str:
-    """Whose defect an unexpected error is: ours, or that of the code of others which it came through last."""
+    """Whose defect an unexpected error is: ours, or that of the code of others which it came
+    through last."""
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
-    others |= {point.value.partition(":")[0].partition(".")[0] for folder in KINDS for point in _points(folder)}
+    others |= {
+        point.value.partition(":")[0].partition(".")[0]
+        for folder in KINDS
+        for point in _points(folder)
+    }
     whose = "serve-eval"
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
@@ -147,20 +171,27 @@ def defect(error: BaseException) -> str:
     return f"This is a defect of {whose}; SERVE_EVAL_TRACEBACK=1 shows where."
 
 
-# ------------------------------------------------------------------------------------------------------------ folders
+# ------------------------------------------------------------------------------------------------------------
+# folders
 
 
 def _files(folder: str) -> list[tuple[str, Path]]:
     """Names that the folders of the user offer, each with the folder that it stands in."""
     places = [path / KINDS[folder] for path in _folders()]
-    found = ((module.name, place) for place in places for module in pkgutil.iter_modules([str(place)]))
+    found = (
+        (module.name, place) for place in places for module in pkgutil.iter_modules([str(place)])
+    )
     return [(name, place) for name, place in found if not name.startswith("_")]
 
 
 @keep_in_scope
 def _package_of(folder: Path) -> str:
-    """Return the name under which the files of a folder stand, as they are when a scope first asks."""
-    found = [*folder.glob("*.py"), *(file for kind in KINDS.values() for file in (folder / kind).rglob("*.py"))]
+    """Return the name under which the files of a folder stand, as they are when a scope first
+    asks."""
+    found = [
+        *folder.glob("*.py"),
+        *(file for kind in KINDS.values() for file in (folder / kind).rglob("*.py")),
+    ]
     named = hashlib.sha256(str(folder).encode())
     for file in sorted(found):
         named.update(f"\0{file}\0{_digest((file,))}".encode())
@@ -183,7 +214,8 @@ def _file(folder: str, place: Path, name: str) -> Origin:
     return Origin(place=str(path), get=lambda: _import(get, str(path)))
 
 
-# ----------------------------------------------------------------------------------------------------------- packages
+# -----------------------------------------------------------------------------------------------------------
+# packages
 
 
 def _points(folder: str) -> tuple[EntryPoint, ...]:
@@ -196,16 +228,21 @@ def _find_installed() -> dict[str, tuple[EntryPoint, ...]]:
     from importlib import metadata
 
     found = metadata.entry_points()
-    return {folder: tuple(found.select(group=f"serve_eval.{kind}")) for folder, kind in KINDS.items()}
+    return {
+        folder: tuple(found.select(group=f"serve_eval.{kind}")) for folder, kind in KINDS.items()
+    }
 
 
 def _package(point: EntryPoint) -> Origin:
-    package = "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    package = (
+        "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+    )
     place = f"{point.value} of {package}"
     return Origin(place=place, get=lambda: _import(point.load, place))
 
 
-# ------------------------------------------------------------------------------------------------------------- import
+# -------------------------------------------------------------------------------------------------------------
+# import
 
 
 def _import(get: Callable[[], Any], place: str) -> Any:
@@ -213,17 +250,21 @@ def _import(get: Callable[[], Any], place: str) -> Any:
     try:
         return get()
     except (Exception, SystemExit) as error:
-        raise PlanError(f"{_where(error) or place}: {type(error).__name__}: {_describe(error)}") from error
+        raise PlanError(
+            f"{_where(error) or place}: {type(error).__name__}: {_describe(error)}"
+        ) from error
 
 
 def _where(error: BaseException) -> str | None:
-    """FILE:LINE of what is wrong: of a syntax error its own, else the deepest line of the file or of one beside it."""
+    """FILE:LINE of what is wrong: of a syntax error its own, else the deepest line of the file or
+    of one beside it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     files = [
         (Path(frame.f_code.co_filename), line)
         for frame, line in traceback.walk_tb(error.__traceback__)
-        if not frame.f_code.co_filename.startswith("<") and not _is_machinery(frame.f_code.co_filename)
+        if not frame.f_code.co_filename.startswith("<")
+        and not _is_machinery(frame.f_code.co_filename)
     ]
     beside = [f"{file}:{line}" for file, line in files if file.is_relative_to(files[0][0].parent)]
     return beside[-1] if beside else None

@@ -1,8 +1,9 @@
-"""Options that stand below others: those of a structure, by their dotted paths, as in `context_servers.tp`.
+"""Options that stand below others: those of a structure, by their dotted paths, as in
+`context_servers.tp`.
 
-A launcher takes some of its options as a structure with fields of its own. What a plan or --set says of them is looked
-at here: what there is, and what was perhaps meant by a name that there is not.
-"""
+A launcher takes some of its options as a structure with fields of its own. What a plan or --set
+says of them is looked at here: what there is, and what was perhaps meant by a name that there is
+not."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 from serve_eval.plugins.declarations import Option, is_structure, list_fields, read_options
 
 LIKE = 0.6
-"""How much a path has to be like one that is known. The last name counts more than what stands before it."""
+"""How much a path has to be like one that is known. The last name counts more than what stands
+before it."""
 OF_NAME = 0.6
 AS_LIKE = 0.05
 """Paths that are so much less like it than the most similar one are named with it."""
@@ -46,14 +48,17 @@ def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
 
 
 def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> str:
-    """Return " Did you mean X?" for an unknown path with what it was given; "" where nothing is like it, or where
-    nothing nested is meant."""
+    """Return " Did you mean X?" for an unknown path with what it was given; "" where nothing is
+    like it, or where nothing nested is meant."""
     found: list[str] = []
     for leaf in _leaves(path, value):
         scores = {one: _like(leaf, one) for one in known}
         best = max(scores.values(), default=0.0)
         if best >= LIKE:
-            found += sorted((one for one, score in scores.items() if score > best - AS_LIKE), key=lambda o: -scores[o])
+            found += sorted(
+                (one for one, score in scores.items() if score > best - AS_LIKE),
+                key=lambda o: -scores[o],
+            )
     found = list(dict.fromkeys(found))[:SHOWN]
     if not any("." in one for one in (path, *found)) or not found:
         return ""
@@ -65,13 +70,19 @@ def _with_below(option: Option) -> list[Option]:
     below = [] if structure is None else list_fields(structure)
     return [
         option,
-        *(one for field in below for one in _with_below(replace(field, path=f"{option.path}.{field.path}"))),
+        *(
+            one
+            for field in below
+            for one in _with_below(replace(field, path=f"{option.path}.{field.path}"))
+        ),
     ]
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
     """The types that stand beside each other in a union."""
-    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    return (
+        typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    )
 
 
 def _leaves(path: str, value: object) -> list[str]:

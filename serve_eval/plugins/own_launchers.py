@@ -1,8 +1,8 @@
-"""Refuse a package `launchers` that is not the one of serve-eval: the name is free for others to take.
+"""Refuse a package `launchers` that is not the one of serve-eval: the name is free for others to
+take.
 
-Another one wins where it stands earlier on `sys.path`, or where its installation has overwritten files of ours. It is
-found out without running its code.
-"""
+Another one wins where it stands earlier on `sys.path`, or where its installation has overwritten
+files of ours. It is found out without running its code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,25 @@ MARK = 'OWNER = "serve-eval"'
 
 
 def check_launchers() -> None:
-    """Raises PlanError where Python finds another package of this name, with its path and what to do."""
+    """Raises PlanError where Python finds another package of this name, with its path and what to
+    do."""
     place = Path(str(serve_eval.__file__)).parents[1]
     spec = _find()
     if spec is None:
-        raise PlanError(f"{place / NAME} is missing, a part of serve-eval", hint="Install serve-eval again.")
+        raise PlanError(
+            f"{place / NAME} is missing, a part of serve-eval", hint="Install serve-eval again."
+        )
     if spec.origin is not None and Path(spec.origin).parent == place / NAME:
         if MARK in (_source(spec) or ""):
             return
-        hint = "It has overwritten files of serve-eval. Install serve-eval in an environment of its own."
+        hint = (
+            "It has overwritten files of serve-eval. Install serve-eval in an environment of its"
+            " own."
+        )
     else:
         hint = (
-            f"serve-eval needs {place / NAME}. Uninstall or rename the other one, or take its folder off PYTHONPATH, "
-            "or install serve-eval in an environment of its own."
+            f"serve-eval needs {place / NAME}. Uninstall or rename the other one, or take its"
+            " folder off PYTHONPATH, or install serve-eval in an environment of its own."
         )
     path = spec.origin or ", ".join(spec.submodule_search_locations or ())
     raise PlanError(f"another package is called {NAME}: {path}{_distribution()}", hint=hint)
@@ -50,7 +56,8 @@ def _source(spec: ModuleSpec) -> str | None:
 
 
 def _distribution() -> str:
-    """The installed distributions that have such a package, to be named; reads the lists of all of them."""
+    """The installed distributions that have such a package, to be named; reads the lists of all of
+    them."""
     from importlib import metadata
 
     others = {one for one in metadata.packages_distributions().get(NAME, ()) if one != "serve-eval"}

@@ -1,11 +1,12 @@
-"""The folder is the registry: a file `serve_eval/tasks/arc.py` is the task `arc`, with nothing else to register.
+"""The folder is the registry: a file `serve_eval/tasks/arc.py` is the task `arc`, with nothing else
+to register.
 
-Every module of such a folder offers one function (`task`, `launch`, `judge`). Its keyword-only parameters, or the
-fields of the structure that it takes (`declarations.py`), are the options of the plan; the first line of the module's
-docstring is what the list command shows. Files that start with an underscore are shared code and not offered. A task
-that has a parameter before its options is a family of them: `lm_eval:arc` calls that of `lm_eval` with "arc". What
-others offer in the same shape (`origins.py`) is found beside ours and checked when it is loaded.
-"""
+Every module of such a folder offers one function (`task`, `launch`, `judge`). Its keyword-only
+parameters, or the fields of the structure that it takes (`declarations.py`), are the options of the
+plan; the first line of the module's docstring is what the list command shows. Files that start with
+an underscore are shared code and not offered. A task that has a parameter before its options is a
+family of them: `lm_eval:arc` calls that of `lm_eval` with "arc". What others offer in the same
+shape (`origins.py`) is found beside ours and checked when it is loaded."""
 
 from __future__ import annotations
 
@@ -25,7 +26,13 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options, own_launchers
-from serve_eval.plugins.declarations import PARAMETER, REQUIRED, Option, find_structure, read_options
+from serve_eval.plugins.declarations import (
+    PARAMETER,
+    REQUIRED,
+    Option,
+    find_structure,
+    read_options,
+)
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -34,13 +41,21 @@ ENTRY_POINTS = {
     "serve_eval.verdicts.rules": "judge",
 }
 SCORERS = "serve_eval.scorers"
-"""The folder that also holds what only tasks score by: a file of it is offered when it has the function."""
+"""The folder that also holds what only tasks score by: a file of it is offered when it has the
+function."""
 BESIDE = {"launchers": ("commands",)}
 """Further functions of a file that a run calls: a launcher says what it would start."""
-HANDED = {"serve_eval.tasks": (0, 1), SCORERS: (0,), "launchers": (1,), "serve_eval.verdicts.rules": (4,)}
-"""How many things a function of each folder is handed before its options; a task with one is a family."""
+HANDED = {
+    "serve_eval.tasks": (0, 1),
+    SCORERS: (0,),
+    "launchers": (1,),
+    "serve_eval.verdicts.rules": (4,),
+}
+"""How many things a function of each folder is handed before its options; a task with one is a
+family."""
 FAMILIES = "serve_eval.tasks"
-"""The folder whose functions may make a whole family; those of the others are handed what they work on."""
+"""The folder whose functions may make a whole family; those of the others are handed what they work
+on."""
 
 
 def names(folder: str) -> list[str]:
@@ -69,16 +84,22 @@ def _package(folder: str) -> ModuleType:
 def list_shipped(folder: str) -> list[str]:
     """Names that one of our own folders offers, sorted."""
     found = sorted(
-        module.name for module in pkgutil.iter_modules(_package(folder).__path__) if not module.name.startswith("_")
+        module.name
+        for module in pkgutil.iter_modules(_package(folder).__path__)
+        if not module.name.startswith("_")
     )
     if folder != SCORERS:
         return found
-    return [name for name in found if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])]
+    return [
+        name
+        for name in found
+        if hasattr(importlib.import_module(f"{folder}.{name}"), ENTRY_POINTS[folder])
+    ]
 
 
 def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
-    """ " Did you mean X?" for the known name closest to `name`, else the known names, at most so many `shown`, else
-    nothing."""
+    """ " Did you mean X?" for the known name closest to `name`, else the known names, at most so
+    many `shown`, else nothing."""
     known, name = list(known), str(name)
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
@@ -89,8 +110,8 @@ def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
-    """The function that a folder's module offers; of a family, that of the member. Raises PlanError with the nearest
-    known name."""
+    """The function that a folder's module offers; of a family, that of the member. Raises PlanError
+    with the nearest known name."""
     known = names(folder)
     file, colon, member = name.partition(":")
     kind = kind_of(folder)
@@ -99,7 +120,9 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     make = function(folder, file)
     parameter = family_of(folder, make)
     if parameter is None and colon:
-        raise PlanError(f"unknown {kind} {name!r}: {file} is one {kind} and takes no name after a colon")
+        raise PlanError(
+            f"unknown {kind} {name!r}: {file} is one {kind} and takes no name after a colon"
+        )
     if parameter is None:
         return make
     if not member:
@@ -113,20 +136,27 @@ def load(folder: str, name: str) -> Callable[..., Any]:
 
 
 def function(folder: str, file: str) -> Callable[..., Any]:
-    """What a file of the folder offers, as it stands there. Raises PlanError when two places offer the name, and for
-    the code of others that cannot be imported or has not the shape of ours."""
+    """What a file of the folder offers, as it stands there. Raises PlanError when two places offer
+    the name, and for the code of others that cannot be imported or has not the shape of ours."""
     others = extensions.find(folder, file)
     if not others:
-        found: Callable[..., Any] = getattr(importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder])
+        found: Callable[..., Any] = getattr(
+            importlib.import_module(f"{folder}.{file}"), ENTRY_POINTS[folder]
+        )
         return found
-    places = [*(["serve-eval itself"] if file in list_shipped(folder) else []), *(origin.place for origin in others)]
+    places = [
+        *(["serve-eval itself"] if file in list_shipped(folder) else []),
+        *(origin.place for origin in others),
+    ]
     if len(places) > 1:
         raise PlanError(
             f"two offer the {kind_of(folder)} {file!r}: {' and '.join(places)}",
             hint="Rename one of them, or leave out the folder or the package that it comes from.",
         )
     offered, place = others[0].get(), places[0]
-    made = getattr(offered, ENTRY_POINTS[folder], None) if isinstance(offered, ModuleType) else offered
+    made = (
+        getattr(offered, ENTRY_POINTS[folder], None) if isinstance(offered, ModuleType) else offered
+    )
     if not inspect.isfunction(made):
         raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
     _check_shape(folder, made, f"{place}: {made.__name__}")
@@ -144,11 +174,13 @@ def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
         raise PlanError(f"{place}: give the types of its options: {', '.join(untyped)}")
     if not any(_takes(made, count) for count in HANDED[folder]):
         raise PlanError(
-            f"{place}: is called with {' or '.join(map(str, HANDED[folder]))} arguments before its options, which "
-            f"{inspect.signature(made)} does not take",
+            f"{place}: is called with {' or '.join(map(str, HANDED[folder]))} arguments before its"
+            f" options, which {inspect.signature(made)} does not take",
             hint="The shapes of all four kinds: docs/extending.md.",
         )
-    lacking = [name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)]
+    lacking = [
+        name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)
+    ]
     if lacking:
         raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
 
@@ -168,7 +200,8 @@ def kind_of(folder: str) -> str:
 
 
 def family_of(folder: str, function: Callable[..., Any]) -> str | None:
-    """What the members of a family of tasks are called; None for a function that makes one thing."""
+    """What the members of a family of tasks are called; None for a function that makes one
+    thing."""
     if folder != FAMILIES:
         return None
     parameters = inspect.signature(function).parameters.values()
@@ -184,7 +217,8 @@ def summary(folder: str, name: str) -> str:
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options of a function by name: the fields of its structure, else its keyword-only parameters."""
+    """Return the options of a function by name: the fields of its structure, else its keyword-only
+    parameters."""
     return read_options(function)
 
 
@@ -195,7 +229,8 @@ def check_options(
     *,
     also: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
-    """Options converted to the annotated types. `also` has further ones that are taken, with their types.
+    """Options converted to the annotated types. `also` has further ones that are taken, with their
+    types.
 
     Raises PlanError with every problem, each starting with `where`.
     """
@@ -207,7 +242,10 @@ def check_options(
         strange = [] if name in hints else [name]
         strange = strange or list(nested_options.unknown(hints[name], value, name))
         if strange:
-            problems += [_unknown(path, options, function, (*known, *(also or {})), where) for path in strange]
+            problems += [
+                _unknown(path, options, function, (*known, *(also or {})), where)
+                for path in strange
+            ]
             continue
         choices = _choices(hints[name])
         if type(value) in (int, float) and str(value) in choices and _is_word(hints[name], str):
@@ -223,7 +261,11 @@ def check_options(
             unquoted = quotes if "`str`" in told and "got `bool`" in told else ""
             told, _, below = told.partition(" - at `$")
             place = f"{name}{below.rstrip('`')}"
-            unlisted = "" if below or "Did you mean" in known_ones or not _takes_list(hints[name]) else _as_list(value)
+            unlisted = (
+                ""
+                if below or "Did you mean" in known_ones or not _takes_list(hints[name])
+                else _as_list(value)
+            )
             problems.append(f"{where}.{place}: {told}{unquoted}{known_ones}{unlisted}")
         else:
             if isinstance(checked[name], float) and not math.isfinite(checked[name]):
@@ -236,7 +278,11 @@ def check_options(
 
 
 def _unknown(
-    path: str, options: Mapping[str, object], function: Callable[..., Any], top: Iterable[str], where: str
+    path: str,
+    options: Mapping[str, object],
+    function: Callable[..., Any],
+    top: Iterable[str],
+    where: str,
 ) -> str:
     """What is said of an option that there is not, and what was perhaps meant."""
     tree = {option.path: option.hint for option in nested_options.options(function)}
@@ -244,8 +290,14 @@ def _unknown(
     for name in path.split("."):
         value = value[name]
     before = path.rpartition(".")[0]
-    beside = [one.rpartition(".")[2] for one in tree if one.rpartition(".")[0] == before] if before else top
-    meant = nested_options.perhaps(path, value, tree, where) or nearest(path.rpartition(".")[2], beside)
+    beside = (
+        [one.rpartition(".")[2] for one in tree if one.rpartition(".")[0] == before]
+        if before
+        else top
+    )
+    meant = nested_options.perhaps(path, value, tree, where) or nearest(
+        path.rpartition(".")[2], beside
+    )
     return f"{where}.{path}: unknown option.{meant}"
 
 
@@ -269,7 +321,8 @@ def _is_word(hint: Any, kind: type = object) -> bool:
     parts = [hint] if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)
     words = [part for part in parts if part is not type(None)]
     return bool(words) and all(
-        typing.get_origin(part) is typing.Literal and all(isinstance(word, kind) for word in typing.get_args(part))
+        typing.get_origin(part) is typing.Literal
+        and all(isinstance(word, kind) for word in typing.get_args(part))
         for part in words
     )
 

@@ -1,8 +1,8 @@
 """Find and load code of users within a scope, which also keeps what is costly to read.
 
-A command opens a scope, and each run opens one within it. So two runs in one process do not see each other's folders,
-also when they take turns: a scope belongs to a task of asyncio, or to a thread, and to what these start.
-"""
+A command opens a scope, and each run opens one within it. So two runs in one process do not see
+each other's folders, also when they take turns: a scope belongs to a task of asyncio, or to a
+thread, and to what these start."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Code of others that is run: where it comes from, and the checksum of its file together with the files next to it
-    that it may share with others (`_*.py`)."""
+    """Code of others that is run: where it comes from, and the checksum of its file together with
+    the files next to it that it may share with others (`_*.py`)."""
 
     origin: str
     sha256: str
 
 
 class Scope:
-    """Hold the included folders, the loaded code by kind and name, and what is `kept`, by its owner and arguments.
+    """Hold the included folders, the loaded code by kind and name, and what is `kept`, by its owner
+    and arguments.
 
-    It starts with those of `outer`, the scope around it. What is `shared` is one for all scopes within the outermost:
-    runs of one command that take turns have it in common.
-    """
+    It starts with those of `outer`, the scope around it. What is `shared` is one for all scopes
+    within the outermost: runs of one command that take turns have it in common."""
 
     def __init__(self, outer: Scope | None) -> None:
         self.folders: list[Path] = [] if outer is None else list(outer.folders)
@@ -51,7 +51,8 @@ def current() -> Scope | None:
 
 
 def open_scope() -> Scope:
-    """Return the innermost scope, opened for the rest of this task or thread where there is none."""
+    """Return the innermost scope, opened for the rest of this task or thread where there is
+    none."""
     found = _scope.get()
     if found is None:
         _scope.set(found := Scope(None))
@@ -73,7 +74,8 @@ def keep_in_scope(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def scope(*, join: bool = False) -> Iterator[None]:
-    """Forget after the block what is included and loaded in it. With `join`, a scope that is open is used instead."""
+    """Forget after the block what is included and loaded in it. With `join`, a scope that is open
+    is used instead."""
     outer = _scope.get()
     if join and outer is not None:
         yield

@@ -1,4 +1,5 @@
-"""Describe one option where it is declared: its meaning, its flags, its key in a plan file and how its text is read.
+"""Describe one option where it is declared: its meaning, its flags, its key in a plan file and how
+its text is read.
 
 A structure of options is a frozen dataclass whose fields are annotated:
 
@@ -6,8 +7,8 @@ A structure of options is a frozen dataclass whose fields are annotated:
     class SendingOptions:
         rate_limit: Annotated[float | None, Setting("At most N requests per second.", key="limits.rate_limit")] = None
 
-The command line derives flags, variables and help from it, and the plan file its keys with their types.
-"""
+The command line derives flags, variables and help from it, and the plan file its keys with their
+types."""
 
 from __future__ import annotations
 
@@ -26,12 +27,12 @@ SAME: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The description of an option. What is left out follows from the name and the type of its field.
+    """The description of an option. What is left out follows from the name and the type of its
+    field.
 
-    `key` is the place in a plan file, such as "limits.order"; `in_file` is the type there (None: no plan file has it).
-    `parse` turns the value of the flag into that of the plan. `refused` makes the option an error with this message
-    and hint, for what commands of the past took.
-    """
+    `key` is the place in a plan file, such as "limits.order"; `in_file` is the type there (None: no
+    plan file has it). `parse` turns the value of the flag into that of the plan. `refused` makes
+    the option an error with this message and hint, for what commands of the past took."""
 
     help: str
     flags: tuple[str, ...] = field(default=(), kw_only=True)
@@ -45,7 +46,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A field of a structure of options: its name, its type without None, its default and its description."""
+    """A field of a structure of options: its name, its type without None, its default and its
+    description."""
 
     name: str
     kind: Any
@@ -60,11 +62,14 @@ class Declared:
     @property
     def variable(self) -> str:
         """Return the name of the environment variable."""
-        return "SERVE_EVAL_" + self.flags[0].partition("/")[0].removeprefix("--").upper().replace("-", "_")
+        return "SERVE_EVAL_" + self.flags[0].partition("/")[0].removeprefix("--").upper().replace(
+            "-", "_"
+        )
 
     @property
     def key(self) -> str:
-        """Return the place in a plan file; the last part is the name among the settings of a command."""
+        """Return the place in a plan file; the last part is the name among the settings of a
+        command."""
         return self.setting.key or self.name
 
     @property
@@ -80,7 +85,9 @@ def list_declared(structure: type) -> tuple[Declared, ...]:
     found = []
     for one in fields(structure):
         kind, setting = typing.get_args(hints[one.name])
-        found.append(Declared(name=one.name, kind=_without_none(kind), default=one.default, setting=setting))
+        found.append(
+            Declared(name=one.name, kind=_without_none(kind), default=one.default, setting=setting)
+        )
     return tuple(found)
 
 

@@ -1,8 +1,8 @@
 """Launchers and verdict rules as values: the one place that reads the attributes of their files.
 
-A file offers a function (`launch`, `judge`) and may say more at its top level, in the forms of docs/extending.md. What
-it says is read and checked here. Everything else takes a Launcher or a VerdictRule and knows no modules.
-"""
+A file offers a function (`launch`, `judge`) and may say more at its top level, in the forms of
+docs/extending.md. What it says is read and checked here. Everything else takes a Launcher or a
+VerdictRule and knows no modules."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ EarlyStopBy = Literal["mean", "pairs"]
 class Launcher:
     """One way of getting an endpoint.
 
-    `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the command lines that it
-    would start, and `files` the text of the files that these need, by path. `beginning(**options)` tells the token
-    before a text of a server that does not run yet. All four take options that were checked, whether the launcher's
-    file takes them as one structure or one by one. `meanings` explain options in a line each, by dotted path or name.
-    """
+    `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the
+    command lines that it would start, and `files` the text of the files that these need, by path.
+    `beginning(**options)` tells the token before a text of a server that does not run yet. All four
+    take options that were checked, whether the launcher's file takes them as one structure or one
+    by one. `meanings` explain options in a line each, by dotted path or name."""
 
     name: str
     launch: Callable[..., AbstractAsyncContextManager[Endpoint]]
@@ -51,7 +51,8 @@ class Launcher:
         return registry.options_of(self.launch)
 
     def check_options(self, options: Mapping[str, object], where: str = "") -> dict[str, object]:
-        """Convert options to their types. Raises PlanError with each problem behind `where`, else behind its name."""
+        """Convert options to their types. Raises PlanError with each problem behind `where`, else
+        behind its name."""
         return registry.check_options(self.launch, options, where or f"launcher.{self.name}")
 
 
@@ -59,10 +60,10 @@ class Launcher:
 class VerdictRule:
     """One way of judging a task.
 
-    `judge(result, reference, hypothesis, pairs, **options)` returns the verdict. `check(**options)` raises PlanError
-    for options that cannot be meant. `needs_pairs`: the rule compares sample by sample, with `min_reference_runs` runs
-    of the reference at least. `early_stop`: the bets by which the rule may be decided early (None: it may not be).
-    """
+    `judge(result, reference, hypothesis, pairs, **options)` returns the verdict. `check(**options)`
+    raises PlanError for options that cannot be meant. `needs_pairs`: the rule compares sample by
+    sample, with `min_reference_runs` runs of the reference at least. `early_stop`: the bets by
+    which the rule may be decided early (None: it may not be)."""
 
     name: str
     judge: Callable[..., Verdict]
@@ -71,9 +72,14 @@ class VerdictRule:
     min_reference_runs: int = 1
     early_stop: EarlyStopBy | None = None
 
-    def check_options(self, options: Mapping[str, object], where: str | None = None) -> dict[str, object]:
-        """Convert options to their types. Raises PlanError with each problem behind `where`, else behind its name."""
-        return registry.check_options(self.judge, options, f"verdict.{self.name}" if where is None else where)
+    def check_options(
+        self, options: Mapping[str, object], where: str | None = None
+    ) -> dict[str, object]:
+        """Convert options to their types. Raises PlanError with each problem behind `where`, else
+        behind its name."""
+        return registry.check_options(
+            self.judge, options, f"verdict.{self.name}" if where is None else where
+        )
 
     def default(self, option: str) -> Any:
         """Return the default of an option."""
@@ -81,16 +87,24 @@ class VerdictRule:
 
 
 def load_launcher(name: str) -> Launcher:
-    """Find a launcher. Raises PlanError for an unknown name, and for a file of others that is not as ours are."""
+    """Find a launcher. Raises PlanError for an unknown name, and for a file of others that is not
+    as ours are."""
     launch = registry.load(LAUNCHERS, name)
     module = _module_of(launch)
     meanings = getattr(module, "MEANINGS", {})
-    if not isinstance(meanings, Mapping) or not all(isinstance(text, str) for text in (*meanings, *meanings.values())):
-        raise PlanError(f"{_place(module)}: MEANINGS is a mapping of options to a line each, and not {meanings!r}")
+    if not isinstance(meanings, Mapping) or not all(
+        isinstance(text, str) for text in (*meanings, *meanings.values())
+    ):
+        raise PlanError(
+            f"{_place(module)}: MEANINGS is a mapping of options to a line each, and not"
+            f" {meanings!r}"
+        )
     commands = _function(module, "commands")
     assert commands is not None  # the registry refuses a file without it
     files, beginning = _function(module, "files"), _function(module, "beginning")
-    described = {option.path: option.meaning for option in nested_options.options(launch) if option.meaning}
+    described = {
+        option.path: option.meaning for option in nested_options.options(launch) if option.meaning
+    }
     structure = find_structure(launch)
     return Launcher(
         name=name,
@@ -103,14 +117,20 @@ def load_launcher(name: str) -> Launcher:
 
 
 def load_verdict_rule(name: str) -> VerdictRule:
-    """Find a verdict rule. Raises PlanError for an unknown name, and for a file of others that is not as ours are."""
+    """Find a verdict rule. Raises PlanError for an unknown name, and for a file of others that is
+    not as ours are."""
     judge = registry.load(VERDICTS, name)
     module = _module_of(judge)
-    needs_pairs, runs = getattr(module, "NEEDS_PAIRS", False), getattr(module, "NEEDS_REFERENCE_RUNS", 1)
+    needs_pairs, runs = (
+        getattr(module, "NEEDS_PAIRS", False),
+        getattr(module, "NEEDS_REFERENCE_RUNS", 1),
+    )
     if not isinstance(needs_pairs, bool):
         raise PlanError(f"{_place(module)}: NEEDS_PAIRS is True or False, and not {needs_pairs!r}")
     if not isinstance(runs, int) or runs < 1:
-        raise PlanError(f"{_place(module)}: NEEDS_REFERENCE_RUNS is a number from 1 on, and not {runs!r}")
+        raise PlanError(
+            f"{_place(module)}: NEEDS_REFERENCE_RUNS is a number from 1 on, and not {runs!r}"
+        )
     ours = name in registry.list_shipped(VERDICTS)
     return VerdictRule(
         name=name,
@@ -118,13 +138,19 @@ def load_verdict_rule(name: str) -> VerdictRule:
         check=_function(module, "check"),
         needs_pairs=needs_pairs,
         min_reference_runs=runs,
-        early_stop=getattr(module, "EARLY_STOP", None) if ours else None,  # the bets are proven for rules of ours alone
+        early_stop=(
+            getattr(module, "EARLY_STOP", None) if ours else None
+        ),  # the bets are proven for rules of ours alone
     )
 
 
 def rules_with_early_stop() -> list[str]:
     """Return the names of the rules that may be decided early."""
-    return [name for name in registry.list_shipped(VERDICTS) if load_verdict_rule(name).early_stop is not None]
+    return [
+        name
+        for name in registry.list_shipped(VERDICTS)
+        if load_verdict_rule(name).early_stop is not None
+    ]
 
 
 def _take_keywords(function: Callable[..., Any], structure: type | None) -> Callable[..., Any]:

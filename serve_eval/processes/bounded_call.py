@@ -1,11 +1,12 @@
-"""Functions called in processes of their own: bounded in time, and whatever a call does ends that process at most.
+"""Functions called in processes of their own: bounded in time, and whatever a call does ends that
+process at most.
 
-A text of a model can hold up `re`, a Jinja template or a user's scorer for hours, in C code that hears no signal. Only
-a process can be ended then. The processes live long: one, the nursery, makes the functions once and then waits; of it
-workers are forked when a call comes and none is idle. A worker that takes too long is killed, and the next one stands
-ready in milliseconds, with what was made and nothing of what the killed one did. The nursery has one thread, so that
-its forks are sound; this process is never forked.
-"""
+A text of a model can hold up `re`, a Jinja template or a user's scorer for hours, in C code that
+hears no signal. Only a process can be ended then. The processes live long: one, the nursery, makes
+the functions once and then waits; of it workers are forked when a call comes and none is idle. A
+worker that takes too long is killed, and the next one stands ready in milliseconds, with what was
+made and nothing of what the killed one did. The nursery has one thread, so that its forks are
+sound; this process is never forked."""
 
 from __future__ import annotations
 
@@ -41,12 +42,14 @@ _START = (
 )
 
 Maker = tuple[Callable[..., Callable[..., Any]], tuple[Any, ...]]
-"""A function of a module with its arguments: it gives the function that is called. It has to be pickled."""
+"""A function of a module with its arguments: it gives the function that is called. It has to be
+pickled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Why a call gave no value. `raised` is the name of the exception's type, where there was one."""
+    """Why a call gave no value. `raised` is the name of the exception's type, where there was
+    one."""
 
     told: str
     hint: str = ""
@@ -60,11 +63,12 @@ class _Worker:
 
 
 class Apart:
-    """Calls functions by name in processes of their own, `at_once` at most, each for `limit_s` seconds at most.
+    """Calls functions by name in processes of their own, `at_once` at most, each for `limit_s`
+    seconds at most.
 
-    Nothing starts before the first call. `memory_bytes` bounds the address space of a worker (None: unbounded);
-    `making_s` is how long the makers may take. Calls may come from any thread. `close` ends every process.
-    """
+    Nothing starts before the first call. `memory_bytes` bounds the address space of a worker (None:
+    unbounded); `making_s` is how long the makers may take. Calls may come from any thread. `close`
+    ends every process."""
 
     def __init__(
         self,
@@ -75,7 +79,12 @@ class Apart:
         making_s: float = MAKING_S,
         memory_bytes: int | None = None,
     ) -> None:
-        self._makers, self.limit_s, self._making_s, self._memory = dict(makers), limit_s, making_s, memory_bytes
+        self._makers, self.limit_s, self._making_s, self._memory = (
+            dict(makers),
+            limit_s,
+            making_s,
+            memory_bytes,
+        )
         self.names = frozenset(makers)
         self.at_once = at_once or min(MOST_AT_ONCE, os.cpu_count() or 1)
         self._lock, self._submitting = threading.Lock(), threading.Lock()
@@ -104,7 +113,9 @@ class Apart:
             try:
                 return self._call(name, payload)
             except (OSError, EOFError) as error:
-                return Unfinished(f"no process for it could be had: {str(error) or type(error).__name__}")
+                return Unfinished(
+                    f"no process for it could be had: {str(error) or type(error).__name__}"
+                )
 
     def _call(self, name: str, payload: bytes, *, again: bool = False) -> Any:
         with self._lock:
@@ -126,14 +137,23 @@ class Apart:
             ended = "its process ended"
         if answered is None:
             status = self._end(worker)
-            if used and not ended.startswith("took"):  # what an earlier call left behind may have ended it
+            if used and not ended.startswith(
+                "took"
+            ):  # what an earlier call left behind may have ended it
                 return self._call(name, payload, again=True)
-            return Unfinished(ended if status is None or ended.startswith("took") else f"{ended} {_in_words(status)}")
+            return Unfinished(
+                ended
+                if status is None or ended.startswith("took")
+                else f"{ended} {_in_words(status)}"
+            )
         self._idle.append(worker)
         try:
             finished, value = pickle.loads(answered)  # noqa: S301  (of our own process)
         except Exception as error:  # of classes of others, which may not be found here
-            return Unfinished(f"its value cannot be read: {type(error).__name__}: {error}", raised=type(error).__name__)
+            return Unfinished(
+                f"its value cannot be read: {type(error).__name__}: {error}",
+                raised=type(error).__name__,
+            )
         return value if finished else Unfinished(**value)
 
     def _fork(self) -> _Worker:
@@ -199,8 +219,12 @@ class Apart:
         return int(NUMBER.unpack(_exactly(self._control, NUMBER.size))[0])
 
     def _end(self, worker: _Worker) -> int | None:
-        """Ends a worker and all that it started; how it ended, as os.wait tells it. None: not known."""
-        with self._lock, worker.connection:  # closed last: a worker that ends by that leaves what it started behind
+        """Ends a worker and all that it started; how it ended, as os.wait tells it. None: not
+        known."""
+        with (
+            self._lock,
+            worker.connection,
+        ):  # closed last: a worker that ends by that leaves what it started behind
             if self._control is None:
                 return None
             try:
@@ -230,7 +254,9 @@ class Apart:
     def close(self) -> None:
         """Ends every process; calls under way come back unfinished."""
         self._closed = True
-        if (control := self._control) is not None:  # a thread may hold the lock while functions are made
+        if (
+            control := self._control
+        ) is not None:  # a thread may hold the lock while functions are made
             with suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
         with self._lock:

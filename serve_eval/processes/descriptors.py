@@ -11,20 +11,29 @@ SPARE = 100
 
 
 def ensure_descriptors(in_flight: int) -> None:
-    """Raises the process's soft limit as far as needed and allowed. Raises PlanError when that is not enough."""
+    """Raises the process's soft limit as far as needed and allowed. Raises PlanError when that is
+    not enough."""
     needed = in_flight + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise PlanError(
-            f"concurrency: {in_flight} requests in flight need {needed} open files, and this process may have {hard}",
-            hint=f"Raise the limit (ulimit -Hn {needed}), or use --concurrency {max(1, hard - SPARE)}.",
+            f"concurrency: {in_flight} requests in flight need {needed} open files, and this"
+            f" process may have {hard}",
+            hint=(
+                f"Raise the limit (ulimit -Hn {needed}), or use --concurrency"
+                f" {max(1, hard - SPARE)}."
+            ),
         )
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (OSError, ValueError) as error:
         raise PlanError(
-            f"concurrency: {in_flight} requests in flight need {needed} open files; this process may have {soft}",
-            hint=f"Raise the limit (ulimit -n {needed}), or use --concurrency {max(1, soft - SPARE)}.",
+            f"concurrency: {in_flight} requests in flight need {needed} open files; this process"
+            f" may have {soft}",
+            hint=(
+                f"Raise the limit (ulimit -n {needed}), or use --concurrency"
+                f" {max(1, soft - SPARE)}."
+            ),
         ) from error

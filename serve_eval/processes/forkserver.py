@@ -1,10 +1,10 @@
 """The nursery of serve_eval.processes.bounded_call, and the workers that are forked of it.
 
-None of them outlives the process that started the nursery, however that ends: the nursery waits for the end of its
-socket and then kills its workers with what they started; while it makes the functions the kernel sends SIGIO at that
-moment, whose default is the end; and a worker dies with the nursery. A worker gets no SIGIO: it would also come when
-the other end reads an answer, and end the next call.
-"""
+None of them outlives the process that started the nursery, however that ends: the nursery waits for
+the end of its socket and then kills its workers with what they started; while it makes the
+functions the kernel sends SIGIO at that moment, whose default is the end; and a worker dies with
+the nursery. A worker gets no SIGIO: it would also come when the other end reads an answer, and end
+the next call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 COMMAND = struct.Struct("!cq")
 NUMBER = struct.Struct("!q")
 FORK, END = b"F", b"E"
-"""Commands: fork a worker that reads from the descriptor beside it, and end the one with that process id."""
+"""Commands: fork a worker that reads from the descriptor beside it, and end the one with that
+process id."""
 MESSAGE_CHARACTERS = 400
 _DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36
 """PR_SET_PDEATHSIG and PR_SET_CHILD_SUBREAPER of Linux."""
@@ -44,8 +45,12 @@ def main() -> None:
     """Makes the functions, then forks workers until the socket ends."""
     control = socket.socket(fileno=int(sys.argv[1]))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)  # and not SIG_IGN, which programs that a scorer starts would inherit
-    sys.stdout = sys.stderr  # what a scorer prints is seen at once, or it would be lost with its process
+        signal.signal(
+            number, lambda *_: None
+        )  # and not SIG_IGN, which programs that a scorer starts would inherit
+    sys.stdout = (
+        sys.stderr
+    )  # what a scorer prints is seen at once, or it would be lost with its process
     makers, memory = pickle.load(sys.stdin.buffer)  # noqa: S301  (of the process that started this one)
     _no_input()
     functions: dict[str, Callable[..., Any]] = {}
@@ -70,7 +75,9 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
     workers: set[int] = set()
     libc = _libc()
     if libc is not None:
-        libc.prctl(_ADOPT_ORPHANS, 1)  # what a worker that has ended leaves behind is found among our children
+        libc.prctl(
+            _ADOPT_ORPHANS, 1
+        )  # what a worker that has ended leaves behind is found among our children
     try:
         while True:
             select.select([control], [], [])
@@ -79,7 +86,9 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
                 return
             kind, number = COMMAND.unpack(command)
             if kind == FORK:
-                control.sendall(NUMBER.pack(_fork(control, descriptors[0], functions, libc, workers)))
+                control.sendall(
+                    NUMBER.pack(_fork(control, descriptors[0], functions, libc, workers))
+                )
             else:
                 control.sendall(NUMBER.pack(_end(number)))
                 workers.discard(number)
@@ -93,7 +102,8 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
 
 
 def _end(pid: int) -> int:
-    """Kills a worker with what it started, and reaps it: until then its id is no other process's."""
+    """Kills a worker with what it started, and reaps it: until then its id is no other
+    process's."""
     for child in _list_started_by(pid):  # also those with a session of their own
         _kill(child)
     with suppress(OSError):
@@ -169,7 +179,8 @@ def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoRet
 
 @contextmanager
 def _ends_with(descriptor: int) -> Iterator[None]:
-    """Lets the kernel end this process when the other end of a socket is closed meanwhile, also within C code."""
+    """Lets the kernel end this process when the other end of a socket is closed meanwhile, also
+    within C code."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
@@ -189,7 +200,8 @@ def _libc() -> ctypes.CDLL | None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Drop all output of the block: the process that started this one has run the same code, and shown the same."""
+    """Drop all output of the block: the process that started this one has run the same code, and
+    shown the same."""
     kept = {number: os.dup(number) for number in (1, 2)}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in kept:
@@ -206,8 +218,9 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def alarms_kept() -> Iterator[None]:
-    """Restore the timer and the handler of SIGALRM after code of others, which may forget them: they would end what
-    comes next. Outside of the main thread no handler can be set, so that nothing is to be restored."""
+    """Restore the timer and the handler of SIGALRM after code of others, which may forget them:
+    they would end what comes next. Outside of the main thread no handler can be set, so that
+    nothing is to be restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -260,9 +273,16 @@ def escape(text: str) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """FILE:LINE of the deepest call that is no package's and not Python's own, else of the deepest one."""
-    others = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    """FILE:LINE of the deepest call that is no package's and not Python's own, else of the deepest
+    one."""
+    others = (
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+    )
+    lines = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
     lines = [one for one in lines if one[0] != __file__]
     own = [one for one in lines if not one[0].startswith(("<", *others))]
     file, line = (own or lines or [("", 0)])[-1]

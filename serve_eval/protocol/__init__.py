@@ -1,3 +1,4 @@
-"""Decide what a task's number means: shared options of a protocol, chat templates, the fingerprint."""
+"""Decide what a task's number means: shared options of a protocol, chat templates, the
+fingerprint."""
 
 __all__ = ["chat_template", "choices", "fingerprint", "shared", "special_tokens", "templating"]

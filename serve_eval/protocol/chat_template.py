@@ -1,10 +1,9 @@
 """Chat templates rendered on our side, out of a local folder, as transformers renders them.
 
-What a template can see and do is that of transformers' `apply_chat_template`: the messages, the special tokens, the
-variables that were given, `raise_exception`, `strftime_now` and `tojson`, with `trim_blocks` and `lstrip_blocks`. It
-runs in jinja2's immutable sandbox, in a process of its own that is bounded in time. No code of the folder is ever
-imported.
-"""
+What a template can see and do is that of transformers' `apply_chat_template`: the messages, the
+special tokens, the variables that were given, `raise_exception`, `strftime_now` and `tojson`, with
+`trim_blocks` and `lstrip_blocks`. It runs in jinja2's immutable sandbox, in a process of its own
+that is bounded in time. No code of the folder is ever imported."""
 
 from __future__ import annotations
 
@@ -49,7 +48,9 @@ class ChatTemplate:
     @property
     def sha256(self) -> str:
         """Of all that decides what it renders."""
-        return hashlib.sha256(json.dumps([self.text, dict(sorted(self.tokens.items()))]).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps([self.text, dict(sorted(self.tokens.items()))]).encode()
+        ).hexdigest()
 
 
 def read(folder: Path) -> ChatTemplate:
@@ -68,23 +69,33 @@ def read(folder: Path) -> ChatTemplate:
     found = config.get("chat_template")
     if isinstance(found, list):  # several by name, of which the default one is for plain chats
         found = next(
-            (one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None
+            (
+                one.get("template")
+                for one in found
+                if isinstance(one, dict) and one.get("name") == "default"
+            ),
+            None,
         )
     if not isinstance(found, str):
         raise PlanError(
             f"{folder} has no chat template",
-            hint=f"Name the folder of a tokenizer: one with {JINJA_FILE}, or {CONFIG_FILE} with a chat_template.",
+            hint=(
+                f"Name the folder of a tokenizer: one with {JINJA_FILE}, or {CONFIG_FILE} with a"
+                " chat_template."
+            ),
         )
     return ChatTemplate(text=found, tokens=tokens, file=folder / CONFIG_FILE)
 
 
-def renderer(template: ChatTemplate, *, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
-    """Return the function that renders messages as text, with the model's turn opened. `variables` are those of
-    chat_template_kwargs; the function takes further ones.
+def renderer(
+    template: ChatTemplate, *, variables: Mapping[str, object], today: date | None
+) -> Callable[..., str]:
+    """Return the function that renders messages as text, with the model's turn opened. `variables`
+    are those of chat_template_kwargs; the function takes further ones.
 
-    `today` is what `strftime_now` shows; with None a template that asks for it is refused, since the prompts would be
-    others tomorrow. Raises PlanError for a template that is none; the function raises it for one that fails.
-    """
+    `today` is what `strftime_now` shows; with None a template that asks for it is refused, since
+    the prompts would be others tomorrow. Raises PlanError for a template that is none; the function
+    raises it for one that fails."""
     from jinja2 import TemplateError
 
     def refuse(why: object) -> NoReturn:
@@ -97,7 +108,10 @@ def renderer(template: ChatTemplate, *, variables: Mapping[str, object], today: 
 
     def render(messages: Sequence[Message], more: Mapping[str, object] = _NONE) -> str:
         if any(turn.images for turn in messages):
-            raise PlanError("images cannot be rendered into a text", hint="Leave `tokenizer` out: the server renders.")
+            raise PlanError(
+                "images cannot be rendered into a text",
+                hint="Leave `tokenizer` out: the server renders.",
+            )
         turns = [{"role": turn.role, "content": turn.text} for turn in messages]
         given = {
             "tools": None,
@@ -119,21 +133,24 @@ def renderer(template: ChatTemplate, *, variables: Mapping[str, object], today: 
 
 
 class Rendering:
-    """What `renderer` gives, run in a process of its own: a template is a program, and this one may loop for hours or
-    fill the memory. The process starts with the first call and stays until `close`; a later call starts another.
+    """What `renderer` gives, run in a process of its own: a template is a program, and this one may
+    loop for hours or fill the memory. The process starts with the first call and stays until
+    `close`; a later call starts another.
 
-    Raises PlanError for a text that is no template; a call raises it for one that fails, or takes longer than
-    RENDERING_S.
-    """
+    Raises PlanError for a text that is no template; a call raises it for one that fails, or takes
+    longer than RENDERING_S."""
 
-    def __init__(self, template: ChatTemplate, *, variables: Mapping[str, object], today: date | None) -> None:
+    def __init__(
+        self, template: ChatTemplate, *, variables: Mapping[str, object], today: date | None
+    ) -> None:
         from jinja2 import TemplateError
 
         self._template, self._variables, self._today = template, dict(variables), today
         self._apart: Apart | None = None
         if (length := len(template.text)) > MOST_TEMPLATE:
             raise PlanError(
-                f"{template.file}: the chat template has {length} characters, and {MOST_TEMPLATE} are the most"
+                f"{template.file}: the chat template has {length} characters, and {MOST_TEMPLATE}"
+                " are the most"
             )
         try:
             _environment(today).parse(template.text)  # which computes nothing yet
@@ -149,7 +166,11 @@ class Rendering:
         found = self._apart.call("render", tuple(messages), dict(more))
         if isinstance(found, Unfinished):
             ours = found.raised == PlanError.__name__
-            told = found.told if ours else f"{self._template.file}: the chat template fails: {found.told}"
+            told = (
+                found.told
+                if ours
+                else f"{self._template.file}: the chat template fails: {found.told}"
+            )
             raise PlanError(told, hint=found.hint)
         return str(found)
 
@@ -160,7 +181,9 @@ class Rendering:
             self._apart = None
 
 
-def _make(template: ChatTemplate, variables: Mapping[str, object], today: date | None) -> Callable[..., str]:
+def _make(
+    template: ChatTemplate, variables: Mapping[str, object], today: date | None
+) -> Callable[..., str]:
     return renderer(template, variables=variables, today=today)
 
 
@@ -197,7 +220,13 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
 
     made = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]

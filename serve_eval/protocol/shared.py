@@ -1,8 +1,7 @@
 """The choices of a protocol that mean the same for every task, and the one place that applies them.
 
-A task is built with its own options; what is said here comes on top. Whatever is chosen goes into the fingerprint, so
-that two results under different choices are never compared by accident.
-"""
+A task is built with its own options; what is said here comes on top. Whatever is chosen goes into
+the fingerprint, so that two results under different choices are never compared by accident."""
 
 from __future__ import annotations
 
@@ -17,22 +16,50 @@ from serve_eval.plugins import registry
 from serve_eval.protocol import chat_template
 from serve_eval.protocol.choices import Choices
 from serve_eval.protocol.templating import choose_rendering, date_of, prompt_under
-from serve_eval.schema import DataRoots, Dataset, Need, Override, Sample, SamplingParams, Spec, Task, is_mutable
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Need,
+    Override,
+    Sample,
+    SamplingParams,
+    Spec,
+    Task,
+    is_mutable,
+)
 
 TASKS = "serve_eval.tasks"
 
 
 OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
 """Their names and types."""
-ONLY_IF_SET = ("seed", "thinking", "extra_body", "chat_template", "add_special_tokens", "template_date", "suite_exact")
-"""Fields of a protocol that it has only where they are chosen: one without them was taken without them."""
+ONLY_IF_SET = (
+    "seed",
+    "thinking",
+    "extra_body",
+    "chat_template",
+    "add_special_tokens",
+    "template_date",
+    "suite_exact",
+)
+"""Fields of a protocol that it has only where they are chosen: one without them was taken without
+them."""
 OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler")
 """The same of options that a task has by itself."""
 PLACES = ("data_files",)
 """Options that say where the data of a task is, which no default can."""
 
 _OWN_FIELDS = frozenset(
-    {"model", "prompt", "messages", "stream", "stream_options", "n", "max_tokens", "max_completion_tokens"}
+    {
+        "model",
+        "prompt",
+        "messages",
+        "stream",
+        "stream_options",
+        "n",
+        "max_tokens",
+        "max_completion_tokens",
+    }
     | {"temperature", "top_p", "seed", "stop"}
 )
 """Fields of a request that `extra_body` must not set, since options or the client do."""
@@ -41,16 +68,15 @@ _OWN_FIELDS = frozenset(
 def build_task(spec: Spec, where: str = "") -> Task:
     """The task of a plan's entry, with its choices applied.
 
-    Raises PlanError for an unknown name or option, and for choices that exclude each other; problems of an option start
-    with `where`, a dot and its name.
-    """
+    Raises PlanError for an unknown name or option, and for choices that exclude each other;
+    problems of an option start with `where`, a dot and its name."""
     task, shared = _build_task(spec, where)
     return apply(task, typing.cast(Choices, shared), where)
 
 
 def bare_task(spec: Spec) -> Task:
-    """The task with its own options alone: it scores as the one under the plan's choices, which decide what is asked.
-    Raises PlanError."""
+    """The task with its own options alone: it scores as the one under the plan's choices, which
+    decide what is asked. Raises PlanError."""
     return _build_task(spec, spec.name)[0]
 
 
@@ -60,15 +86,22 @@ def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
     checked = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
     task: object = make(**{name: value for name, value in checked.items() if name in own})
-    if not isinstance(task, Task) or task.name != spec.name:  # the names of its files are made of it
+    if (
+        not isinstance(task, Task) or task.name != spec.name
+    ):  # the names of its files are made of it
         made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
-        raise PlanError(f"made {made}, and not a task of that name: {sys.modules[make.__module__].__file__}")
-    return task, {name: value for name, value in checked.items() if name not in own or name == "suite_exact"}
+        raise PlanError(
+            f"made {made}, and not a task of that name: {sys.modules[make.__module__].__file__}"
+        )
+    return task, {
+        name: value for name, value in checked.items() if name not in own or name == "suite_exact"
+    }
 
 
 def usual_task(spec: Spec, **options: object) -> Task:
-    """The task with the defaults of its options, but for those that it cannot be made without, and `options`. Where its
-    files are is one of those, and of a user's cases every option of their own says which they are."""
+    """The task with the defaults of its options, but for those that it cannot be made without, and
+    `options`. Where its files are is one of those, and of a user's cases every option of their own
+    says which they are."""
     own = registry.options_of(registry.load(TASKS, spec.name))
     needed = {
         name: spec.options[name]
@@ -79,8 +112,8 @@ def usual_task(spec: Spec, **options: object) -> Task:
 
 
 def apply(task: Task, given: Choices, where: str = "") -> Task:
-    """The task under these choices. Pure but for the chat template, which is read. Raises PlanError for choices that
-    exclude each other, each problem starting with `where`."""
+    """The task under these choices. Pure but for the chat template, which is read. Raises PlanError
+    for choices that exclude each other, each problem starting with `where`."""
     chat = given.get("apply_chat_template", task.chat)
     exact = given.get("suite_exact", False)
     _check(task, given, where, chat=chat)
@@ -122,7 +155,9 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
             try:
                 prompt = prompt_under(sample.prompt, chat=chat, system_prompt=system, render=render)
             except PlanError as error:
-                raise PlanError([f"{task.name}: {problem}" for problem in error.problems], hint=error.hint) from None
+                raise PlanError(
+                    [f"{task.name}: {problem}" for problem in error.problems], hint=error.hint
+                ) from None
             return replace(sample, prompt=prompt, override=None if old is None else shared[id(old)])
 
         try:
@@ -134,7 +169,12 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
     judged, context = given.get("acceptance_length"), task.context_tokens
     if context is not None:
         context += sampling.max_tokens - task.sampling.max_tokens
-    touched = changes or bool(system) or drops_stops or bool({"max_tokens", "stop", "extra_body"} & given.keys())
+    touched = (
+        changes
+        or bool(system)
+        or drops_stops
+        or bool({"max_tokens", "stop", "extra_body"} & given.keys())
+    )
     return replace(
         task,
         sampling=sampling,
@@ -149,7 +189,8 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
 
 
 def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Override]:
-    """What is left of what a sample asks otherwise than its task: what was chosen for the whole task comes first."""
+    """What is left of what a sample asks otherwise than its task: what was chosen for the whole
+    task comes first."""
     chosen = given.get("extra_body") or {}
 
     def own(old: Override) -> Override:
@@ -164,21 +205,34 @@ def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Over
 
 def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     problems = []
-    begins = task.prompt_logprobs and "prefix" in task.protocol  # which the files of a tokenizer tell
+    begins = (
+        task.prompt_logprobs and "prefix" in task.protocol
+    )  # which the files of a tokenizer tell
     if given.get("tokenizer") is not None and not chat and not begins:
-        problems.append("tokenizer: renders a chat template: give apply_chat_template: true with it")
+        problems.append(
+            "tokenizer: renders a chat template: give apply_chat_template: true with it"
+        )
     if given.get("tokenizer") is None or not chat:
-        lone = [name for name in ("add_special_tokens", "template_date") if given.get(name) is not None]
-        problems += [f"{name}: goes with tokenizer, a template that is rendered on our side" for name in lone]
+        lone = [
+            name for name in ("add_special_tokens", "template_date") if given.get(name) is not None
+        ]
+        problems += [
+            f"{name}: goes with tokenizer, a template that is rendered on our side" for name in lone
+        ]
     if given.get("thinking") is not None and not chat:
-        problems.append("thinking: is switched in the chat template: give apply_chat_template: true with it")
+        problems.append(
+            "thinking: is switched in the chat template: give apply_chat_template: true with it"
+        )
     if task.prompt_logprobs and chat:
         problems.append("apply_chat_template: log-probabilities are those of a plain text")
     if task.prompt_logprobs and given.get("acceptance_length") is not None:
         problems.append("acceptance_length: is that of answers, and none are asked for")
     taken = sorted(_OWN_FIELDS & (given.get("extra_body") or {}).keys())
     if taken:
-        problems.append(f"extra_body: {', '.join(taken)} cannot be set so: there are options for what may be chosen")
+        problems.append(
+            f"extra_body: {', '.join(taken)} cannot be set so: there are options for what may be"
+            " chosen"
+        )
     if (day := given.get("template_date")) is not None and date_of(day) is None:
         problems.append(f"template_date: {day!r} is no date such as 2026-11-20")
     if problems:
@@ -186,7 +240,8 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
 
 
 def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> SamplingParams:
-    """The sampling of a task; a temperature or top_p of None is left out, for servers that refuse the field.
+    """The sampling of a task; a temperature or top_p of None is left out, for servers that refuse
+    the field.
 
     Raises PlanError for values that no server can mean.
     """
@@ -203,7 +258,12 @@ def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> Sam
     )
     top_p = 1.0 if sampling.top_p is None else sampling.top_p
     if sampling.max_tokens < 1 or (sampling.temperature or 0.0) < 0.0 or not 0.0 < top_p <= 1.0:
-        raise PlanError("max_tokens must be 1 or more, temperature 0 or more, top_p above 0 and at most 1")
+        raise PlanError(
+            "max_tokens must be 1 or more, temperature 0 or more, top_p above 0 and at most 1"
+        )
     if "" in sampling.stop:
-        raise PlanError("stop: an empty text stands at the start of every answer, which would all be cut to nothing")
+        raise PlanError(
+            "stop: an empty text stands at the start of every answer, which would all be cut to"
+            " nothing"
+        )
     return sampling

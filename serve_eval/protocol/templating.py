@@ -1,4 +1,5 @@
-"""Messages under the choices of a protocol: who renders the chat template, and what is sent and noted then."""
+"""Messages under the choices of a protocol: who renders the chat template, and what is sent and
+noted then."""
 
 from __future__ import annotations
 
@@ -30,14 +31,25 @@ def choose_rendering(
             thinking = False  # the suite's way; a template that does not know the switch ignores it
         if thinking is not None:
             variables["enable_thinking"] = thinking
-        return None, {**sent, **({"chat_template_kwargs": variables} if variables else {})}, {"thinking": thinking}
+        return (
+            None,
+            {**sent, **({"chat_template_kwargs": variables} if variables else {})},
+            {"thinking": thinking},
+        )
     template = chat_template.read(Path(folder).expanduser())
-    if thinking is None and exact and "enable_thinking" in template.text and "enable_thinking" not in variables:
+    if (
+        thinking is None
+        and exact
+        and "enable_thinking" in template.text
+        and "enable_thinking" not in variables
+    ):
         thinking = False  # as the suite does for templates that know the switch
     if thinking is not None:
         variables["enable_thinking"] = thinking
     day = given.get("template_date")
-    render = chat_template.Rendering(template, variables=variables, today=date_of(day) if day else None)
+    render = chat_template.Rendering(
+        template, variables=variables, today=date_of(day) if day else None
+    )
     special = given.get("add_special_tokens", exact)
     told: dict[str, object] = {
         "thinking": thinking,
@@ -48,11 +60,13 @@ def choose_rendering(
     return render, {**sent, "add_special_tokens": special}, told
 
 
-def prompt_under(prompt: Prompt, *, chat: bool, system_prompt: str, render: Render | None) -> Prompt:
+def prompt_under(
+    prompt: Prompt, *, chat: bool, system_prompt: str, render: Render | None
+) -> Prompt:
     """Return a prompt as it is sent: as a text or as turns, after the system prompt.
 
-    Turns are rendered where `render` does that on our side. Raises PlanError for several turns that are to be one text.
-    """
+    Turns are rendered where `render` does that on our side. Raises PlanError for several turns that
+    are to be one text."""
     if not chat:
         if not isinstance(prompt, str):
             if len(prompt) > 1 or prompt[0].images:

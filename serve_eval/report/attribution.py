@@ -1,4 +1,5 @@
-"""Who gave the bad answers, for people: a sentence for each who is accused, and a table of the others."""
+"""Who gave the bad answers, for people: a sentence for each who is accused, and a table of the
+others."""
 
 from __future__ import annotations
 
@@ -20,20 +21,28 @@ def sentences(told: Attribution) -> Iterator[str]:
     if told.how != "asked":
         yield f"the servers of {told.joined} of {told.planned} samples are known, by {told.how}"
         if 2 * told.joined < told.planned:
-            yield "the others could have been answered by several; serve-eval attribute asks each server by itself"
+            yield (
+                "the others could have been answered by several; serve-eval attribute asks each"
+                " server by itself"
+            )
     if told.counted:
         yield f"wrong answers are counted among prompts that a reference answered: {told.counted}"
     if told.dealt_by:
         yield (
-            f"the router's choice of a server depends on the prompt ({', '.join(told.dealt_by)}): answers are compared "
-            "among alike prompts alone; serve-eval attribute asks all servers the same"
+            f"the router's choice of a server depends on the prompt ({', '.join(told.dealt_by)}):"
+            " answers are compared among alike prompts alone; serve-eval attribute asks all"
+            " servers the same"
         )
     yield from _accusations(told)
     if (transfer := _transfers(told.figures)) is not None:
         yield transfer
-    cached = [one for one in told.figures if one.cached_tokens is not None and one.role == "context"]
+    cached = [
+        one for one in told.figures if one.cached_tokens is not None and one.role == "context"
+    ]
     if any(one.cached_tokens for one in cached):
-        shown = ", ".join(f"{one.worker} {one.cached_tokens} of {one.prompt_tokens}" for one in cached)
+        shown = ", ".join(
+            f"{one.worker} {one.cached_tokens} of {one.prompt_tokens}" for one in cached
+        )
         yield f"prompt tokens out of the prefix cache: {shown}"
 
 
@@ -45,9 +54,14 @@ def _accusations(told: Attribution) -> Iterator[str]:
             yield _sentence(row, workers)
     accused = [row for row in told.rows if row.accused]
     if accused and told.how != "asked" and not told.dealt_by:
-        yield f"level {told.alpha:g}, where the router's choice of a server has nothing to do with how hard a prompt is"
+        yield (
+            f"level {told.alpha:g}, where the router's choice of a server has nothing to do with"
+            " how hard a prompt is"
+        )
     if told.rows and not accused:
-        yield f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
+        yield (
+            f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
+        )
     if not told.rows and told.how == "asked" and told.joined:
         yield "no answer is wrong or empty, and no request failed"
 
@@ -59,24 +73,42 @@ def table(told: Attribution) -> Table | None:
         return None
     found = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for i, column in enumerate(_COLUMNS):
-        found.add_column(column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i != 1)
+        found.add_column(
+            column, justify="left" if i < 3 else "right", overflow="fold", no_wrap=i != 1
+        )
     for row in shown:
         worker = row.worker.replace("http://", "").replace("/v1", "")
-        cells = [row.role, worker, row.measure, *map(str, (row.answers, row.bad, row.others, row.others_bad))]
-        found.add_row(*map(Text, map(clean, (*cells, _p(row.p_holm)))), style="bold red" if row.accused else None)
+        cells = [
+            row.role,
+            worker,
+            row.measure,
+            *map(str, (row.answers, row.bad, row.others, row.others_bad)),
+        ]
+        found.add_row(
+            *map(Text, map(clean, (*cells, _p(row.p_holm)))),
+            style="bold red" if row.accused else None,
+        )
     return found
 
 
 def _sentence(row: WorkerShare, workers: set[str]) -> str:
-    bad = {"wrong answers": "wrong", "empty answers": "empty", "failures": "failed"}.get(row.measure, row.measure)
-    said = f"{row.bad} of {row.answers} {bad}, the others {row.others_bad} of {row.others} (p = {_p(row.p_holm)})"
+    bad = {"wrong answers": "wrong", "empty answers": "empty", "failures": "failed"}.get(
+        row.measure, row.measure
+    )
+    said = (
+        f"{row.bad} of {row.answers} {bad}, the others {row.others_bad} of {row.others} (p ="
+        f" {_p(row.p_holm)})"
+    )
     if row.role != "pair":
         name = "server" if row.role == "server" else f"{row.role} server"
         return f"{name} {row.worker} gives {said}"
     context, _, generation = row.worker.partition(" + ")
     pair = f"context server {context} with generation server {generation} gives {said}"
     if workers.isdisjoint((context, generation)):
-        return f"{pair}; they always work together, so that only serve-eval attribute can tell which of them it is"
+        return (
+            f"{pair}; they always work together, so that only serve-eval attribute can tell which"
+            " of them it is"
+        )
     return f"{pair}; neither does so with others"
 
 

@@ -14,8 +14,9 @@ _BY_START, _BY_END, _ONSET = "#56b4e9", "#777777", "#d55e00"
 
 
 def picture(task: str, one: Degradation) -> str:
-    """The running share of bad answers over the order of starts, with the request from which on it is worse; faint,
-    that over the order of ends. Empty for a report of a version that kept no course."""
+    """The running share of bad answers over the order of starts, with the request from which on it
+    is worse; faint, that over the order of ends. Empty for a report of a version that kept no
+    course."""
     course = one.course
     if course is None or not course.at:
         return ""
@@ -27,12 +28,18 @@ def picture(task: str, one: Degradation) -> str:
 
     def curve(shares: Sequence[float], colour: str, more: str) -> str:
         points = " ".join(
-            "{:.1f},{:.1f}".format(*place(at, share)) for at, share in zip(course.at, shares, strict=True)
+            "{:.1f},{:.1f}".format(*place(at, share))
+            for at, share in zip(course.at, shares, strict=True)
         )
         return f'<polyline points="{points}" fill="none" stroke="{colour}" {more}/>'
 
-    def text(across: float, down: float, words: str, colour: str = "currentColor", anchor: str = "middle") -> str:
-        return f'<text x="{across:.1f}" y="{down:.1f}" fill="{colour}" text-anchor="{anchor}">{escape(words)}</text>'
+    def text(
+        across: float, down: float, words: str, colour: str = "currentColor", anchor: str = "middle"
+    ) -> str:
+        return (
+            f'<text x="{across:.1f}" y="{down:.1f}" fill="{colour}"'
+            f' text-anchor="{anchor}">{escape(words)}</text>'
+        )
 
     onset, _ = place(one.since, 0.0)
     noticed, _ = place(one.noticed, 0.0)
@@ -42,8 +49,10 @@ def picture(task: str, one: Degradation) -> str:
     label = f"degrading from request {one.since} on (dashed: noticed)"
     late = onset > WIDTH * 0.6
     parts = [
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(title, quote=True)}" '
-        'font-family="sans-serif" font-size="12">',
+        (
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img"'
+            f' aria-label="{escape(title, quote=True)}" font-family="sans-serif" font-size="12">'
+        ),
         text(LEFT, 16, title, anchor="start"),
         text(onset, TOP - 8, label, _ONSET, "end" if late else "start"),
         f'<path d="M{LEFT},{TOP} V{bottom} H{right}" fill="none" stroke="currentColor"/>',
@@ -52,7 +61,11 @@ def picture(task: str, one: Degradation) -> str:
             for share in (0.0, highest / 2, highest)
         ),
         *(text(place(at, 0)[0], bottom + 16, str(at)) for at in sorted({1, one.of // 2, one.of})),
-        text((LEFT + right) / 2, HEIGHT - 8, "requests in the order of their starts (faint: of their ends)"),
+        text(
+            (LEFT + right) / 2,
+            HEIGHT - 8,
+            "requests in the order of their starts (faint: of their ends)",
+        ),
         curve(course.by_end, _BY_END, 'stroke-width="1" opacity="0.6"'),
         curve(course.by_start, _BY_START, 'stroke-width="2"'),
         f'<path d="M{onset:.1f},{TOP} V{bottom}" stroke="{_ONSET}" stroke-width="2"/>',

@@ -17,7 +17,8 @@ def say(console: Console, text: str) -> None:
 
 
 def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
-    """Lay out one table with a line for each row of `cells`, or as many as it takes with a column for each.
+    """Lay out one table with a line for each row of `cells`, or as many as it takes with a column
+    for each.
 
     No figure is cut to fit `width` characters.
     """
@@ -25,15 +26,23 @@ def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int
     if sum(max(map(len, column)) + 2 for column in zip(header, *cells, strict=True)) <= width:
         return [_table([header, *cells])]
     label = max(map(len, names)) + 2
-    columns = max(1, (width - label) // (2 + max((len(cell) for row in cells for cell in row), default=1)))
+    columns = max(
+        1, (width - label) // (2 + max((len(cell) for row in cells for cell in row), default=1))
+    )
     chunks = [cells[i : i + columns] for i in range(0, len(cells), columns)]
-    return [_table([list(row) for row in zip(header, *chunk, strict=True)], turned=True) for chunk in chunks]
+    return [
+        _table([list(row) for row in zip(header, *chunk, strict=True)], turned=True)
+        for chunk in chunks
+    ]
 
 
 def _table(rows: Sequence[Sequence[Text]], *, turned: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, show_header=False)
     for i in range(len(rows[0])):
-        table.add_column(justify="left" if i == 0 or (i == len(rows[0]) - 1 and not turned) else "right", no_wrap=True)
+        table.add_column(
+            justify="left" if i == 0 or (i == len(rows[0]) - 1 and not turned) else "right",
+            no_wrap=True,
+        )
     for row in rows:
         table.add_row(*row)
     return table

@@ -16,7 +16,8 @@ from serve_eval.schema import (
 )
 
 LATE_S = 0.1
-"""Lateness of our own event loop from which on the measured times are not trusted without a word."""
+"""Lateness of our own event loop from which on the measured times are not trusted without a
+word."""
 
 
 def number(value: float | None) -> str:
@@ -31,8 +32,14 @@ def plain(value: float | None) -> str:
 
 def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
     """Tokens per step of speculative decoding, in a line."""
-    said = [f"acceptance length {number(told.length)} tokens per step after the first, over {told.answers} answers"]
-    said.append(f"{told.all_steps:.3f} with first steps, {told.per_answer:.3f} as a mean of the answers' own")
+    said = [
+        f"acceptance length {number(told.length)} tokens per step after the first, over"
+        f" {told.answers} answers"
+    ]
+    said.append(
+        f"{told.all_steps:.3f} with first steps, {told.per_answer:.3f} as a mean of the"
+        " answers' own"
+    )
     if check is not None:
         said.append(f"reference {check.reference:.3f}, at least {check.least:.3f} ({check.test})")
     return "; ".join(said)
@@ -40,9 +47,15 @@ def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
 
 def stability(told: Stability) -> str:
     """How repeats agree, in a line."""
-    said = [f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f} points (sd)"]
+    said = [
+        f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f}"
+        " points (sd)"
+    ]
     if told.flip_rate is not None and told.mixed is not None:
-        said.append(f"two repeats disagree on {told.flip_rate:.1%} of them, {told.mixed:.1%} were both right and wrong")
+        said.append(
+            f"two repeats disagree on {told.flip_rate:.1%} of them, {told.mixed:.1%} were both"
+            " right and wrong"
+        )
     if told.cochran_q is not None and told.p is not None:
         said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")
     if told.pass_at:
@@ -55,18 +68,26 @@ def stability(told: Stability) -> str:
 def describe_isolation(isolation: Isolation) -> str:
     """What kept them from this machine, in a line."""
     reached = (
-        f"{'with' if isolation.network else 'no'} network, writing to {', '.join(isolation.writable) or 'nothing'}"
+        f"{'with' if isolation.network else 'no'} network, writing to"
+        f" {', '.join(isolation.writable) or 'nothing'}"
     )
     return f"by {isolation.name} as user {isolation.uid} on Python {isolation.python}: {reached}"
 
 
 def describe_judge(judge: JudgeReport) -> str:
     """What a judge was asked, what came of it, and what it took."""
-    counts = {"unreadable": judge.unreadable, "failed": judge.failed, "not asked for": judge.missing}
+    counts = {
+        "unreadable": judge.unreadable,
+        "failed": judge.failed,
+        "not asked for": judge.missing,
+    }
     lacking = "".join(f", {count} {what}" for what, count in counts.items() if count)
     traffic = judge.traffic
     tokens = f"{traffic.prompt_tokens} prompt tokens and {traffic.completion_tokens} of answers"
-    return f"judged by {judge.name}: {judge.planned} judgements{lacking}; {traffic.attempts} requests, {tokens}"
+    return (
+        f"judged by {judge.name}: {judge.planned} judgements{lacking}; {traffic.attempts} requests,"
+        f" {tokens}"
+    )
 
 
 def early_stop(early: EarlyStop) -> str:
@@ -74,7 +95,9 @@ def early_stop(early: EarlyStop) -> str:
     known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
     if early.decision is None:
         held = ", of which the latest look worse than those before" if early.held else ""
-        return f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
+        return (
+            f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
+        )
     said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
     if not early.stopped:
         return f"{said[0]}, when all had been asked"
@@ -97,10 +120,13 @@ def describe_paired(paired: PairedComparison) -> str:
         said.append(f"p {p_text(paired.p)} ({paired.method})")
     if paired.lower is not None:
         excluded = (
-            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at {100.0 * (1.0 - paired.alpha):g}%"
+            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at"
+            f" {100.0 * (1.0 - paired.alpha):g}%"
         )
         said.append(excluded)
-    said.append(f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else ""))
+    said.append(
+        f"finding {paired.finding}" + (f" ({', '.join(paired.reasons)})" if paired.reasons else "")
+    )
     return "; ".join(said)
 
 
@@ -113,8 +139,9 @@ def anchors_text(told: AnchorComparison) -> str:
     """The test of the prompts that were always right, in a line."""
     p = "" if told.p is None else f"; p {p_text(told.p)} if it is the same endpoint"
     return (
-        f"{told.anchors} prompts were right in every reference run but the last; {told.candidate_lost} of them are "
-        f"wrong now, {told.reference_lost} were in that last run{p}"
+        f"{told.anchors} prompts were right in every reference run but the last;"
+        f" {told.candidate_lost} of them are wrong now, {told.reference_lost} were in that last"
+        f" run{p}"
     )
 
 
@@ -126,16 +153,24 @@ def traffic_of(task: TaskReport) -> str:
         causes = ", ".join(f"{cause} {count}" for cause, count in traffic.retries.items())
         said.append(f"{sum(traffic.retries.values())} of them retries after {causes}")
     if traffic.not_streamed:
-        said.append(f"{traffic.not_streamed} asked again without streaming, since the stream lost the answer")
+        said.append(
+            f"{traffic.not_streamed} asked again without streaming, since the stream lost the"
+            " answer"
+        )
     for label, times in (
         ("latency", traffic.latency_s),
         ("first token", traffic.ttft_s),
         ("per token", traffic.tpot_s),
     ):
         if times:
-            said.append(f"{label} " + ", ".join(f"{name} {seconds(value)}" for name, value in times.items()))
+            said.append(
+                f"{label} " + ", ".join(f"{name} {seconds(value)}" for name, value in times.items())
+            )
     if traffic.cached_tokens:
-        said.append(f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens out of a prefix cache")
+        said.append(
+            f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens out of a prefix"
+            " cache"
+        )
     return "; ".join(said)
 
 
@@ -148,17 +183,24 @@ def session_load(load: Load) -> str:
     """How the requests of the last session went out."""
     limits = load.limits
     rate = load.finished / load.wall_s if load.wall_s else 0.0
-    said = [f"at most {load.max_in_flight} in flight{' (auto)' if limits.concurrency == 'auto' else ''}"]
+    said = [
+        f"at most {load.max_in_flight} in flight{' (auto)' if limits.concurrency == 'auto' else ''}"
+    ]
     said.append(f"{load.finished} results in {load.wall_s:.1f} s, {rate:.0f}/s")
     if limits.rate_limit:
         said.append(f"at most {limits.rate_limit:g} requests per second")
     if limits.order != "natural":
-        said.append(f"order {limits.order}{f' (seed {load.order_seed})' if limits.order == 'random' else ''}")
+        said.append(
+            "order"
+            f" {limits.order}{f' (seed {load.order_seed})' if limits.order == 'random' else ''}"
+        )
     if load.cancelled:
         said.append(f"{load.cancelled} requests cancelled in flight")
     if load.steps:
         numbers = " ".join(str(step.concurrency) for step in load.steps)
         said.append(f"concurrency went {numbers} (report.json says when and why)")
     if load.loop_lag_s >= LATE_S:
-        said.append(f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include")
+        said.append(
+            f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include"
+        )
     return f"last session: {'; '.join(said)}"

@@ -1,4 +1,5 @@
-"""The report as a page: what the terminal shows, in a file that a browser opens and that can be sent around."""
+"""The report as a page: what the terminal shows, in a file that a browser opens and that can be
+sent around."""
 
 from __future__ import annotations
 
@@ -40,12 +41,22 @@ _OURS = re.compile(r"\{(title|pictures)\}")
 
 
 def write_page(report: Report, out_dir: Path) -> Path:
-    """Writes the page into the run folder and tells where it is. Raises RunFolderError when it cannot be written."""
+    """Writes the page into the run folder and tells where it is. Raises RunFolderError when it
+    cannot be written."""
     stream = io.StringIO()
-    console = Console(record=True, file=stream, width=WIDTH, force_terminal=True, color_system="standard", emoji=False)
+    console = Console(
+        record=True,
+        file=stream,
+        width=WIDTH,
+        force_terminal=True,
+        color_system="standard",
+        emoji=False,
+    )
     render(report, out_dir, console)
     outcomes = ", ".join(f"{task.result.task}: {task.verdict.outcome}" for task in report.tasks)
-    pictures = "\n".join(picture(task.result.task, one) for task in report.tasks for one in task.degradations)
+    pictures = "\n".join(
+        picture(task.result.task, one) for task in report.tasks for one in task.degradations
+    )
     texts = {"title": html.escape(outcomes), "pictures": pictures}
     form = _OURS.sub(lambda place: texts[place[1]].replace("{", "{{").replace("}", "}}"), _FORM)
     path = out_dir / PAGE_FILE

@@ -1,4 +1,5 @@
-"""Pictures: panels of lines over a common x axis, in the file format that the name says. Needs the extra `plots`.
+"""Pictures: panels of lines over a common x axis, in the file format that the name says. Needs the
+extra `plots`.
 
 Drawn without a display, and the same lines give the same bytes: no date, no random ids.
 """
@@ -22,7 +23,13 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png", ".pdf")
 WIDTH, PANEL_HEIGHT = 8.0, 3.6  # inches
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")  # told apart by colour-blind readers too
+_COLOURS = (
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#56b4e9",
+)  # told apart by colour-blind readers too
 _DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))  # and on paper without colour
 
 
@@ -49,7 +56,8 @@ class LevelLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Lines over one pair of axes, whose labels name the units. `ticks` are texts in the place of numbers below it."""
+    """Lines over one pair of axes, whose labels name the units. `ticks` are texts in the place of
+    numbers below it."""
 
     title: str
     x_label: str
@@ -61,7 +69,8 @@ class Panel:
 
 
 def check_plot(path: Path) -> None:
-    """Raises PlanError when no picture can be drawn into this file. To be called before the work, not after it."""
+    """Raises PlanError when no picture can be drawn into this file. To be called before the work,
+    not after it."""
     if path.suffix.lower() not in FORMATS:
         raise PlanError(
             f"--plot {path}: unknown format {path.suffix or 'without a suffix'!r}",
@@ -70,23 +79,36 @@ def check_plot(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise PlanError(f"--plot {path}: there is no folder {path.parent}", hint="Make it first.")
     if importlib.util.find_spec("matplotlib") is None:
-        raise PlanError("--plot needs matplotlib, which is not installed", hint="pip install 'serve-eval[plots]'")
+        raise PlanError(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'serve-eval[plots]'",
+        )
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> None:
     """Draws panels below each other. Raises PlanError for a file that cannot be written."""
     check_plot(path)
-    os.environ["MPLBACKEND"] = "Agg"  # one that a notebook set would be loaded, and may be missing here
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of its font cache and its folders
+    os.environ["MPLBACKEND"] = (
+        "Agg"  # one that a notebook set would be loaded, and may be missing here
+    )
+    logging.getLogger("matplotlib").setLevel(
+        logging.ERROR
+    )  # it tells of its font cache and its folders
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
         matplotlib.rcdefaults()  # not the style of the reader's own matplotlibrc
-        matplotlib.rcParams.update({"svg.hashsalt": "serve-eval", "svg.fonttype": "none", "text.parse_math": False})
-        warnings.filterwarnings("ignore", "Glyph", UserWarning)  # a name in a script that the font lacks shows boxes
+        matplotlib.rcParams.update(
+            {"svg.hashsalt": "serve-eval", "svg.fonttype": "none", "text.parse_math": False}
+        )
+        warnings.filterwarnings(
+            "ignore", "Glyph", UserWarning
+        )  # a name in a script that the font lacks shows boxes
         figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(panels)), layout="constrained")
-        for axes, panel in zip(figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True):
+        for axes, panel in zip(
+            figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True
+        ):
             _draw(axes, panel)
         kind = path.suffix.lower().removeprefix(".")
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[kind]
@@ -109,10 +131,26 @@ def _draw(axes: Axes, panel: Panel) -> None:
         dots = {"marker": "o", "markersize": 3.5} if line.dots else {}
         axes.plot(line.x, line.y, label=clean(line.label), color=colour, linestyle=dash, **dots)  # type: ignore[arg-type]
         if line.marked:
-            x, y = [line.x[place] for place in line.marked], [line.y[place] for place in line.marked]
-            axes.plot(x, y, label=clean(line.mark_label), color=_COLOURS[1], marker="X", markersize=8, linestyle="")
+            x, y = (
+                [line.x[place] for place in line.marked],
+                [line.y[place] for place in line.marked],
+            )
+            axes.plot(
+                x,
+                y,
+                label=clean(line.mark_label),
+                color=_COLOURS[1],
+                marker="X",
+                markersize=8,
+                linestyle="",
+            )
     for i, level in enumerate(panel.levels):
-        style = {"label": clean(level.label), "color": "0.35", "linewidth": 1.0, "linestyle": _DASHES[1 + i % 4]}
+        style = {
+            "label": clean(level.label),
+            "color": "0.35",
+            "linewidth": 1.0,
+            "linestyle": _DASHES[1 + i % 4],
+        }
         if level.upright:
             axes.axvline(level.at, **style)  # type: ignore[arg-type]
         else:

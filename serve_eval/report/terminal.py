@@ -14,15 +14,24 @@ from serve_eval.report import lines
 from serve_eval.report.attribution import sentences, table
 from serve_eval.report.layout import fit_tables, say
 from serve_eval.report.lines import number, plain
-from serve_eval.schema import MEAN, Attribution, FailureKind, Report, TaskReport, TaskResult, Verdict, VerdictOutcome
+from serve_eval.schema import (
+    MEAN,
+    Attribution,
+    FailureKind,
+    Report,
+    TaskReport,
+    TaskResult,
+    Verdict,
+    VerdictOutcome,
+)
 from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.verdicts.references import spec_text
 
 SHOWN_ERRORS = 3
 """Different errors of a task's scorer that are shown."""
 MENDED = (
-    "when the scorer is mended: serve-eval run --resume RUN scores these answers, and asks nothing for them; "
-    "--scorer-timeout gives it more time"
+    "when the scorer is mended: serve-eval run --resume RUN scores these answers, and asks nothing"
+    " for them; --scorer-timeout gives it more time"
 )
 
 _STYLES = {
@@ -49,9 +58,14 @@ _COLUMNS = (
 
 
 def render(report: Report, out_dir: Path, console: Console) -> None:
-    """Prints the verdict table and what explains it. On a narrow terminal the table has a column per task."""
+    """Prints the verdict table and what explains it. On a narrow terminal the table has a column
+    per task."""
     spec = spec_text(report.plan.accuracy_spec)
-    say(console, f"model {report.plan.model}, specification {spec}, {report.endpoint.base_url or 'endpoint not asked'}")
+    say(
+        console,
+        f"model {report.plan.model}, specification {spec},"
+        f" {report.endpoint.base_url or 'endpoint not asked'}",
+    )
     for kind, what in describe(report.endpoint.info).items():
         say(console, f"{kind}: {what}")
     console.print(*fit_tables(_COLUMNS, list(map(_cells, report.tasks)), console.width), sep="\n\n")
@@ -102,7 +116,8 @@ def _row(task: TaskReport) -> list[str]:
 
 
 def _value(task: TaskReport) -> str:
-    """The value; where answers are missing, the range that they leave it; an estimate after an early stop."""
+    """The value; where answers are missing, the range that they leave it; an estimate after an
+    early stop."""
     early = task.verdict.early
     if early is not None and early.stopped:
         return f"~{number(early.estimate)}"
@@ -123,7 +138,10 @@ def _explain(task: TaskReport) -> Iterator[str]:
 def _losses(result: TaskResult) -> Iterator[str]:
     """Tell of the samples without a score."""
     if result.failed and result.value is not None:
-        yield f"{result.value:.3f} over the {result.scored} of {result.planned} samples that were scored"
+        yield (
+            f"{result.value:.3f} over the {result.scored} of {result.planned} samples that were"
+            " scored"
+        )
     if result.failures:
         yield _failures(result)
     for error in result.scorer_errors[:SHOWN_ERRORS]:
@@ -138,7 +156,9 @@ def _losses(result: TaskResult) -> Iterator[str]:
 
 def _failures(result: TaskResult) -> str:
     kinds = ", ".join(f"{kind} {count}" for kind, count in result.failures.items())
-    unscored = sum(result.failures.get(kind, 0) for kind in (FailureKind.JUDGE_ERROR, FailureKind.SCORER_ERROR))
+    unscored = sum(
+        result.failures.get(kind, 0) for kind in (FailureKind.JUDGE_ERROR, FailureKind.SCORER_ERROR)
+    )
     bound, lost = "", result.failed - unscored
     if lost and not result.spared:
         most = failure_rate_upper(lost, result.planned)
@@ -164,7 +184,11 @@ def _figures(task: TaskReport) -> Iterator[str]:
 def _basis(task: TaskReport) -> Iterator[str]:
     """Tell what the task was judged with and by."""
     verdict, planned = task.verdict, task.result.planned
-    if verdict.num_samples is not None and verdict.threshold is not None and verdict.num_samples != planned:
+    if (
+        verdict.num_samples is not None
+        and verdict.threshold is not None
+        and verdict.num_samples != planned
+    ):
         yield f"the test uses the registered n = {verdict.num_samples}; {planned} were asked"
     if (found := task.reference) is not None:
         source = f", {found.source}" if found.source else ""

@@ -1,8 +1,8 @@
 """The checker's side: runs the checks on what the program says its values are.
 
-What is no built-in is a stand-in here. It is asked for what it is made of; but no operation that would hand the program
-what is expected (==, <, in, arithmetic) is left to the program, which could answer anything to it.
-"""
+What is no built-in is a stand-in here. It is asked for what it is made of; but no operation that
+would hand the program what is expected (==, <, in, arithmetic) is left to the program, which could
+answer anything to it."""
 
 from __future__ import annotations
 
@@ -138,7 +138,9 @@ class Checker(TalkSide):
     async def _coroutine(self, number: int) -> Any:
         return self.ask("wait", number)
 
-    def perform(self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]) -> Any:
+    def perform(
+        self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]
+    ) -> Any:
         if operation == "next":
             return next(thing)
         if operation == "call":
@@ -156,11 +158,16 @@ class Checker(TalkSide):
         """Run the checks with the names that the program defined. Raises what they raise."""
         compiled = compile(checks, "<checks>", "exec", dont_inherit=True)
         named = _names(compiled)
-        wanted = None if not named.isdisjoint(SEARCHING) else {name for name in named if not _is_taken(name)}
+        wanted = (
+            None
+            if not named.isdisjoint(SEARCHING)
+            else {name for name in named if not _is_taken(name)}
+        )
         own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
         space = {"__name__": "program"}
         for name, value in own.items():
-            # What the program says it has, and the checks did not ask for, could be in the place of a built-in.
+            # What the program says it has, and the checks did not ask for, could be in the place of
+            # a built-in.
             if type(name) is str and not _is_taken(name) and (wanted is None or name in wanted):
                 space[name] = _module(name, value)
         exec(compiled, space)  # noqa: S102  (what this process is for)

@@ -1,9 +1,10 @@
-"""What the interpreter in the sandbox runs first, as the first process of the namespaces, whom no signal from within
-ends. It shuts the door behind itself, starts the program as its child, and is the checker from then on.
+"""What the interpreter in the sandbox runs first, as the first process of the namespaces, whom no
+signal from within ends. It shuts the door behind itself, starts the program as its child, and is
+the checker from then on.
 
-The door: a keyring of its own, the filter of system calls, the limits; and nobody within may look into the memory or
-the descriptors of this process, which alone knows the checks and the token that tells that they came to their end.
-"""
+The door: a keyring of its own, the filter of system calls, the limits; and nobody within may look
+into the memory or the descriptors of this process, which alone knows the checks and the token that
+tells that they came to their end."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 JOIN_SESSION_KEYRING = 1
 SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 4, 22, 38
 NO_KEYRINGS = (1, 38)
-"""EPERM and ENOSYS: keyctl is refused to us already, or is not in this kernel, and then to the program too."""
+"""EPERM and ENOSYS: keyctl is refused to us already, or is not in this kernel, and then to the
+program too."""
 
 
 class _Filter(ctypes.Structure):
@@ -34,7 +36,10 @@ class _Filter(ctypes.Structure):
 def main(job: int, verdict: int, limits: str, keyctl: int, lines: bytes) -> None:
     """Run a job to its end."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(ctypes.c_long(keyctl), JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() not in NO_KEYRINGS:
+    if (
+        libc.syscall(ctypes.c_long(keyctl), JOIN_SESSION_KEYRING, None) < 0
+        and ctypes.get_errno() not in NO_KEYRINGS
+    ):
         raise OSError(ctypes.get_errno(), "no keyring of its own")
     _prctl(libc, SET_NO_NEW_PRIVS, 1)
     _prctl(libc, SET_SECCOMP, 2, ctypes.byref(_Filter(len(lines) // 8, lines)))
@@ -61,7 +66,8 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
         os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
     def reap(*told: Any) -> None:
-        """Of the first process everybody is a child in the end. With the program it ends as that did."""
+        """Of the first process everybody is a child in the end. With the program it ends as that
+        did."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

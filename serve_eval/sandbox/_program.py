@@ -1,4 +1,5 @@
-"""The program's side: runs its code, then calls what the checker asks for. Nothing here decides anything."""
+"""The program's side: runs its code, then calls what the checker asks for. Nothing here decides
+anything."""
 
 from __future__ import annotations
 
@@ -89,15 +90,25 @@ class RunningProgram(TalkSide):
     def stand_in(self, number: int, kind: str, name: str) -> Any:
         return _Given(self, number)
 
-    def perform(self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]) -> Any:
+    def perform(
+        self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]
+    ) -> Any:
         if operation == "names":
             wanted, own = args[0], thing
             return {name: own[name] for name in (own if wanted is None else wanted) if name in own}
         return OPERATIONS[operation](thing, *args, **names)
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...] = (), names: dict[str, Any] | None = None) -> Any:
+    def ask(
+        self,
+        operation: str,
+        number: int,
+        args: tuple[Any, ...] = (),
+        names: dict[str, Any] | None = None,
+    ) -> Any:
         if _thread.get_ident() != _MAIN:
-            raise RuntimeError("what the checks gave can only be used in the thread that was given it")
+            raise RuntimeError(
+                "what the checks gave can only be used in the thread that was given it"
+            )
         return super().ask(operation, number, args, names)
 
     def serve(self, code: str) -> None:

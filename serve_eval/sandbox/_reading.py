@@ -1,4 +1,5 @@
-"""Reads what _values writes, from a side that is not trusted: that gives a value or raises, and runs nothing."""
+"""Reads what _values writes, from a side that is not trusted: that gives a value or raises, and
+runs nothing."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads one message. `stays(number, kind, name)` stands for a value of the writer's, `mine(number)` is one of ours,
-    and `error_class(number, names and bases)` makes a class of exceptions. `named` are built-ins that may be named."""
+    """Reads one message. `stays(number, kind, name)` stands for a value of the writer's,
+    `mine(number)` is one of ours, and `error_class(number, names and bases)` makes a class of
+    exceptions. `named` are built-ins that may be named."""
 
     def __init__(
         self,
@@ -67,8 +69,8 @@ class Reader:
         raise ValueError("a message of an unknown kind")
 
     def refill(self, container: Any) -> None:
-        """Puts what comes next in the place of what is in a container. One that holds just that is left alone: somebody
-        may go through it, or know what is in it by `is`."""
+        """Puts what comes next in the place of what is in a container. One that holds just that is
+        left alone: somebody may go through it, or know what is in it by `is`."""
         tag, number = self._take(1), struct.unpack("<I", self._take(4))[0]
         if tag != _TAGS[type(container)]:
             raise ValueError("a container has become another")
@@ -113,7 +115,9 @@ class Reader:
                 raise ValueError("a message ends too early")
             items = [self.read(depth + 1) for _ in range(number)]
             return (
-                {b"(": tuple, b">": frozenset}[tag](items) if tag in b"(>" else {b"r": range, b"l": slice}[tag](*items)
+                {b"(": tuple, b">": frozenset}[tag](items)
+                if tag in b"(>"
+                else {b"r": range, b"l": slice}[tag](*items)
             )
         container = {b"[": list, b"{": dict, b"<": set}[tag]()
         self.containers.append(container)
@@ -163,7 +167,11 @@ def _holds(container: Any, items: list[Any]) -> bool:
     if type(container) is set:
         held = {(type(one), one) for one in container}
         return len(held) == len(items) and all((type(one), one) in held for one in items)
-    mine = container if type(container) is list else [part for item in container.items() for part in item]
+    mine = (
+        container
+        if type(container) is list
+        else [part for item in container.items() for part in item]
+    )
     return len(mine) == len(items) and all(map(_alike, mine, items))
 
 

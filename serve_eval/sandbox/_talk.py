@@ -1,7 +1,8 @@
-"""How the program and its checker ask each other, one at a time, over two pipes: runs within the sandbox on both sides.
+"""How the program and its checker ask each other, one at a time, over two pipes: runs within the
+sandbox on both sides.
 
-A request is an operation, what it is done to and its arguments; the answer is a value or an exception, and then what is
-in the containers that both sides know, as it is after the operation.
+A request is an operation, what it is done to and its arguments; the answer is a value or an
+exception, and then what is in the containers that both sides know, as it is after the operation.
 """
 
 from __future__ import annotations
@@ -37,10 +38,13 @@ class TalkSide:
         self.named: dict[str, Any] = NAMED
 
     def kind(self, value: Any) -> str:
-        """What can be done to a value that stays here. Raises Refused where it is not to be reached at all."""
+        """What can be done to a value that stays here. Raises Refused where it is not to be reached
+        at all."""
         raise NotImplementedError
 
-    def perform(self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]) -> Any:
+    def perform(
+        self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]
+    ) -> Any:
         """Do what the other side asks for."""
         raise NotImplementedError
 
@@ -52,9 +56,15 @@ class TalkSide:
         """The number of a value of the other side (None: it is ours)."""
         raise NotImplementedError
 
-    def ask(self, operation: str, number: int, args: tuple[Any, ...] = (), names: dict[str, Any] | None = None) -> Any:
-        """Have the other side do something. Raises what that raised, Over where it is gone, ValueError where it sends
-        what is no message."""
+    def ask(
+        self,
+        operation: str,
+        number: int,
+        args: tuple[Any, ...] = (),
+        names: dict[str, Any] | None = None,
+    ) -> Any:
+        """Have the other side do something. Raises what that raised, Over where it is gone,
+        ValueError where it sends what is no message."""
         writer = Writer(self._own, self.shared)
         for part in (operation, number, args, names or {}):
             writer.write(part)
@@ -83,8 +93,8 @@ class TalkSide:
         raise value
 
     def answer(self, message: bytes) -> None:
-        """Do what a request asks for, and tell what came of it. A request that is left without an answer for lack of
-        stack would leave the other side waiting."""
+        """Do what a request asks for, and tell what came of it. A request that is left without an
+        answer for lack of stack would leave the other side waiting."""
         try:
             told = self._answer(message)
         except RecursionError:
@@ -132,7 +142,9 @@ class TalkSide:
         return b"".join(pieces)
 
     def _own(self, value: Any) -> Own | int | str:
-        theirs = next((number for number, kind in self._classes.items() if kind is value), self.number(value))
+        theirs = next(
+            (number for number, kind in self._classes.items() if kind is value), self.number(value)
+        )
         if theirs is not None:
             return theirs
         kind = self.kind(value)
@@ -146,7 +158,12 @@ class TalkSide:
 
     def _reader(self, message: bytes, known: tuple[Any, ...]) -> Reader:
         return Reader(
-            message, stays=self.stand_in, mine=self._mine, error_class=self._error_class, known=known, named=self.named
+            message,
+            stays=self.stand_in,
+            mine=self._mine,
+            error_class=self._error_class,
+            known=known,
+            named=self.named,
         )
 
     def _mine(self, number: int) -> Any:
@@ -156,11 +173,17 @@ class TalkSide:
         module, name, *bases = told
         if not all(isinstance(base, type) and issubclass(base, BaseException) for base in bases):
             raise ValueError("a class of exceptions has other bases")
-        found = getattr(sys.modules.get(module), name, None) if module.split(".")[0] in STANDARD_MODULES else None
+        found = (
+            getattr(sys.modules.get(module), name, None)
+            if module.split(".")[0] in STANDARD_MODULES
+            else None
+        )
         if isinstance(found, type) and issubclass(found, BaseException):
             return found
         if number not in self._classes:
-            self._classes[number] = type(name, tuple(bases), {"__str__": _text, "_told": "", "__module__": "program"})
+            self._classes[number] = type(
+                name, tuple(bases), {"__str__": _text, "_told": "", "__module__": "program"}
+            )
         return self._classes[number]
 
 
@@ -168,7 +191,8 @@ STANDARD_MODULES: frozenset[str] = frozenset(getattr(sys, "stdlib_module_names",
 
 
 def _text(error: Any) -> str:
-    """What an exception of a class of the other side says there; one that was made here, its arguments."""
+    """What an exception of a class of the other side says there; one that was made here, its
+    arguments."""
     return error._told or BaseException.__str__(error)
 
 
@@ -177,7 +201,9 @@ def _where(error: BaseException) -> str:
     lines, step = [], error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == "<program>":
-            lines.append(f"  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}")
+            lines.append(
+                f"  in the program, line {step.tb_lineno}, in {step.tb_frame.f_code.co_name}"
+            )
         step = step.tb_next
     return "\n".join(lines[-5:])
 
@@ -185,5 +211,6 @@ def _where(error: BaseException) -> str:
 def build_refusal(value: Any) -> RefusedValue:
     """Why a value of the checks cannot be an argument."""
     return RefusedValue(
-        f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and iterators"
+        f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and"
+        " iterators"
     )

@@ -1,8 +1,8 @@
 """Values as bytes between the program and its checker, who do not trust each other: built-ins only.
 
-Runs within the sandbox on both sides, and here for the job. Containers keep their identity within a message, so that an
-argument which is changed, or given back, is known again. What is no built-in stays where it is and crosses as a number.
-"""
+Runs within the sandbox on both sides, and here for the job. Containers keep their identity within a
+message, so that an argument which is changed, or given back, is known again. What is no built-in
+stays where it is and crosses as a number."""
 
 from __future__ import annotations
 
@@ -17,10 +17,27 @@ if TYPE_CHECKING:
 
 TYPES: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (int, float, bool, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, object)
+    for kind in (
+        int,
+        float,
+        bool,
+        complex,
+        str,
+        bytes,
+        bytearray,
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        object,
+    )
 }
 ERRORS = {
-    name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, BaseException)
 }
 NAMED: dict[str, Any] = {**ERRORS, **TYPES}
 STANDARD: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -47,8 +64,9 @@ class RefusedValue(TypeError):
 
 
 class Writer:
-    """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the number of one that
-    belongs to the reader, or the name of a built-in that the reader has too. `known` are containers that it has."""
+    """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the
+    number of one that belongs to the reader, or the name of a built-in that the reader has too.
+    `known` are containers that it has."""
 
     def __init__(self, own: Callable[[Any], Own | int | str], known: tuple[Any, ...] = ()) -> None:
         self._own, self.out = own, bytearray()
@@ -67,7 +85,9 @@ class Writer:
         elif kind is tuple or kind is frozenset:
             self._items(b"(" if kind is tuple else b">", list(value), depth)
         elif kind is range or kind is slice:
-            self._items(b"r" if kind is range else b"l", [value.start, value.stop, value.step], depth)
+            self._items(
+                b"r" if kind is range else b"l", [value.start, value.stop, value.step], depth
+            )
         else:
             self._other(value, kind, depth)
 
@@ -182,7 +202,8 @@ class Writer:
 
 
 def _content(base: type[Any], value: Any) -> Any:
-    """A value of a class of somebody as the built-in that it is inside, whatever its methods say."""
+    """A value of a class of somebody as the built-in that it is inside, whatever its methods
+    say."""
     if base is tuple or base is list:
         return base(base.__iter__(value))
     if base is frozenset or base is set:

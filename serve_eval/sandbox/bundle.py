@@ -1,4 +1,5 @@
-"""What runs within the sandbox, compiled once by the interpreter that runs it: it imports nothing of ours there."""
+"""What runs within the sandbox, compiled once by the interpreter that runs it: it imports nothing
+of ours there."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ for name, code in modules:
     del sys.modules[name]
 module.main(int(job), int(verdict), limits, keyctl, lines)
 """
-"""The arguments are descriptors: of the bundle, the job and the pipe for the token; and the limits. The modules have
-builtins of their own, so that what the program replaces there does not trip them. Code is named in angle brackets:
-under another name, Python would look for its source in /tmp, where the program could have put a link to the job."""
+"""The arguments are descriptors: of the bundle, the job and the pipe for the token; and the limits.
+The modules have builtins of their own, so that what the program replaces there does not trip them.
+Code is named in angle brackets: under another name, Python would look for its source in /tmp, where
+the program could have put a link to the job."""
 _COMPILE = """import json, marshal, sys
 told = json.load(sys.stdin)
 modules = [(name, compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in told["modules"]]
@@ -36,12 +38,17 @@ sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(to
 
 
 def build(command: Sequence[str]) -> bytes:
-    """The bundle for an interpreter, which is the last word of a command line. Raises SandboxError where it cannot
-    compile it, and for a machine without a filter."""
+    """The bundle for an interpreter, which is the last word of a command line. Raises SandboxError
+    where it cannot compile it, and for a machine without a filter."""
     texts = {
-        f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8") for name in MODULES
+        f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8")
+        for name in MODULES
     }
-    told = {"modules": [*texts.items()], "keyctl": seccomp.keyctl(), "filter": seccomp.build().hex()}
+    told = {
+        "modules": [*texts.items()],
+        "keyctl": seccomp.keyctl(),
+        "filter": seccomp.build().hex(),
+    }
     try:
         done = subprocess.run(  # noqa: S603  (an interpreter of this machine, with a text of ours)
             [*command, *FLAGS, "-c", _COMPILE],
@@ -54,7 +61,9 @@ def build(command: Sequence[str]) -> bytes:
         )
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise SandboxError(f"{command[-1]} cannot compile what runs in the sandbox: {said[:300]}") from error
+        raise SandboxError(
+            f"{command[-1]} cannot compile what runs in the sandbox: {said[:300]}"
+        ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxError(f"{command[-1]} cannot be run: {error}") from error
     return done.stdout

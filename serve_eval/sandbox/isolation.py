@@ -1,10 +1,11 @@
-"""The ways of shutting a program off, the strongest first: what is put in front of its command line.
+"""The ways of shutting a program off, the strongest first: what is put in front of its command
+line.
 
-Either gives it user, process, network, IPC and mount namespaces of its own, in which it has no capability and can make
-no further ones: there is no network but its own loopback, no other process to be seen or signalled, and no file but the
-system's libraries and its interpreter, read-only, and an empty /tmp of bounded size. The command is the first process
-in there: no signal from within reaches it, and when it ends, the kernel ends all others.
-"""
+Either gives it user, process, network, IPC and mount namespaces of its own, in which it has no
+capability and can make no further ones: there is no network but its own loopback, no other process
+to be seen or signalled, and no file but the system's libraries and its interpreter, read-only, and
+an empty /tmp of bounded size. The command is the first process in there: no signal from within
+reaches it, and when it ends, the kernel ends all others."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from serve_eval.errors import SandboxError
 
 Wrap = Callable[[Sequence[str], Sequence[str], int], list[str]]
-"""Command line, folders that it may read, bytes of its /tmp -> the command line that runs it shut off."""
+"""Command line, folders that it may read, bytes of its /tmp -> the command line that runs it shut
+off."""
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
 """What an interpreter may need of the system; most are links into /usr today."""
@@ -30,8 +32,16 @@ FILES = 8192
 
 
 def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
-    """By bubblewrap (Debian, Ubuntu and Fedora: package bubblewrap). Raises SandboxError where it is not installed."""
-    options = ["--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1", "--die-with-parent", "--clearenv"]
+    """By bubblewrap (Debian, Ubuntu and Fedora: package bubblewrap). Raises SandboxError where it
+    is not installed."""
+    options = [
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--as-pid-1",
+        "--die-with-parent",
+        "--clearenv",
+    ]
     for path in _present(readable):
         link = _link(path)
         options += ["--ro-bind", path, path] if link is None else ["--symlink", link, path]
@@ -46,7 +56,8 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
 
 
 def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
-    """By unshare and mount of util-linux alone. Raises SandboxError where they are not installed."""
+    """By unshare and mount of util-linux alone. Raises SandboxError where they are not
+    installed."""
     lines = [
         "set -e",
         "mount -t tmpfs -o nosuid,nodev,size=1m,mode=755 sandbox /tmp",
@@ -58,7 +69,11 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         if link is not None:
             lines.append(f"ln -s {shlex.quote(link)} {place}")
             continue
-        lines.append(f"mkdir -p {place}" if Path(path).is_dir() else f"mkdir -p $(dirname {place}); : > {place}")
+        lines.append(
+            f"mkdir -p {place}"
+            if Path(path).is_dir()
+            else f"mkdir -p $(dirname {place}); : > {place}"
+        )
         lines.append(f"mount -o bind,ro,nosuid,nodev {shlex.quote(path)} {place}")
     for device in DEVICES:
         lines += [f": > .{device}", f"mount --bind {device} .{device}"]
@@ -75,21 +90,48 @@ def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) ->
         "cd /tmp",
         'exec env -i setpriv --bounding-set=-all --inh-caps=-all --no-new-privs -- "$@"',
     ]
-    apart = ["--user", "--map-root-user", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
+    apart = [
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "--propagation",
+        "private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]
     _tool("setpriv", "util-linux")
     options = [*apart, "--net", "--ipc", "--uts", "--cgroup"]
-    return [_tool("unshare", "util-linux"), *options, "--", "/bin/sh", "-c", "\n".join(lines), "sh", *command]
+    return [
+        _tool("unshare", "util-linux"),
+        *options,
+        "--",
+        "/bin/sh",
+        "-c",
+        "\n".join(lines),
+        "sh",
+        *command,
+    ]
 
 
 ISOLATIONS: dict[str, Wrap] = {"bubblewrap": bubblewrap, "namespaces": namespaces}
 
 
 def as_user(command: Sequence[str], uid: int | None) -> list[str]:
-    """The command line as another user (None: as ours), who dies when we do, and whom the kernel ends first where
-    memory runs out."""
+    """The command line as another user (None: as ours), who dies when we do, and whom the kernel
+    ends first where memory runs out."""
     drop = [] if uid is None else ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
     first = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj && exec "$@"', "sh"]
-    return [*first, _tool("setpriv", "util-linux"), *drop, "--no-new-privs", "--pdeathsig", "KILL", "--", *command]
+    return [
+        *first,
+        _tool("setpriv", "util-linux"),
+        *drop,
+        "--no-new-privs",
+        "--pdeathsig",
+        "KILL",
+        "--",
+        *command,
+    ]
 
 
 def _present(readable: Sequence[str]) -> list[str]:
@@ -102,7 +144,9 @@ def _link(path: str) -> str | None:
 
 
 def _tool(name: str, package: str) -> str:
-    found = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:" + os.environ.get("PATH", ""))
+    found = shutil.which(
+        name, path="/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin:" + os.environ.get("PATH", "")
+    )
     if found is None:
         raise SandboxError(f"{name} is not installed (package {package})")
     return found

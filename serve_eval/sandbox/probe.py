@@ -1,4 +1,5 @@
-"""Finds the strongest isolation that this machine really gives, by looking out of it from within."""
+"""Finds the strongest isolation that this machine really gives, by looking out of it from
+within."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ from serve_eval.sandbox.watch import MEMORY_BYTES
 from serve_eval.schema import ExitReason, Isolation, Program
 
 UNUSED_UIDS = range(61184, 65520)
-"""Users that systemd gives to services for a while (its dynamic users), so that nothing on a disk belongs to them."""
+"""Users that systemd gives to services for a while (its dynamic users), so that nothing on a disk
+belongs to them."""
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
 """What of this machine a program has one of its own of."""
 PROBE_S = 20.0
 _OWN_PROCESSES = 2
 """Of the sandbox: its first process, and the program."""
 _HINT = (
-    "Install bubblewrap (apt-get install bubblewrap), and allow user namespaces: inside a container they need "
-    "--privileged or a seccomp profile that permits them. Or run serve-eval on another Linux machine that reaches the "
-    "endpoint. See docs/code.md."
+    "Install bubblewrap (apt-get install bubblewrap), and allow user namespaces: inside a container"
+    " they need --privileged or a seccomp profile that permits them. Or run serve-eval on another"
+    " Linux machine that reaches the endpoint. See docs/code.md."
 )
 _SYSTEM = {*(place.split("/")[1] for place in SYSTEM), "proc", "dev", "tmp"}
 _LOOK = """
@@ -70,9 +72,10 @@ print(json.dumps({
 
 
 class _Seen(msgspec.Struct):
-    """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside of the namespace.
-    `filtered`: system calls are refused; `overseen`: what checks the program cannot be looked into by it;
-    `last`: the kernel may end others before it where memory runs out."""
+    """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside
+    of the namespace. `filtered`: system calls are refused; `overseen`: what checks the program
+    cannot be looked into by it; `last`: the kernel may end others before it where memory runs
+    out."""
 
     network: bool
     namespaces: list[str]
@@ -93,9 +96,9 @@ class _Seen(msgspec.Struct):
 async def strongest(
     *, at_once: int | None = None, isolations: Mapping[str, Wrap] = ISOLATIONS
 ) -> tuple[Sandbox, Isolation]:
-    """A sandbox in the first of the isolations that holds, with what the probe found in it; as root it runs as an
-    unused user. `at_once` defaults to the processors that we may use. Raises SandboxError with the reasons where none
-    holds."""
+    """A sandbox in the first of the isolations that holds, with what the probe found in it; as root
+    it runs as an unused user. `at_once` defaults to the processors that we may use. Raises
+    SandboxError with the reasons where none holds."""
     if not sys.platform.startswith("linux"):
         raise SandboxError("generated code is run on Linux alone", hint=_HINT)
     uid = _find_unused_uid() if os.geteuid() == 0 else None
@@ -103,11 +106,18 @@ async def strongest(
     for name, wrap in isolations.items():
         for interpreter in _interpreters(dropping=uid is not None):
             try:
-                sandbox = Sandbox(wrap, interpreter, uid=uid, at_once=at_once or len(os.sched_getaffinity(0)))
-                return sandbox, await _look(name, sandbox, interpreter, os.getuid() if uid is None else uid)
+                sandbox = Sandbox(
+                    wrap, interpreter, uid=uid, at_once=at_once or len(os.sched_getaffinity(0))
+                )
+                return sandbox, await _look(
+                    name, sandbox, interpreter, os.getuid() if uid is None else uid
+                )
             except SandboxError as error:
                 reasons.append(f"{name} with {interpreter.path}: {error}")
-    found = "".join(f"\n  {reason}" for reason in reasons) or "\n  no Python that other users may run was found"
+    found = (
+        "".join(f"\n  {reason}" for reason in reasons)
+        or "\n  no Python that other users may run was found"
+    )
     raise SandboxError(f"generated code cannot be shut off on this machine:{found}", hint=_HINT)
 
 
@@ -116,13 +126,19 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
     ran = await sandbox.run(program)
     if ran.ended is not ExitReason.PASSED:
         said = ran.stderr.strip().rpartition("\n")[2]
-        raise SandboxError(f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}")
+        raise SandboxError(
+            f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}"
+        )
     seen = msgspec.json.decode(ran.stdout, type=_Seen)
     ours = {str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
     strange = {*seen.root} - _SYSTEM - {place.split("/")[1] for place in interpreter.readable}
     problems = [
         *(["it reaches a network"] if seen.network else []),
-        *(f"it shares {one.partition(':')[0]} with this machine" for one in seen.namespaces if one in ours),
+        *(
+            f"it shares {one.partition(':')[0]} with this machine"
+            for one in seen.namespaces
+            if one in ours
+        ),
         *([] if seen.filtered else ["no system call is refused to it"]),
         *([] if seen.overseen else ["it can look into what checks it"]),
         *(["others go first where memory runs out"] if seen.last else []),
@@ -157,7 +173,8 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
 
 
 def _interpreters(*, dropping: bool) -> Iterator[Interpreter]:
-    """Our own Python without our packages, then the system's; as an unused user only what every user may run."""
+    """Our own Python without our packages, then the system's; as an unused user only what every
+    user may run."""
     own = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     prefix = Path(sys.base_prefix).resolve()
     readable = () if prefix.is_relative_to("/usr") else (str(prefix),)

@@ -1,5 +1,5 @@
-"""One place for generated code: a bounded number of programs at once, each in a process tree of its own that is gone
-when the call returns, whatever became of it."""
+"""One place for generated code: a bounded number of programs at once, each in a process tree of its
+own that is gone when the call returns, whatever became of it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ LIMITS: Mapping[str, int] = {
     "NOFILE": 64,
     "CORE": 0,
 }
-"""Resource limits of a program by the names of setrlimit: bytes of memory per process, bytes of a file, processes, open
-descriptors. CPU seconds follow from its time limit."""
+"""Resource limits of a program by the names of setrlimit: bytes of memory per process, bytes of a
+file, processes, open descriptors. CPU seconds follow from its time limit."""
 SCRATCH_BYTES = 32 << 20
 """Size of its /tmp."""
 OUTPUT_BYTES = 256 << 10
-"""What is kept of what a program writes to stdout and to stderr each; it may write as much as to any other file."""
+"""What is kept of what a program writes to stdout and to stderr each; it may write as much as to
+any other file."""
 REAPING_S = 2.0
 """How long the process in front may take to reap what was killed behind it."""
 Process = subprocess.Popen[bytes]
@@ -47,10 +48,12 @@ class Interpreter:
 
 
 class Sandbox:
-    """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours). Raises SandboxError
-    for an interpreter that does not run."""
+    """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours).
+    Raises SandboxError for an interpreter that does not run."""
 
-    def __init__(self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int) -> None:
+    def __init__(
+        self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int
+    ) -> None:
         self.wrap, self.interpreter, self.uid, self.at_once = wrap, interpreter, uid, at_once
         self._room = asyncio.Semaphore(at_once)
         self._look_s = watch.LOOK_S * max(1.0, at_once / 4)
@@ -67,13 +70,23 @@ class Sandbox:
                 stack.callback(os.close, verdict)
                 try:
                     inside.write(self._bundle)
-                    job.write(plain({"code": program.code, "checks": program.checks, "token": token.decode()}))
+                    job.write(
+                        plain(
+                            {
+                                "code": program.code,
+                                "checks": program.checks,
+                                "token": token.decode(),
+                            }
+                        )
+                    )
                     given.write(program.stdin.encode(errors="replace"))
                     limits = {**LIMITS, "CPU": int(program.wall_s) + 1}
                     process = self._start((inside, job, given), (out, err), told, limits)
                 finally:
                     os.close(told)
-                said, excess = await _attend(process, verdict, program.wall_s, len(token), self._look_s)
+                said, excess = await _attend(
+                    process, verdict, program.wall_s, len(token), self._look_s
+                )
                 status = process.returncode
                 if excess is not None:
                     ended, status = ExitReason.KILLED, None
@@ -85,22 +98,37 @@ class Sandbox:
                     ended = _by_itself(status)
                 reason = "" if excess is None else f"serve-eval ended this program: {excess}\n"
                 return ExecutionResult(
-                    ended=ended, exit=status, stdout=_read_kept(out), stderr=_read_kept(err) + reason
+                    ended=ended,
+                    exit=status,
+                    stdout=_read_kept(out),
+                    stderr=_read_kept(err) + reason,
                 )
 
     def _start(
-        self, given: Sequence[BinaryIO], written: Sequence[BinaryIO], told: int, limits: Mapping[str, int]
+        self,
+        given: Sequence[BinaryIO],
+        written: Sequence[BinaryIO],
+        told: int,
+        limits: Mapping[str, int],
     ) -> Process:
         inside, job, stdin = given
         most = ",".join(f"{name}:{value}" for name, value in limits.items())
         handed = (inside.fileno(), job.fileno(), told)
-        command = [self.interpreter.path, *bundle.FLAGS, "-c", bundle.START, *map(str, handed), most]
+        command = [
+            self.interpreter.path,
+            *bundle.FLAGS,
+            "-c",
+            bundle.START,
+            *map(str, handed),
+            most,
+        ]
         shut_off = as_user(self.wrap(command, self.interpreter.readable, SCRATCH_BYTES), self.uid)
         for file in given:
             file.seek(0)
         stdout, stderr = written
         try:
-            # Not by the event loop: uvloop hands down every descriptor that is not marked against it.
+            # Not by the event loop: uvloop hands down every descriptor that is not marked against
+            # it.
             return subprocess.Popen(  # noqa: S603  (what it shuts off is not trusted; the command line is ours)
                 shut_off,
                 stdin=stdin,
@@ -117,7 +145,8 @@ class Sandbox:
 
 
 def _memory(stack: ExitStack, name: str) -> BinaryIO:
-    """A file in memory: nothing waits for us to read it, and the limit on the size of files bounds it."""
+    """A file in memory: nothing waits for us to read it, and the limit on the size of files bounds
+    it."""
     return stack.enter_context(os.fdopen(os.memfd_create(name), "r+b"))
 
 
@@ -136,12 +165,11 @@ def _by_itself(status: int | None) -> ExitReason:
 async def _attend(
     process: Process, verdict: int, wall_s: float, length: int, look_s: float
 ) -> tuple[bytes | None, str | None]:
-    """What a process wrote into the pipe when it came to its end, None when it was ended; and what it took too much of,
-    when it was ended for that. Nothing is left of it.
+    """What a process wrote into the pipe when it came to its end, None when it was ended; and what
+    it took too much of, when it was ended for that. Nothing is left of it.
 
-    The pipe is over when nobody holds its other end, which the process in front does as long as it lives, whatever the
-    program closes. One that writes more than the verdict is ended.
-    """
+    The pipe is over when nobody holds its other end, which the process in front does as long as it
+    lives, whatever the program closes. One that writes more than the verdict is ended."""
     loop, over, said, excess = asyncio.get_running_loop(), asyncio.Event(), bytearray(), None
 
     def readable() -> None:
@@ -167,8 +195,9 @@ async def _attend(
 
 
 def _end(process: Process, *, by_itself: bool) -> None:
-    """Reaps a process, which takes microseconds. One that has not ended by itself is killed from behind: the first
-    process of the namespaces, with which the kernel kills all others in them, so that the one in front reaps it."""
+    """Reaps a process, which takes microseconds. One that has not ended by itself is killed from
+    behind: the first process of the namespaces, with which the kernel kills all others in them, so
+    that the one in front reaps it."""
     if not by_itself:
         for pid in _children(process.pid) or [process.pid]:
             with suppress(ProcessLookupError):
@@ -182,6 +211,8 @@ def _end(process: Process, *, by_itself: bool) -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except OSError:
         return []

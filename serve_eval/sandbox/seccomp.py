@@ -1,12 +1,13 @@
-"""The kernel's calls that a sandboxed program may not make, as a filter that the kernel keeps (seccomp, classic BPF).
+"""The kernel's calls that a sandboxed program may not make, as a filter that the kernel keeps
+(seccomp, classic BPF).
 
-What is refused is what a program without network, capabilities and namespaces of its own has no use for, and where most
-of the kernel's faults were found: io_uring, bpf, keyrings, other address families than local sockets, System V memory.
-What holds memory that no process and no /tmp shows is refused since nothing bounds it all together: files in memory
-(memfd), shared pages without a file, attributes of files, sockets that others can send to, watches of files. A call of
-another machine's numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel that
-does not have it.
-"""
+What is refused is what a program without network, capabilities and namespaces of its own has no use
+for, and where most of the kernel's faults were found: io_uring, bpf, keyrings, other address
+families than local sockets, System V memory. What holds memory that no process and no /tmp shows is
+refused since nothing bounds it all together: files in memory (memfd), shared pages without a file,
+attributes of files, sockets that others can send to, watches of files. A call of another machine's
+numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel
+that does not have it."""
 
 from __future__ import annotations
 
@@ -118,14 +119,23 @@ ABSENT: dict[str, tuple[int, int]] = {
     "io_uring_register": (427, 427),
     "clone3": (435, 435),
 }
-"""These fail with ENOSYS, so that libraries take the older way: the flags of clone3 lie where no filter can look."""
+"""These fail with ENOSYS, so that libraries take the older way: the flags of clone3 lie where no
+filter can look."""
 LAST = 456
 """The newest call that was looked at (futex_requeue, Linux 6.7); later ones fail with ENOSYS."""
-CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL, MMAP = (56, 220), (41, 198), (53, 199), (302, 261), (16, 29), (9, 222)
+CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL, MMAP = (
+    (56, 220),
+    (41, 198),
+    (53, 199),
+    (302, 261),
+    (16, 29),
+    (9, 222),
+)
 NEW_NAMESPACES = 0x7E020000
 """The flags of clone that make namespaces."""
 SHARED, ANONYMOUS = 0x01, 0x20
-"""Flags of mmap: together they make memory that stays as long as one page of it is mapped, and shows as that page."""
+"""Flags of mmap: together they make memory that stays as long as one page of it is mapped, and
+shows as that page."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which type into a terminal."""
 _ARCHITECTURES = {"x86_64": (X86_64, 0xC000003E), "aarch64": (AARCH64, 0xC00000B7)}
@@ -133,11 +143,13 @@ _X32 = 0x40000000
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _FOURTH = 0, 4, 16, 24, 40
-"""Where the kernel shows the call's number, the machine's, and the low halves of the arguments (little-endian)."""
+"""Where the kernel shows the call's number, the machine's, and the low halves of the arguments
+(little-endian)."""
 
 
 def build(machine: str = platform.machine()) -> bytes:
-    """The filter of a machine as an array of struct sock_filter. Raises SandboxError for a machine without one."""
+    """The filter of a machine as an array of struct sock_filter. Raises SandboxError for a machine
+    without one."""
     if machine not in _ARCHITECTURES:
         raise SandboxError(
             f"there is no filter of system calls for {machine}",
@@ -153,14 +165,29 @@ def build(machine: str = platform.machine()) -> bytes:
         for numbers in calls:
             if (number := numbers[column]) is not None:
                 lines += [_line(_EQUAL, number, 0, 1), _fail(code)]
-    local = [_line(_LOAD, _FIRST), _line(_EQUAL, 1, 1, 0), _fail(errno.EAFNOSUPPORT), _line(_RETURN, ALLOW)]
-    flags = [_line(_LOAD, _FIRST), _line(_ANY_BIT, NEW_NAMESPACES, 0, 1), _fail(errno.EPERM), _line(_RETURN, ALLOW)]
+    local = [
+        _line(_LOAD, _FIRST),
+        _line(_EQUAL, 1, 1, 0),
+        _fail(errno.EAFNOSUPPORT),
+        _line(_RETURN, ALLOW),
+    ]
+    flags = [
+        _line(_LOAD, _FIRST),
+        _line(_ANY_BIT, NEW_NAMESPACES, 0, 1),
+        _fail(errno.EPERM),
+        _line(_RETURN, ALLOW),
+    ]
     own = [_line(_LOAD, _FIRST), _line(_EQUAL, 0, 1, 0), _fail(errno.EPERM), _line(_RETURN, ALLOW)]
     typed = [_line(_LOAD, _SECOND)]
     for command in TERMINAL_INPUT:
         typed += [_line(_EQUAL, command, 0, 1), _fail(errno.EPERM)]
     typed.append(_line(_RETURN, ALLOW))
-    pages = [_line(_LOAD, _FOURTH), _line(_ANY_BIT, ANONYMOUS, 0, 2), _line(_ANY_BIT, SHARED, 0, 1), _fail(errno.EPERM)]
+    pages = [
+        _line(_LOAD, _FOURTH),
+        _line(_ANY_BIT, ANONYMOUS, 0, 2),
+        _line(_ANY_BIT, SHARED, 0, 1),
+        _fail(errno.EPERM),
+    ]
     pages.append(_line(_RETURN, ALLOW))
     special = (
         (SOCKET, local),

@@ -1,8 +1,9 @@
-"""Bounds what all processes of a program take together, which no limit of the kernel does for one process at a time.
+"""Bounds what all processes of a program take together, which no limit of the kernel does for one
+process at a time.
 
-It looks now and then: what is taken between two looks may be more, up to the limit per process for each of them.
-Pages that a process shares with one that is just ending count in part, since that one tells nothing any more.
-"""
+It looks now and then: what is taken between two looks may be more, up to the limit per process for
+each of them. Pages that a process shares with one that is just ending count in part, since that one
+tells nothing any more."""
 
 from __future__ import annotations
 
@@ -17,21 +18,27 @@ from serve_eval.sandbox.isolation import FILES
 MEMORY_BYTES = 768 << 20
 """Of all processes and the /tmp of a program together."""
 LOOK_S = 0.025
-"""Seconds between two looks at a program, of which four run at once; with more, longer, so that to look stays cheap."""
+"""Seconds between two looks at a program, of which four run at once; with more, longer, so that to
+look stays cheap."""
 _SCRATCH = "root/tmp"
 _OWN = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
 _SHARED_OUT = ("Pss_Anon", "Pss_Shmem", "SwapPss")
-"""Names of /proc/PID/status, quick to read, where shared pages count for everybody; and of smaps_rollup, where each has
-its share of them."""
+"""Names of /proc/PID/status, quick to read, where shared pages count for everybody; and of
+smaps_rollup, where each has its share of them."""
 
 
 def excess(front: int, scratch: int) -> str | None:
-    """What the process tree behind a process has too much of, in words; None where it keeps to its bounds. `scratch` is
-    the size of its /tmp in bytes, by which that is known. Raises SandboxError where the kernel shows no tree."""
+    """What the process tree behind a process has too much of, in words; None where it keeps to its
+    bounds. `scratch` is the size of its /tmp in bytes, by which that is known. Raises SandboxError
+    where the kernel shows no tree."""
     if not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists():
-        raise SandboxError("the kernel does not list the children of a process (CONFIG_PROC_CHILDREN)")
+        raise SandboxError(
+            "the kernel does not list the children of a process (CONFIG_PROC_CHILDREN)"
+        )
     processes = list(_tree(front))
-    in_files, files = next(filter(None, (_scratch(pid, scratch) for pid in reversed(processes))), (0, 0))
+    in_files, files = next(
+        filter(None, (_scratch(pid, scratch) for pid in reversed(processes))), (0, 0)
+    )
     if files > FILES:
         return f"it made {files} files, and {FILES} are the most"
     if in_files + sum(_bytes(pid, "status", _OWN) for pid in processes) <= MEMORY_BYTES:
@@ -39,7 +46,9 @@ def excess(front: int, scratch: int) -> str | None:
     taken = in_files + sum(_bytes(pid, "smaps_rollup", _SHARED_OUT) for pid in processes)
     if taken <= MEMORY_BYTES:
         return None
-    return f"its processes took {taken >> 20} MiB together, and {MEMORY_BYTES >> 20} MiB are the most"
+    return (
+        f"its processes took {taken >> 20} MiB together, and {MEMORY_BYTES >> 20} MiB are the most"
+    )
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -53,7 +62,8 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
-    """The sum of what a process says of itself under these names. One that cannot be read any more takes nothing."""
+    """The sum of what a process says of itself under these names. One that cannot be read any more
+    takes nothing."""
     for thread in _threads(pid):
         with suppress(OSError, ValueError):
             said = Path(f"/proc/{thread}/{file}").read_text("ascii", "replace").splitlines()
@@ -64,7 +74,8 @@ def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
 
 
 def _threads(pid: int) -> Iterator[int]:
-    """A process by each of its threads: the first may be over while the others go on, and then tells nothing."""
+    """A process by each of its threads: the first may be over while the others go on, and then
+    tells nothing."""
     yield pid
     with suppress(OSError):
         yield from (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())

@@ -1,9 +1,9 @@
 """Hold every noun of serve-eval, in the order in which a run meets them. Start here.
 
-A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the client turns Requests
-into Responses or Failures; scorers give Scores; a verdict rule compares the TaskResult with a Reference and says a
-Verdict; the Report keeps it all. What is made for every request is a Struct: it costs a quarter of a dataclass.
-"""
+A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the
+client turns Requests into Responses or Failures; scorers give Scores; a verdict rule compares the
+TaskResult with a Reference and says a Verdict; the Report keeps it all. What is made for every
+request is a Struct: it costs a quarter of a dataclass."""
 
 from __future__ import annotations
 

@@ -14,17 +14,19 @@ _ROUTES = ("/chat/completions", "/completions")
 def normalise_base_url(text: str) -> str:
     """The URL up to and including `/v1`, to which `/completions` is appended.
 
-    Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or `.../v1/chat/completions`.
-    Another path is kept as it is, as the openai SDK does. Raises PlanError for another scheme, credentials or a query
-    (they would end in logs: keys belong in environment variables) and for what is no URL.
-    """
+    Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or
+    `.../v1/chat/completions`. Another path is kept as it is, as the openai SDK does. Raises
+    PlanError for another scheme, credentials or a query (they would end in logs: keys belong in
+    environment variables) and for what is no URL."""
     url = text.strip()
     if not _SCHEME.match(url):
         url = f"http://{url}"
     try:
         parts = urlsplit(url)
         if parts.netloc.count(":") > 1 and "[" not in parts.netloc and "@" not in parts.netloc:
-            raise PlanError("base_url: an IPv6 address stands in brackets, as in http://[::1]:8000/v1")
+            raise PlanError(
+                "base_url: an IPv6 address stands in brackets, as in http://[::1]:8000/v1"
+            )
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise PlanError(f"base_url: not a URL: {error}") from error
@@ -32,8 +34,9 @@ def normalise_base_url(text: str) -> str:
         raise PlanError("base_url: expected host:port, http://host:port or http://host:port/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise PlanError(
-            "base_url: credentials, a query and a fragment are refused, because they would end in logs; "
-            "put a key into the variable named by --api-key-env, or a header as --header 'Name: ${VARIABLE}'"
+            "base_url: credentials, a query and a fragment are refused, because they would end in"
+            " logs; put a key into the variable named by --api-key-env, or a header as --header"
+            " 'Name: ${VARIABLE}'"
         )
     path = parts.path.rstrip("/")
     for route in _ROUTES:
@@ -49,5 +52,6 @@ def authority(host: str, port: int) -> str:
 
 
 def on_the_wire(path: str) -> str:
-    """A path as it is sent: what no URL may hold is percent-encoded, and what is so already stays."""
+    """A path as it is sent: what no URL may hold is percent-encoded, and what is so already
+    stays."""
     return quote(path, safe="/%:@!$&'()*+,;=~")

@@ -15,8 +15,8 @@ from serve_eval.schema.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
-    """Where two texts begin to differ: the character and the word, counted from 0, and how each goes on from a little
-    before there."""
+    """Where two texts begin to differ: the character and the word, counted from 0, and how each
+    goes on from a little before there."""
 
     character: int
     word: int
@@ -28,10 +28,10 @@ class FirstDifference:
 class Divergence:
     """The first token in which two endpoints differ, asked again with log-probabilities.
 
-    `kind`: "near tie" where at both endpoints the two tokens are less than 0.1 nat apart, which other numerics decide;
-    "confident" where they are farther apart at one of them; "same again" where the answers did not differ this time;
-    "unknown" with the reason in `why`. `gaps` says by how many nats each endpoint preferred its own token, at least.
-    """
+    `kind`: "near tie" where at both endpoints the two tokens are less than 0.1 nat apart, which
+    other numerics decide; "confident" where they are farther apart at one of them; "same again"
+    where the answers did not differ this time; "unknown" with the reason in `why`. `gaps` says by
+    how many nats each endpoint preferred its own token, at least."""
 
     kind: Literal["near tie", "confident", "same again", "unknown"]
     token: int | None = None
@@ -42,7 +42,8 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A prompt that A and B are not given the same score for: scores, extracted answers and texts of A and B."""
+    """A prompt that A and B are not given the same score for: scores, extracted answers and texts
+    of A and B."""
 
     id: str
     scores: tuple[float, float]
@@ -55,8 +56,9 @@ class Flip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Of `prompts` that were answered twice: `identical` to the character, `same_answer` in other words, and the
-    others. Without an extracted answer two texts count as the same when they have the same score."""
+    """Of `prompts` that were answered twice: `identical` to the character, `same_answer` in other
+    words, and the others. Without an extracted answer two texts count as the same when they have
+    the same score."""
 
     prompts: int
     identical: int
@@ -68,17 +70,18 @@ class Agreement:
 class SelfFlips:
     """Whether two endpoints differ more than one of them does from itself.
 
-    The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own` changed their score
-    (for an Invariant: their answer) between its two answers, `other` between its first one and the other endpoint's;
-    `only_own` and `only_other` of them in that way alone. `own_texts` and `other_texts` count changed texts likewise.
-    The other endpoint's answer lies farther from the first one than the own second one does in `score_farther` prompts
-    by the distance of the scores, nearer in `score_nearer`; by the place where the texts part in `text_farther` and
-    `text_nearer`. None: not counted, as where there are no texts, or by the version that wrote the file.
+    The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own`
+    changed their score (for an Invariant: their answer) between its two answers, `other` between
+    its first one and the other endpoint's; `only_own` and `only_other` of them in that way alone.
+    `own_texts` and `other_texts` count changed texts likewise. The other endpoint's answer lies
+    farther from the first one than the own second one does in `score_farther` prompts by the
+    distance of the scores, nearer in `score_nearer`; by the place where the texts part in
+    `text_farther` and `text_nearer`. None: not counted, as where there are no texts, or by the
+    version that wrote the file.
 
-    `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p, corrected for the
-    two measures). `measure` names the one that carried it; "": nothing differed, or an older file. `more` is that p
-    being `alpha` at most.
-    """
+    `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p,
+    corrected for the two measures). `measure` names the one that carried it; "": nothing differed,
+    or an older file. `more` is that p being `alpha` at most."""
 
     endpoint: str
     prompts: int
@@ -101,11 +104,12 @@ class SelfFlips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTask:
-    """One task, answered by A and by B. `verdict` is that of B with A in the place of the reference. `worse` and
-    `better` count the prompts whose score fell and rose from A's first run to B's; `flips` are some of them, the worse
-    ones first. `itself` is None where neither was asked twice. `apart_s` is the median time between the two requests
-    for a prompt in seconds: what lies far apart was not asked under the same load. `attributions` tell of either side
-    which of its workers gave the bad answers (None: not known)."""
+    """One task, answered by A and by B. `verdict` is that of B with A in the place of the
+    reference. `worse` and `better` count the prompts whose score fell and rose from A's first run
+    to B's; `flips` are some of them, the worse ones first. `itself` is None where neither was asked
+    twice. `apart_s` is the median time between the two requests for a prompt in seconds: what lies
+    far apart was not asked under the same load. `attributions` tell of either side which of its
+    workers gave the bad answers (None: not known)."""
 
     task: str
     a: TaskResult
@@ -124,9 +128,10 @@ class ComparedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
-    """A or B: the run folder with what it answered, where it was reached, the version of the software that it told, and
-    requests answered per second in the session that asked last (None: not known). `servers` tells of each kind of
-    server behind it; `hidden_retries` is what its orchestrator asked them again, by kind, where it counts that."""
+    """A or B: the run folder with what it answered, where it was reached, the version of the
+    software that it told, and requests answered per second in the session that asked last (None:
+    not known). `servers` tells of each kind of server behind it; `hidden_retries` is what its
+    orchestrator asked them again, by kind, where it counts that."""
 
     folder: str
     model: str | None

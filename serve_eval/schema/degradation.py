@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningShare:
-    """The share of bad answers among the latest `window` requests that are looked at, at some requests counted from 1
-    over the run: in the order of their starts, and in that of their ends, in which long answers come late whatever the
-    endpoint does."""
+    """The share of bad answers among the latest `window` requests that are looked at, at some
+    requests counted from 1 over the run: in the order of their starts, and in that of their ends,
+    in which long answers come late whatever the endpoint does."""
 
     window: int
     at: tuple[int, ...]
@@ -21,11 +21,12 @@ class RunningShare:
 class Degradation:
     """A run that turned worse on its way, by the order in which its requests were started.
 
-    `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer or shorter than most.
-    `since` is the number of the first request that is worse, `noticed` that of the one at which there was no doubt
-    left, counted from 1. `before` and `after` are the shares of bad answers before `since` and from it on. `started_s`
-    is when that request was started, in seconds since 1970 in UTC. `counted` says which answers are bad, and of which
-    prompts, where a reference decides it; both shares are among those then, and the numbers still of all requests.
+    `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer
+    or shorter than most. `since` is the number of the first request that is worse, `noticed` that
+    of the one at which there was no doubt left, counted from 1. `before` and `after` are the shares
+    of bad answers before `since` and from it on. `started_s` is when that request was started, in
+    seconds since 1970 in UTC. `counted` says which answers are bad, and of which prompts, where a
+    reference decides it; both shares are among those then, and the numbers still of all requests.
     """
 
     measure: str

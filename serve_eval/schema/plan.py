@@ -9,7 +9,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A file of a folder of alternatives (a task, a launcher, a verdict rule) with its keyword arguments."""
+    """A file of a folder of alternatives (a task, a launcher, a verdict rule) with its keyword
+    arguments."""
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -28,8 +29,8 @@ class AccuracySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How an endpoint is reached: the *name* of the key's variable ("": no key is sent) and unexpanded `${VAR}` values,
-    never a key.
+    """How an endpoint is reached: the *name* of the key's variable ("": no key is sent) and
+    unexpanded `${VAR}` values, never a key.
 
     `max_tokens_field` is the name under which the server wants the most tokens of an answer.
     """
@@ -42,27 +43,31 @@ class Connection:
 
 
 Order = Literal["natural", "random", "prefix", "longest"]
-"""In which order samples are started: as the protocol has them; at random; those that share a prefix together, for the
-server's prefix cache; those with the longest expected answers first, so that the end of a run does not wait for one."""
+"""In which order samples are started: as the protocol has them; at random; those that share a
+prefix together, for the server's prefix cache; those with the longest expected answers first, so
+that the end of a run does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How fast, how long, how patient: limits never change what is asked, so a resumed run may use others.
+    """How fast, how long, how patient: limits never change what is asked, so a resumed run may use
+    others.
 
-    `concurrency` is the number of requests in flight, "auto" to find it while the run goes on; `rate_limit` bounds the
-    starts of requests per second (None: not at all). `order_seed` is the seed of the random order of a run that begins
-    (None: it is drawn). `stream` asks for event streams, which adds the time to the first token and per token to the
-    report and changes no score.
+    `concurrency` is the number of requests in flight, "auto" to find it while the run goes on;
+    `rate_limit` bounds the starts of requests per second (None: not at all). `order_seed` is the
+    seed of the random order of a run that begins (None: it is drawn). `stream` asks for event
+    streams, which adds the time to the first token and per token to the report and changes no
+    score.
 
-    `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter of the samples that
-    are asked, at least 100). `max_error_rate` is the share of failed samples beyond which the run stops.
+    `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter
+    of the samples that are asked, at least 100). `max_error_rate` is the share of failed samples
+    beyond which the run stops.
 
-    `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time without data,
-    `sample_timeout_s` a whole sample with all its attempts and pauses; `max_response_bytes` is read of an answer.
-    `outage_timeout_s` is how long requests wait while no server listens, or it is starting (0: the run ends at once).
-    `scorer_timeout_s` bounds the scoring of one answer, where that is done in a process of its own.
-    """
+    `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time
+    without data, `sample_timeout_s` a whole sample with all its attempts and pauses;
+    `max_response_bytes` is read of an answer. `outage_timeout_s` is how long requests wait while no
+    server listens, or it is starting (0: the run ends at once). `scorer_timeout_s` bounds the
+    scoring of one answer, where that is done in a process of its own."""
 
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
@@ -84,14 +89,15 @@ class Limits:
 class Plan:
     """Everything that decides what a run asks and how it is judged. Pure data; saved with the run.
 
-    `model` is the name that is sent and under which references are looked up; `reference_model` overrides the second.
-    `limit` is the size of a seeded random subset per task (None: all planned samples), each of which is asked `repeats`
-    times, or as often as `repeats_of` says of its task. `early_stop` is the probability with which the classic verdict
-    of a task that is not asked to its end may differ from that of the whole (None: all is asked); under a paired rule,
-    that of too many answers missing unseen. `no_reference`: none is used, and values are printed without a verdict;
-    `allow_missing_reference`: so they are where none applies. `allow_code_execution`: code that the endpoint wrote may
-    be run on this machine. `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
-    """
+    `model` is the name that is sent and under which references are looked up; `reference_model`
+    overrides the second. `limit` is the size of a seeded random subset per task (None: all planned
+    samples), each of which is asked `repeats` times, or as often as `repeats_of` says of its task.
+    `early_stop` is the probability with which the classic verdict of a task that is not asked to
+    its end may differ from that of the whole (None: all is asked); under a paired rule, that of too
+    many answers missing unseen. `no_reference`: none is used, and values are printed without a
+    verdict; `allow_missing_reference`: so they are where none applies. `allow_code_execution`: code
+    that the endpoint wrote may be run on this machine. `include_path` are folders of the user's own
+    tasks, scorers, launchers and verdict rules."""
 
     model: str | None
     launcher: Spec

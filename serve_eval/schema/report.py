@@ -19,9 +19,10 @@ from serve_eval.schema.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """One task of a report: what was asked, what came back, what is said of it. `isolations` are those in which answers
-    were run, in the order of their first use; `degradations` tell from when on the run turned worse, `judges` who was
-    asked about the answers, `attribution` which worker had a hand in them (None: not known)."""
+    """One task of a report: what was asked, what came back, what is said of it. `isolations` are
+    those in which answers were run, in the order of their first use; `degradations` tell from when
+    on the run turned worse, `judges` who was asked about the answers, `attribution` which worker
+    had a hand in them (None: not known)."""
 
     spec: Spec
     version: int
@@ -39,8 +40,8 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The truth about a run: what report.json holds and every other output is made from. `loads` has one entry per
-    session that asked something."""
+    """The truth about a run: what report.json holds and every other output is made from. `loads`
+    has one entry per session that asked something."""
 
     schema_version: int
     plan: Plan

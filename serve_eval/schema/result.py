@@ -10,15 +10,15 @@ from serve_eval.schema.score import MEAN, Metric, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
-    """What `repeats` of the same prompts say of one another; `prompts` are those with a score each time.
+    """What `repeats` of the same prompts say of one another; `prompts` are those with a score each
+    time.
 
-    `sd` is the standard deviation of one run's value in points that comes from the endpoint's own noise: by the
-    variance of the scores of a prompt, or of the repeats' values where the value is no mean. For
-    right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a prompt; `mixed`, the share of prompts
-    that were both; Cochran's Q with `df` and `p`, low when repeats differ as a whole. `pass_at` has pass@k in percent
-    by k; `majority` is the value in points when the repeats vote (None: answers are not discrete, or the value is no
-    mean).
-    """
+    `sd` is the standard deviation of one run's value in points that comes from the endpoint's own
+    noise: by the variance of the scores of a prompt, or of the repeats' values where the value is
+    no mean. For right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a
+    prompt; `mixed`, the share of prompts that were both; Cochran's Q with `df` and `p`, low when
+    repeats differ as a whole. `pass_at` has pass@k in percent by k; `majority` is the value in
+    points when the repeats vote (None: answers are not discrete, or the value is no mean)."""
 
     repeats: int
     prompts: int
@@ -34,7 +34,8 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerError:
-    """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is one."""
+    """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is
+    one."""
 
     told: str
     count: int
@@ -51,14 +52,14 @@ class ScorerError:
 class TaskResult:
     """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
 
-    `value` (points) is over the scored samples only and None when there are none; `bounds` are the lowest and highest
-    value that the missing answers allow (Manski bounds), None where something is missing and the metric is unbounded or
-    the aggregation not monotone, and after an early stop. With repeats each of them counts as a sample, and `stability`
-    tells how they agree. `aggregation` is the name of what made the value of the scores, `secondary` are values beside
-    it in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors` are behind the
-    failures of that kind, the most frequent first; `hook_errors` tell what the task's other functions raised, without
-    which the figures that they make are left out.
-    """
+    `value` (points) is over the scored samples only and None when there are none; `bounds` are the
+    lowest and highest value that the missing answers allow (Manski bounds), None where something is
+    missing and the metric is unbounded or the aggregation not monotone, and after an early stop.
+    With repeats each of them counts as a sample, and `stability` tells how they agree.
+    `aggregation` is the name of what made the value of the scores, `secondary` are values beside it
+    in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors`
+    are behind the failures of that kind, the most frequent first; `hook_errors` tell what the
+    task's other functions raised, without which the figures that they make are left out."""
 
     task: str
     metric: Metric

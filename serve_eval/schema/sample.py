@@ -46,7 +46,11 @@ class Message:
 
     @property
     def images(self) -> tuple[ImagePart, ...]:
-        return () if isinstance(self.content, str) else tuple(p for p in self.content if isinstance(p, ImagePart))
+        return (
+            ()
+            if isinstance(self.content, str)
+            else tuple(p for p in self.content if isinstance(p, ImagePart))
+        )
 
 
 Prompt = str | tuple[Message, ...]
@@ -55,8 +59,8 @@ Prompt = str | tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve. None leaves a field out, for
-    servers that refuse it, and is then part of the protocol."""
+    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve. None
+    leaves a field out, for servers that refuse it, and is then part of the protocol."""
 
     max_tokens: int
     temperature: float | None = 0.0
@@ -67,8 +71,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What a sample asks otherwise than its task. None leaves the task's own; `extra` goes over the task's, field by
-    field. Samples that ask alike share one."""
+    """What a sample asks otherwise than its task. None leaves the task's own; `extra` goes over the
+    task's, field by field. Samples that ask alike share one."""
 
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
@@ -77,13 +81,13 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One question. `id` is unique within its task and stable between runs. `metadata` is for scorers and tables, and
-    never sent.
+    """One question. `id` is unique within its task and stable between runs. `metadata` is for
+    scorers and tables, and never sent.
 
-    With `choices`, continuations of a prompt that is a text, no answer is asked for, but how likely each of them is:
-    by a request of its own for each. The sample has a response when all of them were answered. `heads`, where there are
-    any, stand one before each choice and behind the prompt, and belong to what is given: choices that have a context of
-    their own."""
+    With `choices`, continuations of a prompt that is a text, no answer is asked for, but how likely
+    each of them is: by a request of its own for each. The sample has a response when all of them
+    were answered. `heads`, where there are any, stand one before each choice and behind the prompt,
+    and belong to what is given: choices that have a context of their own."""
 
     id: str
     prompt: Prompt
@@ -97,7 +101,9 @@ class Sample:
     def continued(self) -> tuple[tuple[str, str], ...]:
         """Each choice behind the text that it continues."""
         prompt, heads = str(self.prompt), self.heads or ("",) * len(self.choices)
-        return tuple((prompt + head, choice) for head, choice in zip(heads, self.choices, strict=True))
+        return tuple(
+            (prompt + head, choice) for head, choice in zip(heads, self.choices, strict=True)
+        )
 
 
 HOLDOUT = "holdout"
@@ -106,7 +112,8 @@ HOLDOUT = "holdout"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRoots:
-    """Where a task may look for its data: folders in the order of search, and the hub only when asked for."""
+    """Where a task may look for its data: folders in the order of search, and the hub only when
+    asked for."""
 
     roots: tuple[Path, ...] = ()
     allow_hub: bool = False
@@ -122,11 +129,12 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The samples of one run of a task, in the order of the protocol, and the files they were read from.
+    """The samples of one run of a task, in the order of the protocol, and the files they were read
+    from.
 
-    `total` counts the rows before any subset was taken. `deviation` says how the data differs from the published set
-    (None: not, as far as counts tell): the references of others do not apply to it then. `notes` are for the report.
-    """
+    `total` counts the rows before any subset was taken. `deviation` says how the data differs from
+    the published set (None: not, as far as counts tell): the references of others do not apply to
+    it then. `notes` are for the report."""
 
     samples: Sequence[Sample]
     files: tuple[SourceFile, ...]

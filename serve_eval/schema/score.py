@@ -14,8 +14,8 @@ from serve_eval.schema.sample import Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A score per sample lies in [lo, hi] (None: unbounded); the task's value is `scale` times their mean, or times
-    what else its Aggregation makes of them."""
+    """A score per sample lies in [lo, hi] (None: unbounded); the task's value is `scale` times
+    their mean, or times what else its Aggregation makes of them."""
 
     name: str = "accuracy"
     higher_is_better: bool = True
@@ -26,9 +26,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """Parameters of the classic test, in the units of the value (points). A task that registers no `num_samples` is
-    planned for a minimum detectable effect of `theta` points; where its data then gives another number of samples, that
-    one counts."""
+    """Parameters of the classic test, in the units of the value (points). A task that registers no
+    `num_samples` is planned for a minimum detectable effect of `theta` points; where its data then
+    gives another number of samples, that one counts."""
 
     num_samples: int | None = None
     sigma: float = 50.0
@@ -38,7 +38,8 @@ class Hypothesis:
 
 
 class Outcome(StrEnum):
-    """What an answer was worth. All but CORRECT and PARTIAL are scored with the metric's worst value or 0."""
+    """What an answer was worth. All but CORRECT and PARTIAL are scored with the metric's worst
+    value or 0."""
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -50,9 +51,9 @@ class Outcome(StrEnum):
 
 
 class Score(Struct, frozen=True, kw_only=True, gc=False):
-    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such as one per filter;
-    `mode` is in which way it failed, where the scorer knows that better than a comparison of texts could tell. `kept`
-    is for the task's own `remember`."""
+    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such
+    as one per filter; `mode` is in which way it failed, where the scorer knows that better than a
+    comparison of texts could tell. `kept` is for the task's own `remember`."""
 
     value: float
     outcome: Outcome
@@ -63,19 +64,21 @@ class Score(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Scored = Iterable[tuple[Sample, Score]]
-"""Samples with their scores. Of a score the value, the outcome and the parts are kept, the answer is not."""
+"""Samples with their scores. Of a score the value, the outcome and the parts are kept, the answer
+is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """How the scores of a task become its value. `of` is a pure function of at least one sample with its score, whose
-    result the metric's scale is applied to; `name` is what the report calls it.
+    """How the scores of a task become its value. `of` is a pure function of at least one sample
+    with its score, whose result the metric's scale is applied to; `name` is what the report calls
+    it.
 
-    `monotone`: it reads nothing of a score but the value, and never falls when one rises. Only then do missing answers
-    bound the value (Manski). What needs a plain mean refuses anything else by name: an early stop, the paired
-    comparison and its rules, `power --from`, the drift chart. Repeats are so many more samples; how much a run varies
-    is then taken from the values of the repeats.
-    """
+    `monotone`: it reads nothing of a score but the value, and never falls when one rises. Only then
+    do missing answers bound the value (Manski). What needs a plain mean refuses anything else by
+    name: an early stop, the paired comparison and its rules, `power --from`, the drift chart.
+    Repeats are so many more samples; how much a run varies is then taken from the values of the
+    repeats."""
 
     name: str
     of: Callable[[Scored], float]

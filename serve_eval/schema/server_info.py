@@ -1,4 +1,5 @@
-"""Describe the servers behind an endpoint, as launchers, the servers themselves and the run told of them.
+"""Describe the servers behind an endpoint, as launchers, the servers themselves and the run told of
+them.
 
 What is None was not told, and is not written down.
 """
@@ -15,9 +16,8 @@ import msgspec
 class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A server of a deployment: its `role` behind an orchestrator, and what it says of itself.
 
-    `parallelism` has sizes by our short names (tp, pp, cp, ep). `config` is the content of the file that it was started
-    with, and `server_info` the answer of its route of that name.
-    """
+    `parallelism` has sizes by our short names (tp, pp, cp, ep). `config` is the content of the file
+    that it was started with, and `server_info` the answer of its route of that name."""
 
     name: str
     url: str
@@ -29,8 +29,9 @@ class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A deployment of trtllm-serve. `cluster_before` and `cluster_after` are the answers of an orchestrator's
-    /cluster_info before the first and after the last request of a session; a single server has none."""
+    """A deployment of trtllm-serve. `cluster_before` and `cluster_after` are the answers of an
+    orchestrator's /cluster_info before the first and after the last request of a session; a single
+    server has none."""
 
     workers: tuple[DeployedServer, ...]
     front_door: DeployedServer | None = None
@@ -49,8 +50,8 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """The library that moves the KV cache from context to generation servers, whether their GPUs have links (None: not
-    known), and the transports that UCX is given (None: its own choice)."""
+    """The library that moves the KV cache from context to generation servers, whether their GPUs
+    have links (None: not known), and the transports that UCX is given (None: its own choice)."""
 
     backend: str
     nvlink: bool | None
@@ -58,8 +59,8 @@ class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PerfMetricsFolders(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an orchestrator writes its records of requests and its traces, as seen from here (None: not known). It was
-    asked to tell in its answers, too, how each request went."""
+    """Where an orchestrator writes its records of requests and its traces, as seen from here (None:
+    not known). It was asked to tell in its answers, too, how each request went."""
 
     output_dir: str | None = None
     trace_dir: str | None = None
@@ -74,14 +75,15 @@ class HeldServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of the servers behind an endpoint. Recorded, shown and warned of, and never trusted.
+    """What is known of the servers behind an endpoint. Recorded, shown and warned of, and never
+    trusted.
 
-    A launcher tells `launcher`, its name; the `commands` that it started, the addresses of its `servers` and their
-    `logs`, both by name, in the folder `log_dir`; of a server of ours its `pid`, its one `log_file`, its `damage` and
-    that of `also`, further names of the model. The endpoint tells the `models` that it lists, the `server` that it is,
-    and its `version`. The run adds `deployment` and `hidden_retries`, how often an orchestrator asked its servers again
-    during the session, by their kind. `extra` has what a launcher of the user tells besides.
-    """
+    A launcher tells `launcher`, its name; the `commands` that it started, the addresses of its
+    `servers` and their `logs`, both by name, in the folder `log_dir`; of a server of ours its
+    `pid`, its one `log_file`, its `damage` and that of `also`, further names of the model. The
+    endpoint tells the `models` that it lists, the `server` that it is, and its `version`. The run
+    adds `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during
+    the session, by their kind. `extra` has what a launcher of the user tells besides."""
 
     launcher: str | None = None
     commands: tuple[tuple[str, ...], ...] | None = None
@@ -103,23 +105,32 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def workers(self) -> tuple[DeployedServer, ...]:
-        """The servers of the deployment without its front door; none where nothing is known of it."""
+        """The servers of the deployment without its front door; none where nothing is known of
+        it."""
         return () if self.deployment is None else self.deployment.workers
 
     @property
     def extra(self) -> dict[str, object]:
         """What was told under names that are not ours."""
         fields = msgspec.structs.fields(self)
-        return {one.encode_name: getattr(self, one.name) for one in fields if one.name not in _NAMES}
+        return {
+            one.encode_name: getattr(self, one.name) for one in fields if one.name not in _NAMES
+        }
 
     @classmethod
     def read(cls, told: Mapping[str, object]) -> ServerInfo:
-        """Read a mapping. Raises TypeError, with its path, for a value that is not of the type of its name."""
+        """Read a mapping. Raises TypeError, with its path, for a value that is not of the type of
+        its name."""
         given: object = told
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
-            raise TypeError(f"info of an endpoint: a ServerInfo or a mapping with names is wanted, and not {told!r}")
+            raise TypeError(
+                "info of an endpoint: a ServerInfo or a mapping with names is wanted, and not"
+                f" {told!r}"
+            )
         try:
-            return msgspec.convert(told, _with_extra(tuple(name for name in told if name not in _NAMES)))
+            return msgspec.convert(
+                told, _with_extra(tuple(name for name in told if name not in _NAMES))
+            )
         except msgspec.ValidationError as error:
             raise TypeError(f"info of an endpoint: {error}") from error
 
@@ -134,7 +145,8 @@ _NAMES = frozenset(ServerInfo.__struct_fields__)
 
 @functools.lru_cache(maxsize=32)
 def _with_extra(names: tuple[str, ...]) -> type[ServerInfo]:
-    """The type with further fields, so that `extra` is written where it was told, next to the others."""
+    """The type with further fields, so that `extra` is written where it was told, next to the
+    others."""
     if not names:
         return ServerInfo
     fields = {f"extra_{i}": name for i, name in enumerate(names)}

@@ -15,8 +15,9 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
-    """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own words about it, such
-    as size or quantisation, and decide nothing; nor do `notes`, which tell what of its case files is not asked."""
+    """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own
+    words about it, such as size or quantisation, and decide nothing; nor do `notes`, which tell
+    what of its case files is not asked."""
 
     name: str
     plan: Plan
@@ -26,8 +27,8 @@ class SuiteRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
-    """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match` says of which runs and
-    tasks: see serve_eval.workflows.suite.match."""
+    """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match`
+    says of which runs and tasks: see serve_eval.workflows.suite.match."""
 
     match: Mapping[str, object]
     reason: str
@@ -45,8 +46,8 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """What ended a run of a suite without a report: the error's name, message and hint, and the exit code that the run
-    would have had alone."""
+    """What ended a run of a suite without a report: the error's name, message and hint, and the
+    exit code that the run would have had alone."""
 
     kind: str
     message: str
@@ -56,13 +57,14 @@ class RunError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRow:
-    """One task of one run in the light of the whole suite. Values, bounds, reference and threshold are in points.
+    """One task of one run in the light of the whole suite. Values, bounds, reference and threshold
+    are in points.
 
-    `estimate` stands instead of a value after an early stop. `own` is the outcome that the run alone gave, `outcome`
-    the one after the correction for many tests. `p` is that of the paired comparison; `p_holm` is there where the
-    paired rule judged, `q_bh` wherever there is a p. `finding` is the paired one after the correction. `waiver` is the
-    one that keeps this row from failing the suite.
-    """
+    `estimate` stands instead of a value after an early stop. `own` is the outcome that the run
+    alone gave, `outcome` the one after the correction for many tests. `p` is that of the paired
+    comparison; `p_holm` is there where the paired rule judged, `q_bh` wherever there is a p.
+    `finding` is the paired one after the correction. `waiver` is the one that keeps this row from
+    failing the suite."""
 
     run: str
     task: str
@@ -87,8 +89,8 @@ class SuiteRow:
 
 
 class WaiverState(StrEnum):
-    """What became of a waiver: it kept a FAIL from counting; its day is over; what it names passes; what it names was
-    not decided; it names nothing of the suite."""
+    """What became of a waiver: it kept a FAIL from counting; its day is over; what it names passes;
+    what it names was not decided; it names nothing of the suite."""
 
     APPLIED = "applied"
     EXPIRED = "expired"
@@ -108,7 +110,8 @@ class WaiverUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRunReport:
-    """How one run of a suite ended. `folder` is relative to the suite's; `kept`: its report was there already."""
+    """How one run of a suite ended. `folder` is relative to the suite's; `kept`: its report was
+    there already."""
 
     name: str
     attributes: Mapping[str, Scalar]
@@ -120,8 +123,8 @@ class SuiteRunReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport:
-    """The truth about a suite: what suite_report.json holds. `alpha` is the chance of any false alarm among the paired
-    gates together; `verdict` is the exit code in a word."""
+    """The truth about a suite: what suite_report.json holds. `alpha` is the chance of any false
+    alarm among the paired gates together; `verdict` is the exit code in a word."""
 
     schema_version: int
     name: str

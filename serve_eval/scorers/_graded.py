@@ -11,14 +11,24 @@ FULL = "full marks"
 
 
 def grade_value(
-    value: float, answer: str | None, parts: Mapping[str, float] | None = None, *, mode: str | None = None
+    value: float,
+    answer: str | None,
+    parts: Mapping[str, float] | None = None,
+    *,
+    mode: str | None = None,
 ) -> Score:
-    """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says how it failed, if
-    it did."""
+    """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says
+    how it failed, if it did."""
     if answer is None:
         outcome = Outcome.UNPARSED
     elif value >= 1.0:
         outcome = Outcome.CORRECT
     else:
         outcome = Outcome.PARTIAL if value > 0.0 else Outcome.WRONG
-    return Score(value=value, outcome=outcome, answer=answer, parts=parts or {}, mode=mode if value < 1.0 else None)
+    return Score(
+        value=value,
+        outcome=outcome,
+        answer=answer,
+        parts=parts or {},
+        mode=mode if value < 1.0 else None,
+    )

@@ -13,11 +13,13 @@ _LARGEST = 10_000
 """Items or characters beyond which nothing is made up."""
 
 
-def generate_instance(schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})) -> Any:
-    """Return what the schema gives itself (const, example, default, enum), else the least of its type. Whether it
-    really is valid is for the caller to try. `within` are the references that lead here: the least value needs none of
-    them again. Raises RecursionError for a schema that refers to itself without end, OverflowError for a value of
-    enormous size."""
+def generate_instance(
+    schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})
+) -> Any:
+    """Return what the schema gives itself (const, example, default, enum), else the least of its
+    type. Whether it really is valid is for the caller to try. `within` are the references that lead
+    here: the least value needs none of them again. Raises RecursionError for a schema that refers
+    to itself without end, OverflowError for a value of enormous size."""
     if not isinstance(schema, Mapping):
         return None
     root = schema if root is None else root
@@ -42,18 +44,25 @@ def generate_instance(schema: object, root: object = None, within: frozenset[str
 
 
 def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
-    """Return a list that begins with a value which the schema gives itself; None where it gives none."""
+    """Return a list that begins with a value which the schema gives itself; None where it gives
+    none."""
     if "const" in schema:
         return [schema["const"]]
     if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
         return [schema["default"]]
     return next(
-        (schema[key] for key in ("examples", "enum") if isinstance(schema.get(key), list) and schema[key]), None
+        (
+            schema[key]
+            for key in ("examples", "enum")
+            if isinstance(schema.get(key), list) and schema[key]
+        ),
+        None,
     )
 
 
 def _together(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the parts of its allOf in it; where two have the same mapping, both count."""
+    """Return a schema with the parts of its allOf in it; where two have the same mapping, both
+    count."""
     together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
     for one in schema["allOf"]:
         for name, value in one.items() if isinstance(one, Mapping) else ():
@@ -76,7 +85,9 @@ def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:
     match _type(schema):
         case "object":
             properties = schema.get("properties", {})
-            return {name: inner(properties.get(name, {})) for name in (*schema.get("required", ()),)}
+            return {
+                name: inner(properties.get(name, {})) for name in (*schema.get("required", ()),)
+            }
         case "array":
             first = list(schema.get("prefixItems", ()))
             rest = [schema.get("items", {})] * (int(schema.get("minItems", 0)) - len(first))
@@ -103,7 +114,13 @@ def _type(schema: Mapping[str, Any]) -> object:
     told = schema.get("type")
     if told is not None:
         return told[0] if isinstance(told, list) and told else told
-    about = {"properties": "object", "required": "object", "items": "array", "pattern": "string", "minimum": "number"}
+    about = {
+        "properties": "object",
+        "required": "object",
+        "items": "array",
+        "pattern": "string",
+        "minimum": "number",
+    }
     return next((kind for word, kind in about.items() if word in schema), None)
 
 
@@ -111,5 +128,9 @@ def _resolve_reference(root: object, reference: str) -> object:
     """What a reference within the schema means."""
     found = root
     for name in reference.removeprefix("#").split("/")[1:]:
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        found = (
+            found.get(name.replace("~1", "/").replace("~0", "~"))
+            if isinstance(found, Mapping)
+            else None
+        )
     return found

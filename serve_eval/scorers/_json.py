@@ -7,15 +7,19 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
+)
 """A fenced block, also one that the end of the text cuts; its content is the second group."""
 NOTHING = object()
 """What is found where no JSON is: `null` is JSON."""
 
 
-def find_json(text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None) -> Any:
-    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where there is none.
-    `parse_float` as of json.loads."""
+def find_json(
+    text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None
+) -> Any:
+    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where
+    there is none. `parse_float` as of json.loads."""
     blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
     for candidate in (text, *blocks):
         try:
@@ -26,11 +30,14 @@ def find_json(text: str, *, fenced: bool = True, parse_float: Callable[[str], fl
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not, the order of keys does not matter."""
+    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not, the order of keys does
+    not matter."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+        return one.keys() == other.keys() and all(
+            same(value, other[key]) for key, value in one.items()
+        )
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
     return one == other
@@ -42,4 +49,8 @@ def is_json(value: object) -> bool:
         return all(isinstance(key, str) and is_json(inner) for key, inner in value.items())
     if isinstance(value, list):
         return all(map(is_json, value))
-    return value is None or isinstance(value, str | int) or (isinstance(value, float) and value - value == 0.0)
+    return (
+        value is None
+        or isinstance(value, str | int)
+        or (isinstance(value, float) and value - value == 0.0)
+    )

@@ -1,4 +1,5 @@
-"""By what an answer is judged: the metrics of a file, checked, each with its prompt and how its verdict is read."""
+"""By what an answer is judged: the metrics of a file, checked, each with its prompt and how its
+verdict is read."""
 
 from __future__ import annotations
 
@@ -14,14 +15,16 @@ from serve_eval.scorers import _judge_prompts as prompts
 from serve_eval.scorers._judge_verdict import reader
 
 
-class MetricEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is judged: by the `criterion` in a prompt of ours, or by a `prompt` of one's own with ${answer}, and
-    ${prompt} and ${expected} where wanted; with neither, by the built-in metric of that `name`.
+class MetricEntry(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """What is judged: by the `criterion` in a prompt of ours, or by a `prompt` of one's own with
+    ${answer}, and ${prompt} and ${expected} where wanted; with neither, by the built-in metric of
+    that `name`.
 
-    The verdict is one of the words `success` and `failure`, or a number from 0 to `points`; `pattern` finds it in what
-    the judge says (None: a last line of ours, which the judge is told). `inverted`: success, or many points, is bad
-    (None: as built in).
-    """
+    The verdict is one of the words `success` and `failure`, or a number from 0 to `points`;
+    `pattern` finds it in what the judge says (None: a last line of ours, which the judge is told).
+    `inverted`: success, or many points, is bad (None: as built in)."""
 
     name: str
     criterion: str | None = None
@@ -69,7 +72,9 @@ def _problems(entry: MetricEntry) -> Iterator[str]:
         yield "criterion: stands in a prompt of ours; leave it out beside a prompt of your own"
     if entry.criterion is None and entry.prompt is None and entry.name not in prompts.BUILT_IN:
         hint = nearest(entry.name, prompts.BUILT_IN)
-        yield f"name: {entry.name!r} is not built in, and there is no criterion and no prompt.{hint}"
+        yield (
+            f"name: {entry.name!r} is not built in, and there is no criterion and no prompt.{hint}"
+        )
     if entry.prompt is not None:
         yield from (f"prompt: {problem}" for problem in prompts.problems(entry.prompt))
 
@@ -83,7 +88,11 @@ def _metric(entry: MetricEntry) -> JudgeMetric:
         usual = prompts.BUILT_IN[entry.name] if criterion is None else prompts.BuiltIn(criterion)
     inverted = usual.inverted if entry.inverted is None else entry.inverted
     read = reader(entry.success, entry.failure, entry.points, entry.pattern, inverted=inverted)
-    ending = "" if entry.pattern else prompts.describe_ending(entry.success[0], entry.failure[0], entry.points)
+    ending = (
+        ""
+        if entry.pattern
+        else prompts.describe_ending(entry.success[0], entry.failure[0], entry.points)
+    )
 
     def ask(texts: prompts.Material) -> tuple[Message, ...]:
         if prompt is not None:
@@ -91,4 +100,6 @@ def _metric(entry: MetricEntry) -> JudgeMetric:
         return prompts.by_criterion(usual.criterion, texts, ending)
 
     part = f"{entry.name}_inverted" if inverted else entry.name
-    return JudgeMetric(name=entry.name, part=part, needs_expected=usual.needs_expected, ask=ask, read=read)
+    return JudgeMetric(
+        name=entry.name, part=part, needs_expected=usual.needs_expected, ask=ask, read=read
+    )

@@ -1,4 +1,5 @@
-"""Who judges: the judges of a file, checked. Keys are read from the environment only, as everywhere."""
+"""Who judges: the judges of a file, checked. Keys are read from the environment only, as
+everywhere."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ class JudgeSampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A judge as a file has it. Without `base_url` it is the endpoint that is judged. `api_key_env` is the name of the
-    variable that holds the key; without it none is sent. `${VARIABLE}` stands for what is secret in `headers` and
-    `proxy`."""
+    """A judge as a file has it. Without `base_url` it is the endpoint that is judged. `api_key_env`
+    is the name of the variable that holds the key; without it none is sent. `${VARIABLE}` stands
+    for what is secret in `headers` and `proxy`."""
 
     base_url: str | None = None
     model: str | None = None
@@ -65,13 +66,17 @@ def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
 
 def _problems(entry: JudgeEntry) -> Iterator[str]:
     told = {"headers": entry.headers, "api_key_env": entry.api_key_env, "proxy": entry.proxy}
-    # Whether the environment has the variables matters when the judge is asked, and not when a run is only looked at.
+    # Whether the environment has the variables matters when the judge is asked, and not when a run
+    # is only looked at.
     for path, problem in connection.problems(told, {entry.api_key_env or "": ""}):
         yield f"{'.'.join(path)}: {problem}"
     if entry.base_url is None:
         own = JudgeEntry(name=entry.name, sampling=entry.sampling, extra_body=entry.extra_body)
         if own != entry:
-            yield "base_url: required; the endpoint itself as a judge takes name, sampling and extra_body alone"
+            yield (
+                "base_url: required; the endpoint itself as a judge takes name, sampling and"
+                " extra_body alone"
+            )
     else:
         if not entry.model:
             yield "model: required"

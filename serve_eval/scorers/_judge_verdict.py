@@ -18,14 +18,20 @@ _AROUND = " \t\r:=*_#`.,;!\"'()[]<>\u2013\u2014"
 
 
 def reader(
-    success: Sequence[str], failure: Sequence[str], points: float | None, pattern: str | None, *, inverted: bool
+    success: Sequence[str],
+    failure: Sequence[str],
+    points: float | None,
+    pattern: str | None,
+    *,
+    inverted: bool,
 ) -> Callable[[str], float | None]:
-    """A function that makes a number between 0 and 1 of what a judge says; None where there is no verdict.
+    """A function that makes a number between 0 and 1 of what a judge says; None where there is no
+    verdict.
 
-    The last match of `pattern` (None: LINE) counts, by its first group where it has one, and nothing but one of the
-    words, or a number of points, may stand there. A search that takes SEARCH_S seconds is ended, and has found nothing.
-    Raises PlanError for options that make no sense.
-    """
+    The last match of `pattern` (None: LINE) counts, by its first group where it has one, and
+    nothing but one of the words, or a number of points, may stand there. A search that takes
+    SEARCH_S seconds is ended, and has found nothing. Raises PlanError for options that make no
+    sense."""
     worth = _words(success, failure) if points is None else _points(points)
     last = _last(LINE if pattern is None else pattern)
 
@@ -38,7 +44,8 @@ def reader(
 
 
 def _last(pattern: str) -> Callable[[str], str | None]:
-    import regex  # as the scorer of that name: an answer must not hold up a run, and what a judge quotes is one
+    # as the scorer of that name: an answer must not hold up a run, and what a judge quotes is one
+    import regex
 
     if shortest(pattern) > TAIL:  # which the engine would write out, and fill the memory with
         raise PlanError(f"pattern: matches nothing of less than {shortest(pattern)} characters")
@@ -63,7 +70,9 @@ def _last(pattern: str) -> Callable[[str], str | None]:
 def _words(success: Sequence[str], failure: Sequence[str]) -> Callable[[str], float | None]:
     words = {_word(word): 1.0 for word in success} | {_word(word): 0.0 for word in failure}
     if not success or not failure or "" in words or len(words) < len(success) + len(failure):
-        raise PlanError("success: it and `failure` each need words of their own, such as [pass] and [fail]")
+        raise PlanError(
+            "success: it and `failure` each need words of their own, such as [pass] and [fail]"
+        )
     return lambda verdict: words.get(_word(verdict))
 
 

@@ -7,7 +7,14 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_CATEGORIES = {"DIGIT": r"\d", "WORD": r"\w", "SPACE": r"\s", "NOT_DIGIT": r"\D", "NOT_WORD": r"\W", "NOT_SPACE": r"\S"}
+_CATEGORIES = {
+    "DIGIT": r"\d",
+    "WORD": r"\w",
+    "SPACE": r"\s",
+    "NOT_DIGIT": r"\D",
+    "NOT_WORD": r"\W",
+    "NOT_SPACE": r"\S",
+}
 _CHARACTERS = "x7 X_-.\t!"
 """Where a pattern leaves the character open it is the first of these that will do."""
 LONGEST = 10_000
@@ -15,8 +22,8 @@ LONGEST = 10_000
 
 
 def build_match(pattern: str) -> str | None:
-    """The first alternatives and the least repeats, put together. None for what Python's own parser does not read or
-    what has no such text; whether it really matches is for the caller to try."""
+    """The first alternatives and the least repeats, put together. None for what Python's own parser
+    does not read or what has no such text; whether it really matches is for the caller to try."""
     try:
         return _of(_parse(pattern), {})
     except (re.error, RecursionError, OverflowError, KeyError, StopIteration):
@@ -32,7 +39,9 @@ def shortest(pattern: str) -> int:
 
 
 def _parse(pattern: str) -> Any:
-    return importlib.import_module("re._parser").parse(pattern)  # no other reader of the syntax comes with Python
+    return importlib.import_module("re._parser").parse(
+        pattern
+    )  # no other reader of the syntax comes with Python
 
 
 def _of(nodes: Iterable[tuple[Any, Any]], groups: dict[int, str]) -> str:
@@ -56,7 +65,8 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
 
 
 def _match_nested(kind: str, value: Any, groups: dict[int, str]) -> str:
-    """Return a text that matches a node with nodes inside; nothing for one that takes no character."""
+    """Return a text that matches a node with nodes inside; nothing for one that takes no
+    character."""
     match kind:
         case "BRANCH":
             return _of(value[1][0], groups)
@@ -80,7 +90,9 @@ def _in_set(value: Sequence[tuple[Any, Any]]) -> str:
     """Return a character of a set, which may be negated."""
     negated = str(value[0][0]) == "NEGATE"
     items = value[1:] if negated else value
-    named = "".join(chr(v if str(k) == "LITERAL" else v[0]) for k, v in items if str(k) != "CATEGORY")
+    named = "".join(
+        chr(v if str(k) == "LITERAL" else v[0]) for k, v in items if str(k) != "CATEGORY"
+    )
     return next(c for c in named + _CHARACTERS if any(_is(c, *item) for item in items) != negated)
 
 
@@ -92,4 +104,6 @@ def _is(character: str, kind: Any, value: Any) -> bool:
         case "RANGE":
             return bool(value[0] <= ord(character) <= value[1])
         case _:
-            return re.match(_CATEGORIES[str(value).removeprefix("CATEGORY_")], character) is not None
+            return (
+                re.match(_CATEGORIES[str(value).removeprefix("CATEGORY_")], character) is not None
+            )

@@ -15,17 +15,26 @@ _BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#-])"
 
 @lru_cache(maxsize=512)
 def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Behind "answer", at the beginning, anywhere. The number of the group that matched is that of the word.
+    """Behind "answer", at the beginning, anywhere. The number of the group that matched is that of
+    the word.
 
     A single letter is found as it is written, and in running text not as the word "a" or "I".
     """
 
     def either(form: str, letter: str) -> str:
         ordered = sorted(enumerate(words, 1), key=lambda numbered: -len(numbered[1]))
-        forms = ((n, word, letter if len(word) == 1 and word.isalpha() else form) for n, word in ordered)
-        return "|".join(f"(?P<w{n}>{pattern.format(re.escape(word))})" for n, word, pattern in forms)
+        forms = (
+            (n, word, letter if len(word) == 1 and word.isalpha() else form) for n, word in ordered
+        )
+        return "|".join(
+            f"(?P<w{n}>{pattern.format(re.escape(word))})" for n, word, pattern in forms
+        )
 
-    loose, ends, in_text = r"(?i:{})", r"(?:{0}|(?i:{0})(?=[^\w\n]*(?:\n|\Z)))", r"{}(?!\s+[a-z]|['\u2019])"
+    loose, ends, in_text = (
+        r"(?i:{})",
+        r"(?:{0}|(?i:{0})(?=[^\w\n]*(?:\n|\Z)))",
+        r"{}(?!\s+[a-z]|['\u2019])",
+    )
     behind = r"(?i:\banswer\b(?:\s+(?:is|would\s+be|should\s+be))?)"
     return (
         re.compile(rf"{behind}{_MARKS}(?:{either(loose, ends)}){_END}"),
@@ -35,14 +44,17 @@ def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str],
 
 
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
-    """What a text states, by words and their meanings: the last word behind "answer is" or "Answer:", else the one that
-    it begins with, else the only one that it mentions; None where it states none, or several."""
+    """What a text states, by words and their meanings: the last word behind "answer is" or
+    "Answer:", else the one that it begins with, else the only one that it mentions; None where it
+    states none, or several."""
     words = tuple(meanings)
     behind_answer, beginning, mentioned = _patterns(words)
     found = list(behind_answer.finditer(text))[-1:]
     if not found and (match := beginning.match(text)):
         found = [match]
     said = {
-        meanings[words[int(match.lastgroup[1:]) - 1]] for match in found or mentioned.finditer(text) if match.lastgroup
+        meanings[words[int(match.lastgroup[1:]) - 1]]
+        for match in found or mentioned.finditer(text)
+        if match.lastgroup
     }
     return said.pop() if len(said) == 1 else None

@@ -1,10 +1,11 @@
-"""ROUGE-L at summary level as the `rouge` package computes it (Lin 2004, section 3.2, with sets of words).
+"""ROUGE-L at summary level as the `rouge` package computes it (Lin 2004, section 3.2, with sets of
+words).
 
-Sentences end at a full stop. For each pair of a sentence of the reference and one of the text, the words of one longest
-common subsequence are taken; what counts is the number of different words in the union of them all, and the numbers of
-different words in both texts. The package adds 1e-8 to the denominator of F, which lowers it by less than 1e-8; this is
-left out, so that a perfect answer scores 1.
-"""
+Sentences end at a full stop. For each pair of a sentence of the reference and one of the text, the
+words of one longest common subsequence are taken; what counts is the number of different words in
+the union of them all, and the numbers of different words in both texts. The package adds 1e-8 to
+the denominator of F, which lowers it by less than 1e-8; this is left out, so that a perfect answer
+scores 1."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def _sentences(text: str) -> list[list[str]]:
 
 
 def _common_words(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """One longest common subsequence, read from the end; where two ways are as long, a word of `b` is left out."""
+    """One longest common subsequence, read from the end; where two ways are as long, a word of `b`
+    is left out."""
     if set(a).isdisjoint(b):
         return []
     table = [[0] * (len(b) + 1)]

@@ -9,9 +9,9 @@ from serve_eval.scorers._expected import find_zero_answer, kind, place, place_it
 
 
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
-    """The best score that any of the expected answers gives. `scorer` is how each is judged: a name, or a mapping of a
-    name to options. Raises PlanError for an unknown one and for one that runs code or asks
-    judges."""
+    """The best score that any of the expected answers gives. `scorer` is how each is judged: a
+    name, or a mapping of a name to options. Raises PlanError for an unknown one and for one that
+    runs code or asks judges."""
     name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
     make = registry.load(registry.SCORERS, name)
     by: Scorer = make(**registry.check_options(make, options, f"any_of.scorer.{name}"))
@@ -29,7 +29,10 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
 
     def problems(expected: object) -> list[str]:
         if not list_accepted(expected):
-            told = f"must be a list of accepted answers, such as [Paris, Lutetia], and is {kind(value_of(expected))}"
+            told = (
+                "must be a list of accepted answers, such as [Paris, Lutetia], and is"
+                f" {kind(value_of(expected))}"
+            )
             return [f"{place(expected)} {told}"]
         return [
             f"{where}{told.removeprefix('expected')}"
@@ -40,7 +43,8 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
     def answers(expected: object) -> tuple[str, str]:
         both = [by.answers(one) for one in list_accepted(expected)]
         wrong = find_zero_answer(
-            lambda text: score(expected, Response(text=text, finish_reason="stop")), *(wrong for _, wrong in both)
+            lambda text: score(expected, Response(text=text, finish_reason="stop")),
+            *(wrong for _, wrong in both),
         )
         return both[0][0], wrong
 
@@ -58,5 +62,7 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
 
 def _only(named: dict[str, dict[str, object]]) -> tuple[str, dict[str, object]]:
     if len(named) != 1:
-        raise PlanError("any_of: `scorer` must be one name, such as numeric, or {numeric: {absolute: 0.01}}")
+        raise PlanError(
+            "any_of: `scorer` must be one name, such as numeric, or {numeric: {absolute: 0.01}}"
+        )
     return next(iter(named.items()))

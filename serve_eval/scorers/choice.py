@@ -22,11 +22,13 @@ _CORRECT_ANSWER = (
 
 
 def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
-    """1 for the expected one of `choices`; an answer that states none, or several, is unparsed. Raises PlanError for
-    fewer than two choices, or one that is given twice."""
+    """1 for the expected one of `choices`; an answer that states none, or several, is unparsed.
+    Raises PlanError for fewer than two choices, or one that is given twice."""
     by_form = {choice.strip().casefold(): choice for choice in choices}
     if len(by_form) < max(2, len(choices)) or "" in by_form:
-        raise PlanError("choice: `choices` needs two or more different letters or words, such as [A, B, C, D]")
+        raise PlanError(
+            "choice: `choices` needs two or more different letters or words, such as [A, B, C, D]"
+        )
     meanings = {choice: choice for choice in choices}
 
     def read_meant(expected: object) -> str | None:
@@ -57,9 +59,9 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
 def prefix_match(text: str, target: str) -> Score:
     """1 when the stripped text starts with the target letter, as in TensorRT-LLM's MMLU evaluator.
 
-    The comparison is case-sensitive and looks at no more than the prefix, so "Apple" is right for "A". The extracted
-    answer is what a reader would call the letter (a letter that stands alone); without one a wrong text is `unparsed`.
-    """
+    The comparison is case-sensitive and looks at no more than the prefix, so "Apple" is right for
+    "A". The extracted answer is what a reader would call the letter (a letter that stands alone);
+    without one a wrong text is `unparsed`."""
     match = _LETTER.match(text)
     letter = match.group(1) if match else None
     if text.strip().startswith(target):
@@ -72,24 +74,29 @@ def prefix_match(text: str, target: str) -> Score:
 def answer_letter(text: str, target: str) -> Score:
     """1 when the letter of the first `Answer: X` is the target, as in TensorRT-LLM's GPQA task.
 
-    The first one counts also when it stands in the middle of a reasoning, and `**Answer**: B` is missed. Beside it
-    stands the last such letter with markup, a box or parentheses around it allowed.
-    """
+    The first one counts also when it stands in the middle of a reasoning, and `**Answer**: B` is
+    missed. Beside it stands the last such letter with markup, a box or parentheses around it
+    allowed."""
     first = _ANSWER.search(text)
     letter = first.group(1).upper() if first else None
     marked: list[str] = _MARKED_ANSWER.findall(text)
-    parts = {FIRST: float(letter == target), LAST: float([m.upper() for m in marked[-1:]] == [target])}
+    parts = {
+        FIRST: float(letter == target),
+        LAST: float([m.upper() for m in marked[-1:]] == [target]),
+    }
     return _letter_score(letter, target, parts)
 
 
 def score_stated_letter(text: str, target: str) -> Score:
-    """1 when the letter after "The correct answer is" is the target, as in LongBench v2's own evaluation.
+    """1 when the letter after "The correct answer is" is the target, as in LongBench v2's own
+    evaluation.
 
-    Where the phrase is missing the first capital A to D that stands alone counts, be it an article. The parts say
-    how often the phrase itself gave the right letter.
-    """
+    Where the phrase is missing the first capital A to D that stands alone counts, be it an article.
+    The parts say how often the phrase itself gave the right letter."""
     text = text.rsplit("</think>", 1)[-1].strip().replace("*", "")
-    found = [match.group(1) if (match := pattern.search(text)) else None for pattern in _CORRECT_ANSWER]
+    found = [
+        match.group(1) if (match := pattern.search(text)) else None for pattern in _CORRECT_ANSWER
+    ]
     letter = next((one for one in found if one), None)
     return _letter_score(letter, target, {"phrase": float(target in found[:2])})
 
@@ -98,4 +105,9 @@ def _letter_score(letter: str | None, target: str, parts: dict[str, float]) -> S
     if letter is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, parts=parts)
     right = letter == target
-    return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=letter, parts=parts)
+    return Score(
+        value=float(right),
+        outcome=Outcome.CORRECT if right else Outcome.WRONG,
+        answer=letter,
+        parts=parts,
+    )

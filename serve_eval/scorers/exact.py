@@ -8,12 +8,15 @@ from serve_eval.scorers._expected import kind, place, text_of, text_problems, va
 from serve_eval.scorers._words import plain
 
 
-def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True, as_biochatter: bool = False) -> Scorer:
-    """1 for the expected text and nothing else. White space never matters; a sign, a decimal point and the like do.
+def scorer(
+    *, ignore_case: bool = True, ignore_punctuation: bool = True, as_biochatter: bool = False
+) -> Scorer:
+    """1 for the expected text and nothing else. White space never matters; a sign, a decimal point
+    and the like do.
 
-    `as_biochatter` is the strict form of BioChatter's benchmark: the answer in lower case, without any of `.?!` and
-    white space around it, is the expected text as that is written. Raises PlanError for other options with it.
-    """
+    `as_biochatter` is the strict form of BioChatter's benchmark: the answer in lower case, without
+    any of `.?!` and white space around it, is the expected text as that is written. Raises
+    PlanError for other options with it."""
     check_alone("exact", as_biochatter, ignore_case, ignore_punctuation)
 
     def form(text: str) -> str:
@@ -24,14 +27,23 @@ def scorer(*, ignore_case: bool = True, ignore_punctuation: bool = True, as_bioc
     def score(expected: object, response: Response) -> Score:
         found = form(response.text)
         right = found == (value_of(expected) if as_biochatter else form(text_of(expected)))
-        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=found)
+        return Score(
+            value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=found
+        )
 
     def problems(expected: object) -> list[str]:
         wrong = text_problems(expected)
         if as_biochatter and not wrong and not isinstance(value_of(expected), str):
-            return [f"{place(expected)} must be a text in quotes with as_biochatter, and is {kind(value_of(expected))}"]
+            return [
+                f"{place(expected)} must be a text in quotes with as_biochatter, and is"
+                f" {kind(value_of(expected))}"
+            ]
         if not wrong and not form(text_of(expected)):
-            option = "is empty as BioChatter reads answers" if as_biochatter else "say ignore_punctuation: false"
+            option = (
+                "is empty as BioChatter reads answers"
+                if as_biochatter
+                else "say ignore_punctuation: false"
+            )
             wrong = [f"{place(expected)} is nothing but punctuation: {option}"]
         return wrong
 

@@ -26,22 +26,26 @@ _LITERAL = ("const", "enum", "default", "examples")
 
 
 def scorer(*, fenced: bool = True) -> Scorer:
-    """1 for JSON that is valid under the schema of a case and equals its value, as far as it gives them. `fenced`: the
-    JSON may also stand in a fenced block of the answer."""
+    """1 for JSON that is valid under the schema of a case and equals its value, as far as it gives
+    them. `fenced`: the JSON may also stand in a fenced block of the answer."""
 
     def score(expected: object, response: Response) -> Score:
         wanted: Any = value_of(expected)
         read = partial(find_json, response.text, fenced=fenced)
         found = read()
         if found is NOTHING:
-            return Score(value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
+            return Score(
+                value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0}
+            )
         valid = SCHEMA not in wanted or is_valid(json.dumps(wanted[SCHEMA]), found, read)
         exact = EQUALS not in wanted or same(found, wanted[EQUALS])
         right = valid and exact
         parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
         outcome = Outcome.CORRECT if right else Outcome.WRONG
         mode = None if right else "another value" if valid else "not of the schema"
-        return Score(value=float(right), outcome=outcome, answer=json.dumps(found), parts=parts, mode=mode)
+        return Score(
+            value=float(right), outcome=outcome, answer=json.dumps(found), parts=parts, mode=mode
+        )
 
     def answers(expected: object) -> tuple[str, str]:
         wanted: Any = value_of(expected)
@@ -50,7 +54,9 @@ def scorer(*, fenced: bool = True) -> Scorer:
             hint = "Write one as its `examples`, or say what the answer `equals`."
             raise PlanError("no JSON could be made up that the schema allows", hint=hint)
         others = ("null", "{}", "[]", '"other"', "-1")
-        wrong = find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")), *others)
+        wrong = find_zero_answer(
+            lambda text: score(expected, Response(text=text, finish_reason="stop")), *others
+        )
         return json.dumps(right), wrong
 
     return Scorer(version=1, score=score, answers=answers, problems=_problems)
@@ -59,9 +65,18 @@ def scorer(*, fenced: bool = True) -> Scorer:
 def _problems(expected: object) -> list[str]:
     wanted, where = value_of(expected), place(expected)
     if not isinstance(wanted, Mapping) or not {SCHEMA, EQUALS} & wanted.keys():
-        return [f"{where} must have a `schema`, or what the answer `equals`, or both, and is {kind(wanted)}"]
-    wrong = [f"{where} has {key}, of which nothing is known" for key in wanted if key not in (SCHEMA, EQUALS)]
-    wrong += [f"{where}.{key} cannot be written as JSON" for key in wanted if not is_json(wanted[key])]
+        return [
+            f"{where} must have a `schema`, or what the answer `equals`, or both, and is"
+            f" {kind(wanted)}"
+        ]
+    wrong = [
+        f"{where} has {key}, of which nothing is known"
+        for key in wanted
+        if key not in (SCHEMA, EQUALS)
+    ]
+    wrong += [
+        f"{where}.{key} cannot be written as JSON" for key in wanted if not is_json(wanted[key])
+    ]
     if wrong or SCHEMA not in wanted:
         return wrong
     try:
@@ -85,9 +100,9 @@ def _example(wanted: Mapping[str, Any]) -> Any:
 
 
 def is_valid(schema: str, found: Any, read_again: Callable[..., Any]) -> bool:
-    """Whether a value is valid under a schema. Where a number of it is too large for a float, and for the validator,
-    `read_again` reads the value once more with another `parse_float`. Raises RecursionError for a value that is too
-    deep to be looked at."""
+    """Whether a value is valid under a schema. Where a number of it is too large for a float, and
+    for the validator, `read_again` reads the value once more with another `parse_float`. Raises
+    RecursionError for a value that is too deep to be looked at."""
     validator = _validator(schema)
     try:
         return bool(validator.is_valid(found))
@@ -102,7 +117,9 @@ def _surely_valid(schema: str, found: Any) -> bool:
         return False
 
 
-@lru_cache(maxsize=4096)  # a plan builds each of its tasks several times, with a schema for each of thousands of cases
+@lru_cache(
+    maxsize=4096
+)  # a plan builds each of its tasks several times, with a schema for each of thousands of cases
 def _validator(schema: str) -> Any:
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -148,27 +165,39 @@ def _check_references(schema: object, resolver: Any, drafted: Any) -> None:
                 try:
                     resolver.lookup(schema[word])
                 except Unresolvable as error:
-                    raise DatasetError(f"not a JSON schema: it refers to {schema[word]}, which is not in it") from error
+                    raise DatasetError(
+                        f"not a JSON schema: it refers to {schema[word]}, which is not in it"
+                    ) from error
         inner = [value for name, value in schema.items() if name not in _LITERAL]
     elif isinstance(schema, list):
         inner = schema
     for one in inner:
         within = resolver
-        if isinstance(one, dict) and isinstance(one.get("$id", one.get("id")), str) and drafted.id_of(one):
+        if (
+            isinstance(one, dict)
+            and isinstance(one.get("$id", one.get("id")), str)
+            and drafted.id_of(one)
+        ):
             within = resolver.in_subresource(drafted.create_resource(one))
         _check_references(one, within, drafted)
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """Validate as jsonschema does, in time that grows with the length of the list and not with its square."""
+    """Validate as jsonschema does, in time that grows with the length of the list and not with its
+    square."""
     from jsonschema.exceptions import ValidationError
 
-    if wanted and validator.is_type(instance, "array") and len({_key(item) for item in instance}) < len(instance):
+    if (
+        wanted
+        and validator.is_type(instance, "array")
+        and len({_key(item) for item in instance}) < len(instance)
+    ):
         yield ValidationError("it has equal items")
 
 
 def _key(value: Any) -> Any:
-    """Return a hashable key, equal for equal JSON values alone: 1 and 1.0 are equal, 1 and true are not."""
+    """Return a hashable key, equal for equal JSON values alone: 1 and 1.0 are equal, 1 and true are
+    not."""
     if isinstance(value, dict):
         return dict, frozenset((name, _key(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -177,7 +206,8 @@ def _key(value: Any) -> Any:
 
 
 def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """What jsonschema says, and where it overflows what is true of the numbers as they are written."""
+    """What jsonschema says, and where it overflows what is true of the numbers as they are
+    written."""
     from fractions import Fraction
 
     from jsonschema import Draft202012Validator
@@ -191,7 +221,8 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
 
 
 def _number(text: str) -> float | int:
-    """A number of JSON; one that is too large for a float by all its digits. Raises OverflowError beyond DIGITS."""
+    """A number of JSON; one that is too large for a float by all its digits. Raises OverflowError
+    beyond DIGITS."""
     value = float(text)
     if not math.isinf(value):
         return value
@@ -209,14 +240,21 @@ def check_schema(schema: str) -> None:
 def exact_match(text: str, target: str, schema: str) -> Score:
     """1 when the text parses, is valid under the schema and equals the target as parsed JSON.
 
-    Equal means equal as Python values, as in TensorRT-LLM's suite: 1 and 1.0 are, 1 and "1" are not, the order of keys
-    does not matter. The parts say how often it parsed, was valid, and was exact; the text as it came is the answer.
-    """
+    Equal means equal as Python values, as in TensorRT-LLM's suite: 1 and 1.0 are, 1 and "1" are
+    not, the order of keys does not matter. The parts say how often it parsed, was valid, and was
+    exact; the text as it came is the answer."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        return Score(value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0})
+        return Score(
+            value=0.0, outcome=Outcome.UNPARSED, parts={EXACT: 0.0, VALID: 0.0, PARSED: 0.0}
+        )
     valid = is_valid(schema, found, partial(json.loads, text))
     exact = valid and bool(found == json.loads(target))
     parts = {EXACT: float(exact), VALID: float(valid), PARSED: 1.0}
-    return Score(value=float(exact), outcome=Outcome.CORRECT if exact else Outcome.WRONG, answer=text, parts=parts)
+    return Score(
+        value=float(exact),
+        outcome=Outcome.CORRECT if exact else Outcome.WRONG,
+        answer=text,
+        parts=parts,
+    )

@@ -1,7 +1,7 @@
 """Other models say what the answer is worth, metric by metric (docs/judges.md).
 
-They are asked after the last answer came. What they are asked is made here, and so is the score of what they said.
-"""
+They are asked after the last answer came. What they are asked is made here, and so is the score of
+what they said."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def scorer(
     rounds: int = 1,
     majority: bool = False,
 ) -> Scorer:
-    """The mean over `metrics` of what `judges` said in each of `rounds`: the mean over what could be read of them, or
-    with `majority` what more than half of them said, a tie counting as half. There has to be a judge.
+    """The mean over `metrics` of what `judges` said in each of `rounds`: the mean over what could
+    be read of them, or with `majority` what more than half of them said, a tie counting as half.
+    There has to be a judge.
 
     Raises PlanError with what is wrong with the options.
     """
@@ -40,8 +41,13 @@ def scorer(
     if rounds < 1:
         problems.append("judge.rounds: must be 1 or more")
     if rounds > 1 and any(judge.sampling.seed is not None for judge in asked):
-        problems.append("judge.rounds: with a sampling.seed every round would say the same; leave one of them out")
-    if majority and any(isinstance(metric, MetricEntry) and metric.points is not None for metric in metrics):
+        problems.append(
+            "judge.rounds: with a sampling.seed every round would say the same; leave one of"
+            " them out"
+        )
+    if majority and any(
+        isinstance(metric, MetricEntry) and metric.points is not None for metric in metrics
+    ):
         problems.append("judge.majority: points have a mean and no majority; leave it out")
     if problems:
         raise PlanError(problems)
@@ -64,17 +70,29 @@ def scorer(
         apart = {JUDGES_APART: judges_apart(said)} if len(asked) > 1 else {}
         apart |= {ROUNDS_APART: rounds_apart(said)} if rounds > 1 else {}
         lowest = min(values, key=values.__getitem__)
-        return grade_value(math.fsum(values.values()) / len(values), told, {**values, **apart}, mode=f"low {lowest}")
+        return grade_value(
+            math.fsum(values.values()) / len(values),
+            told,
+            {**values, **apart},
+            mode=f"low {lowest}",
+        )
 
     def wrong(expected: object) -> list[str]:
-        return prompts.list_expected_problems(expected, (metric.name for metric in wanted if metric.needs_expected))
+        return prompts.list_expected_problems(
+            expected, (metric.name for metric in wanted if metric.needs_expected)
+        )
 
     def answers(expected: object) -> tuple[str, str]:
         """Two texts that a judge should tell apart: no text has its score by itself."""
         return prompts.format_expected(expected) or "This is what you asked for.", "I do not know."
 
     who = [
-        {"name": judge.name, "model": judge.model, "sampling": judge.sampling, "extra_body": judge.extra}
+        {
+            "name": judge.name,
+            "model": judge.model,
+            "sampling": judge.sampling,
+            "extra_body": judge.extra,
+        }
         for judge in asked
     ]
     decisive = {"judges": who, "metrics": metrics, "rounds": rounds, "majority": majority}
@@ -85,7 +103,9 @@ def scorer(
         problems=wrong,
         questions=questions,
         scoring="inline",
-        decisive=msgspec.json.decode(msgspec.json.encode(decisive)),  # as a reference file gives it back
+        decisive=msgspec.json.decode(
+            msgspec.json.encode(decisive)
+        ),  # as a reference file gives it back
     )
 
 
@@ -96,9 +116,12 @@ def _worth(metric: str, said: Iterable[Judgement], *, majority: bool) -> float:
 
 
 def judges_apart(said: Sequence[Judgement]) -> float:
-    """How far the highest judge is from the lowest, each by the mean of its rounds, on average over the metrics. Of
-    yes and no in one round, that is the share of metrics on which judges disagree."""
-    return _mean_spread([list(map(statistics.fmean, judges.values())) for judges in _group(said).values()])
+    """How far the highest judge is from the lowest, each by the mean of its rounds, on average over
+    the metrics. Of yes and no in one round, that is the share of metrics on which judges
+    disagree."""
+    return _mean_spread(
+        [list(map(statistics.fmean, judges.values())) for judges in _group(said).values()]
+    )
 
 
 def rounds_apart(said: Sequence[Judgement]) -> float:

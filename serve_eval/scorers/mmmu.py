@@ -1,7 +1,7 @@
 """Letters and short answers out of MMMU's questions, by the rules of MMMU's own evaluation.
 
-Rules: Yue et al. 2023, eval/utils of MMMU-Benchmark/MMMU, as mmmu_val of lm-evaluation-harness applies them.
-"""
+Rules: Yue et al. 2023, eval/utils of MMMU-Benchmark/MMMU, as mmmu_val of lm-evaluation-harness
+applies them."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ _NUMBERS = (
     re.compile(r"(?:-|(?<!\d))\d+(?:\.\d+)?e[+-]?\d+"),
     re.compile(r"(?:(?:-|(?<!\d))(?:\d+\.\d+|\d+\b)|-?\.\d+)(?!e[+-]?\d+)(?![,\d])"),
 )
-"""The original's, but that a run of digits is tried from its first one only, which finds the same and is not quadratic.
-"""
+"""The original's, but that a run of digits is tried from its first one only, which finds the same
+and is not quadratic. """
 
 
 def choice(text: str, target: str, options: Sequence[str]) -> Score:
-    """1 when the letter that the answer gives is the target. Without any it is `unparsed`, where the original guesses
-    one at random. Beside it stands the last letter that is called the answer, where there is one."""
+    """1 when the letter that the answer gives is the target. Without any it is `unparsed`, where
+    the original guesses one at random. Beside it stands the last letter that is called the answer,
+    where there is one."""
     letter = find_given_letter(text, options)
     stated: list[str] = _STATED.findall(text)
     parts = {STATED: float((stated[-1] if stated else letter) == target)}
     if letter is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, parts=parts)
     right = letter == target
-    return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=letter, parts=parts)
+    return Score(
+        value=float(right),
+        outcome=Outcome.CORRECT if right else Outcome.WRONG,
+        answer=letter,
+        parts=parts,
+    )
 
 
 def find_given_letter(text: str, options: Sequence[str]) -> str | None:
-    """The letter that stands last as "(A)"; else as a word of its own; else that of the option whose text stands last,
-    in answers of more than five words."""
+    """The letter that stands last as "(A)"; else as a word of its own; else that of the option
+    whose text stands last, in answers of more than five words."""
     for mark in ",.!?;:'":
         text = text.strip(mark)
     text = f" {text} "
@@ -56,16 +62,25 @@ def find_given_letter(text: str, options: Sequence[str]) -> str | None:
 
 
 def short_answer(text: str, accepted: Iterable[str]) -> Score:
-    """1 when one of the accepted answers stands in what follows a word such as "is" or "answer" in one of the lines
-    (the whole text, where there is no such word), or equals a number in it, to two decimals."""
+    """1 when one of the accepted answers stands in what follows a word such as "is" or "answer" in
+    one of the lines (the whole text, where there is no such word), or equals a number in it, to two
+    decimals."""
     keys = list(_key_phrases(text))
     wanted = {form for answer in accepted for form in _forms(answer)}
     words = [form for form in wanted if isinstance(form, str)]
-    found = [*keys, *(number for key in keys for pattern in _NUMBERS for number in pattern.findall(key))]
+    found = [
+        *keys,
+        *(number for key in keys for pattern in _NUMBERS for number in pattern.findall(key)),
+    ]
     said = [form for one in found for form in _forms(one)]
-    right = any(any(word in form for word in words) if isinstance(form, str) else form in wanted for form in said)
+    right = any(
+        any(word in form for word in words) if isinstance(form, str) else form in wanted
+        for form in said
+    )
     outcome = Outcome.CORRECT if right else Outcome.WRONG
-    return Score(value=float(right), outcome=outcome, answer=" | ".join(keys), parts={STATED: float(right)})
+    return Score(
+        value=float(right), outcome=outcome, answer=" | ".join(keys), parts={STATED: float(right)}
+    )
 
 
 def _key_phrases(text: str) -> Iterator[str]:
@@ -86,7 +101,8 @@ def _key_phrases(text: str) -> Iterator[str]:
 
 
 def _forms(text: str) -> list[str | float]:
-    """In which form it is compared: a number to two decimals, else small letters; a single one with a space."""
+    """In which form it is compared: a number to two decimals, else small letters; a single one with
+    a space."""
     text = text.strip()
     try:
         return [round(float(text.replace(",", "")), 2)]

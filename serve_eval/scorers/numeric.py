@@ -1,11 +1,11 @@
 """The answer is a number, the last one that it has, within a tolerance.
 
-Beside that, numbers out of worked solutions, by the two filters of lm-evaluation-harness's gsm8k task (version 3).
+Beside that, numbers out of worked solutions, by the two filters of lm-evaluation-harness's gsm8k
+task (version 3).
 
-`strict-match` takes the first number after `####`; `flexible-extract` the last number of any kind. Both answers and the
-target then lose commas, dollar signs, everything up to the last `#### ` and a final full stop, and are compared with
-the case ignored.
-"""
+`strict-match` takes the first number after `####`; `flexible-extract` the last number of any kind.
+Both answers and the target then lose commas, dollar signs, everything up to the last `#### ` and a
+final full stop, and are compared with the case ignored."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ _TAIL = 200
 """Characters at the end of a text in which its last number nearly always stands."""
 
 
-_NUMBER = re.compile(r"(?<![\w.])([-+\u2212]?)((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)([eE][-+]?\d{1,5})?")
+_NUMBER = re.compile(
+    r"(?<![\w.])([-+\u2212]?)((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)([eE][-+]?\d{1,5})?"
+)
 """A number as it stands in a sentence: with a sign, commas between thousands, an exponent."""
 
 
-def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last", "first"] = "last") -> Scorer:
-    """1 for a number that differs from the expected one by no more than `absolute`, or `relative` times the expected
-    one, whichever is more. `take` says which number of the answer counts. Raises PlanError for a negative tolerance."""
+def scorer(
+    *, absolute: float = 0.0, relative: float = 0.0, take: Literal["last", "first"] = "last"
+) -> Scorer:
+    """1 for a number that differs from the expected one by no more than `absolute`, or `relative`
+    times the expected one, whichever is more. `take` says which number of the answer counts. Raises
+    PlanError for a negative tolerance."""
     if absolute < 0.0 or relative < 0.0:
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
 
@@ -44,7 +49,9 @@ def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last"
         if not found or target is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
         number = found[-1 if take == "last" else 0]
-        right = math.isfinite(number) and abs(number - target) <= max(absolute, relative * abs(target))
+        right = math.isfinite(number) and abs(number - target) <= max(
+            absolute, relative * abs(target)
+        )
         if right:
             return Score(value=1.0, outcome=Outcome.CORRECT, answer=f"{number!r}")
         return Score(value=0.0, outcome=Outcome.WRONG, answer=f"{number!r}", mode="another number")
@@ -66,7 +73,10 @@ def scorer(*, absolute: float = 0.0, relative: float = 0.0, take: Literal["last"
 
 def numbers_in(text: str) -> list[float]:
     """The numbers of a text in their order. One that is too large for a float is infinite."""
-    parts = ((sign.replace("\u2212", "-"), digits.replace(",", ""), e) for sign, digits, e in _NUMBER.findall(text))
+    parts = (
+        (sign.replace("\u2212", "-"), digits.replace(",", ""), e)
+        for sign, digits, e in _NUMBER.findall(text)
+    )
     return [float(f"{sign}{digits}{exponent}") for sign, digits, exponent in parts]
 
 

@@ -1,8 +1,8 @@
-"""The answer matches regular expressions: a point for each part; a part that is a pair wants either of the two.
+"""The answer matches regular expressions: a point for each part; a part that is a pair wants either
+of the two.
 
-The engine is the package `regex`, which reads what `re` reads and ends a search that takes too long: with `re` one
-answer could hold up a run for good.
-"""
+The engine is the package `regex`, which reads what `re` reads and ends a search that takes too
+long: with `re` one answer could hold up a run for good."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from serve_eval.scorers._graded import FULL, grade_value
 from serve_eval.scorers._matching import LONGEST, build_match, shortest
 
 EXAMPLE = "example"
-"""The key of a mapping under which a text stands that has all the parts, where none can be made up."""
+"""The key of a mapping under which a text stands that has all the parts, where none can be made
+up."""
 TIMED_OUT = "timed out"
 """The part of a score that says of how many answers some search was ended."""
 
 
 def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
-    """The points by the number of parts, searched anywhere in the answer. A search that takes `time_limit_s` seconds is
-    ended and has no point. Raises PlanError for a limit that is none."""
+    """The points by the number of parts, searched anywhere in the answer. A search that takes
+    `time_limit_s` seconds is ended and has no point. Raises PlanError for a limit that is none."""
     if not 0.0 < time_limit_s <= 60.0:
         raise PlanError("regex: `time_limit_s` must be above 0 and at most 60 seconds")
 
@@ -35,30 +36,55 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
         ended = any(late for _, late in searches)
         value = len(found) / len(parts)
         mode = TIMED_OUT if ended else "parts missing" if found else "all parts missing"
-        return grade_value(value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode)
+        return grade_value(
+            value, "; ".join(found), {FULL: float(value == 1.0), TIMED_OUT: float(ended)}, mode=mode
+        )
 
     def full_marks(expected: object) -> Callable[[str], bool]:
         return lambda text: score(expected, Response(text=text, finish_reason="stop")).value == 1.0
 
     def problems(expected: object) -> list[str]:
         if not items_of(expected, PARTS):
-            return [f"{place(expected, PARTS)} is an empty list: write regular expressions, such as ['RETURN \\w+']"]
-        wrong = [told for where, part in place_items(expected, PARTS) for told in _problems(part, where, ignore_case)]
+            return [
+                f"{place(expected, PARTS)} is an empty list: write regular expressions, such as"
+                " ['RETURN \\w+']"
+            ]
+        wrong = [
+            told
+            for where, part in place_items(expected, PARTS)
+            for told in _problems(part, where, ignore_case)
+        ]
         example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
-        if not wrong and example is not None and not (isinstance(example, str) and full_marks(expected)(example)):
-            wrong = [f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}, and lacks some"]
+        if (
+            not wrong
+            and example is not None
+            and not (isinstance(example, str) and full_marks(expected)(example))
+        ):
+            wrong = [
+                f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}, and"
+                " lacks some"
+            ]
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:
         example = expected.get(EXAMPLE) if isinstance(expected, Mapping) else None
-        right = example if isinstance(example, str) else _make_up(items_of(expected, PARTS), full_marks(expected))
-        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        right = (
+            example
+            if isinstance(example, str)
+            else _make_up(items_of(expected, PARTS), full_marks(expected))
+        )
+        return right, find_zero_answer(
+            lambda text: score(expected, Response(text=text, finish_reason="stop"))
+        )
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
 
 
-def _search(part: object, text: str, ignore_case: bool, time_limit_s: float) -> tuple[str | None, bool]:
-    """Return what the first alternative that matches finds, and True where a search before it took too long."""
+def _search(
+    part: object, text: str, ignore_case: bool, time_limit_s: float
+) -> tuple[str | None, bool]:
+    """Return what the first alternative that matches finds, and True where a search before it took
+    too long."""
     late = False
     for pattern in _either(part):
         try:
@@ -86,12 +112,19 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
     alternatives = part if isinstance(part, list | tuple) else [part]
     if not alternatives or not all(isinstance(one, str) and one for one in alternatives):
         named = next((one for one in alternatives if not isinstance(one, str) or not one), part)
-        return [f"{where} must be a regular expression, or a list of which either will do, and is {kind(named)}"]
+        return [
+            f"{where} must be a regular expression, or a list of which either will do, and is"
+            f" {kind(named)}"
+        ]
     import regex
 
     for pattern in map(str, alternatives):
-        if shortest(pattern) > LONGEST:  # which the engine would write out, and fill the memory with
-            return [f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"]
+        if (
+            shortest(pattern) > LONGEST
+        ):  # which the engine would write out, and fill the memory with
+            return [
+                f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"
+            ]
         try:
             everywhere = _compile(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
         except (regex.error, OverflowError, RecursionError) as error:
@@ -99,12 +132,17 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
         except TimeoutError:
             everywhere = False
         if everywhere:
-            return [f"{where} matches the empty text, so that any answer has its point: {pattern!r}"]
+            return [
+                f"{where} matches the empty text, so that any answer has its point: {pattern!r}"
+            ]
     return []
 
 
 def _make_up(parts: Sequence[object], full_marks: Callable[[str], bool]) -> str:
-    texts = [next((text for one in _either(part) if (text := build_match(one)) is not None), "") for part in parts]
+    texts = [
+        next((text for one in _either(part) if (text := build_match(one)) is not None), "")
+        for part in parts
+    ]
     for between in ("\n", " ", ""):
         if full_marks(between.join(texts)):
             return between.join(texts)

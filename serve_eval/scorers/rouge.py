@@ -1,11 +1,11 @@
 """The answer is a summary: its ROUGE F measure against one reference (extra `rouge`).
 
-By the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"), without stemming, as
-TensorRT-LLM's suite uses it.
+By the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"),
+without stemming, as TensorRT-LLM's suite uses it.
 
-The suite aggregates with that package's bootstrap, whose middle value is the median of 1000 resampled means; a task's
-value here is the plain mean of the same F measures. The two differ by the noise of the bootstrap alone.
-"""
+The suite aggregates with that package's bootstrap, whose middle value is the median of 1000
+resampled means; a task's value here is the plain mean of the same F measures. The two differ by the
+noise of the bootstrap alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
-    """The F measure of `kind`; the other two stand beside it. Raises PlanError when the optional package is missing."""
+    """The F measure of `kind`; the other two stand beside it. Raises PlanError when the optional
+    package is missing."""
     package()
 
     def score(expected: object, response: Response) -> Score:
@@ -32,11 +33,16 @@ def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
     def problems(expected: object) -> list[str]:
         wrong = text_problems(expected)
         if not wrong and f_measures(text_of(expected), text_of(expected))[kind] < 1.0:
-            wrong = [f"{place(expected)} is too short for {kind}, which reads words of letters a to z and digits"]
+            wrong = [
+                f"{place(expected)} is too short for {kind}, which reads words of letters a to z"
+                " and digits"
+            ]
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:
-        wrong = find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        wrong = find_zero_answer(
+            lambda text: score(expected, Response(text=text, finish_reason="stop"))
+        )
         return text_of(expected), wrong
 
     return Scorer(version=1, score=score, answers=answers, problems=problems)
@@ -48,7 +54,9 @@ def package() -> Any:
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
-        raise PlanError("ROUGE needs the package rouge_score", hint=install_hint("rouge")) from error
+        raise PlanError(
+            "ROUGE needs the package rouge_score", hint=install_hint("rouge")
+        ) from error
     return RougeScorer(list(KINDS), use_stemmer=False)
 
 

@@ -1,4 +1,5 @@
-"""The answer is a set of items: a JSON list, a list of lines, or one with commas; F1 or another measure of it."""
+"""The answer is a set of items: a JSON list, a list of lines, or one with commas; F1 or another
+measure of it."""
 
 from __future__ import annotations
 
@@ -7,21 +8,32 @@ import re
 from typing import Literal
 
 from serve_eval.schema import Outcome, Response, Score, Scorer
-from serve_eval.scorers._expected import find_zero_answer, is_text, items_of, kind, place, place_items, value_of
+from serve_eval.scorers._expected import (
+    find_zero_answer,
+    is_text,
+    items_of,
+    kind,
+    place,
+    place_items,
+    value_of,
+)
 from serve_eval.scorers._graded import FULL, grade_value
 from serve_eval.scorers._json import find_json
 from serve_eval.scorers._words import plain
 
 PRECISION, RECALL = "precision", "recall"
-# Both read any text in time that grows with its length alone: each run of white space is tried from its start only.
+# Both read any text in time that grows with its length alone: each run of white space is tried from
+# its start only.
 _MARKED = re.compile(r"^[^\S\n]*+(?:[-*+\u2022]|\(?\d{1,4}[.)])\s++(\S.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|(?<!\s)\s++and\s++(?=\S++\W*+$)")
 
 
-def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ignore_case: bool = True) -> Scorer:
-    """What `measure` says of the items: precision is the share of those given that are expected, recall the share of
-    the expected ones that are given, F1 the harmonic mean; exact wants both. Order and repeats do not matter, nor does
-    punctuation around words."""
+def scorer(
+    *, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ignore_case: bool = True
+) -> Scorer:
+    """What `measure` says of the items: precision is the share of those given that are expected,
+    recall the share of the expected ones that are given, F1 the harmonic mean; exact wants both.
+    Order and repeats do not matter, nor does punctuation around words."""
 
     def form(item: object) -> str:
         return plain(str(item), ignore_case=ignore_case)
@@ -30,9 +42,15 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
         given = {item for each in items_in(response.text) if (item := form(each))}
         wanted = {form(item) for item in items_of(expected)}
         if not given:
-            return Score(value=0.0, outcome=Outcome.UNPARSED, parts={PRECISION: 0.0, RECALL: 0.0, FULL: 0.0})
+            return Score(
+                value=0.0, outcome=Outcome.UNPARSED, parts={PRECISION: 0.0, RECALL: 0.0, FULL: 0.0}
+            )
         common = len(given & wanted)
-        precision, recall, both = common / len(given), common / len(wanted), 2 * common / (len(given) + len(wanted))
+        precision, recall, both = (
+            common / len(given),
+            common / len(wanted),
+            2 * common / (len(given) + len(wanted)),
+        )
         full = float(given == wanted)
         value = {"f1": both, "precision": precision, "recall": recall, "exact": full}[measure]
         missing, wrong = recall < 1.0, precision < 1.0
@@ -43,7 +61,9 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
 
     def problems(expected: object) -> list[str]:
         if not isinstance(value_of(expected), list) or not items_of(expected):
-            told = f"must be a list of items, such as [TP53, BRCA1], and is {kind(value_of(expected))}"
+            told = (
+                f"must be a list of items, such as [TP53, BRCA1], and is {kind(value_of(expected))}"
+            )
             return [f"{place(expected)} {told}"]
         return [
             f"{where} must be a text with more than punctuation, and is {kind(item)}"
@@ -53,14 +73,17 @@ def scorer(*, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ign
 
     def answers(expected: object) -> tuple[str, str]:
         right = json.dumps([str(item) for item in items_of(expected)])
-        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        return right, find_zero_answer(
+            lambda text: score(expected, Response(text=text, finish_reason="stop"))
+        )
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
 
 def items_in(text: str) -> list[object]:
-    """The items of an answer: those of a JSON list (the whole, a fenced block, or what stands between brackets), else
-    of the lines with a bullet or a number, else of the last line with commas, behind its colon, else the lines."""
+    """The items of an answer: those of a JSON list (the whole, a fenced block, or what stands
+    between brackets), else of the lines with a bullet or a number, else of the last line with
+    commas, behind its colon, else the lines."""
     start, end = text.find("["), text.rfind("]")
     for candidate in (text, text[start : end + 1]) if 0 <= start < end else (text,):
         if isinstance(found := find_json(candidate), list):

@@ -1,4 +1,5 @@
-"""The answer calls the expected tools with the expected arguments: a point for each name and each argument."""
+"""The answer calls the expected tools with the expected arguments: a point for each name and each
+argument."""
 
 from __future__ import annotations
 
@@ -14,17 +15,18 @@ from serve_eval.scorers._json import is_json, same
 NO_CALL = "no call"
 """What a case expects where no tool is to be called."""
 NAMES, JSON = "right names", "arguments are JSON"
-"""The parts of a score: whether the right tools were called, whatever with, and whether what came with them parses."""
+"""The parts of a score: whether the right tools were called, whatever with, and whether what came
+with them parses."""
 
 
 def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: bool = True) -> Scorer:
-    """The points by the most that there could have been: one for the name of each expected call and one for each of its
-    arguments; a call that was not expected, and an argument that was not, adds to the most. A case that gives a call no
-    `arguments` lets it have any.
+    """The points by the most that there could have been: one for the name of each expected call and
+    one for each of its arguments; a call that was not expected, and an argument that was not, adds
+    to the most. A case that gives a call no `arguments` lets it have any.
 
-    `ordered`: the first call is compared with the first, and so on, else each with the one that it has most in common
-    with. `other_arguments`: further ones cost nothing. Without `partial` there are full marks or none.
-    """
+    `ordered`: the first call is compared with the first, and so on, else each with the one that it
+    has most in common with. `other_arguments`: further ones cost nothing. Without `partial` there
+    are full marks or none."""
 
     def score(expected: object, response: Response) -> Score:
         wanted, made = _list_wanted(expected), list(response.tool_calls)
@@ -35,7 +37,9 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
         value = had / most if most else 1.0
         parts = {
             FULL: float(value == 1.0),
-            NAMES: float(sorted(want["name"] for want in wanted) == sorted(call.name for call in made)),
+            NAMES: float(
+                sorted(want["name"] for want in wanted) == sorted(call.name for call in made)
+            ),
             JSON: float(all(_arguments(call) is not None for call in made)),
         }
         answer = json.dumps([{"name": call.name, "arguments": call.arguments} for call in made])
@@ -43,12 +47,21 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
         return grade_value(value if partial else float(value == 1.0), answer, parts, mode=mode)
 
     def answers(expected: object) -> tuple[str, str]:
-        calls = [{"name": want["name"], "arguments": want.get("arguments") or {}} for want in _list_wanted(expected)]
+        calls = [
+            {"name": want["name"], "arguments": want.get("arguments") or {}}
+            for want in _list_wanted(expected)
+        ]
         if not calls:
             return "I need no tool for that.", as_text([{"name": "any", "arguments": {}}])
         return as_text(calls), "I need no tool for that."
 
-    return Scorer(version=1, score=score, answers=answers, problems=_problems, requires=frozenset({Need.TOOLS}))
+    return Scorer(
+        version=1,
+        score=score,
+        answers=answers,
+        problems=_problems,
+        requires=frozenset({Need.TOOLS}),
+    )
 
 
 def as_text(calls: Sequence[Mapping[str, object]]) -> str:
@@ -64,22 +77,37 @@ def _problems(expected: object) -> list[str]:
     if value_of(expected) == NO_CALL:
         return []
     if not items_of(expected):
-        return [f"{place(expected)} is an empty list: say `{NO_CALL}` where no tool is to be called"]
-    return [problem for where, one in place_items(expected) for problem in _call_problems(where, one)]
+        return [
+            f"{place(expected)} is an empty list: say `{NO_CALL}` where no tool is to be called"
+        ]
+    return [
+        problem for where, one in place_items(expected) for problem in _call_problems(where, one)
+    ]
 
 
 def _call_problems(where: str, one: object) -> list[str]:
     if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or not one["name"]:
-        told = f"must be a call, such as {{name: weather, arguments: {{city: Paris}}}}, and is {kind(one)}"
+        told = (
+            "must be a call, such as {name: weather, arguments: {city: Paris}}, and is"
+            f" {kind(one)}"
+        )
         return [f"{where} {told}"]
-    wrong = [f"{where} has {key}, of which nothing is known" for key in one if key not in ("name", "arguments")]
+    wrong = [
+        f"{where} has {key}, of which nothing is known"
+        for key in one
+        if key not in ("name", "arguments")
+    ]
     arguments = one.get("arguments")
     if arguments is not None and not (isinstance(arguments, dict) and is_json(arguments)):
-        wrong.append(f"{where}.arguments must be a mapping of names to values, and is {kind(arguments)}")
+        wrong.append(
+            f"{where}.arguments must be a mapping of names to values, and is {kind(arguments)}"
+        )
     return wrong
 
 
-def _mode(wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, float], *, ordered: bool) -> str:
+def _mode(
+    wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, float], *, ordered: bool
+) -> str:
     """In which way calls that have no full marks failed."""
     if not made:
         return "no tool called"
@@ -94,10 +122,16 @@ def _mode(wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, f
     return "other arguments"
 
 
-def _pair(wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool) -> list[tuple[Any, ToolCall]]:
+def _pair(
+    wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool
+) -> list[tuple[Any, ToolCall]]:
     """Each expected call with the one that answers it, of the same name; a call answers one."""
     if ordered:
-        return [(want, call) for want, call in zip(wanted, made, strict=False) if want["name"] == call.name]
+        return [
+            (want, call)
+            for want, call in zip(wanted, made, strict=False)
+            if want["name"] == call.name
+        ]
     alike = [
         (-_points(want, call), _count_unexpected(want, call), i, k)
         for i, want in enumerate(wanted)
@@ -122,7 +156,10 @@ def _arguments(call: ToolCall) -> dict[str, Any] | None:
 
 def _points(want: Mapping[str, Any], call: ToolCall) -> int:
     given = _arguments(call) or {}
-    return 1 + sum(name in given and same(given[name], value) for name, value in (want.get("arguments") or {}).items())
+    return 1 + sum(
+        name in given and same(given[name], value)
+        for name, value in (want.get("arguments") or {}).items()
+    )
 
 
 def _count_unexpected(want: Mapping[str, Any], call: ToolCall) -> int:

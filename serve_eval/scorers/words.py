@@ -1,4 +1,5 @@
-"""The answer has certain words: a point for each entry, of which any of its synonyms (`dose|dosage`) will do."""
+"""The answer has certain words: a point for each entry, of which any of its synonyms
+(`dose|dosage`) will do."""
 
 from __future__ import annotations
 
@@ -8,27 +9,39 @@ from functools import lru_cache
 
 from serve_eval.schema import Response, Score, Scorer
 from serve_eval.scorers._biochatter import check_alone, clean
-from serve_eval.scorers._expected import WORDS, find_zero_answer, is_text, items_of, kind, place, place_items
+from serve_eval.scorers._expected import (
+    WORDS,
+    find_zero_answer,
+    is_text,
+    items_of,
+    kind,
+    place,
+    place_items,
+)
 from serve_eval.scorers._graded import FULL, grade_value
 
 _PATTERN = frozenset(r".^$*+?{}[]\|()")
 """Characters that BioChatter would not take literally, since it searches for words as patterns."""
 
 
-def scorer(*, ignore_case: bool = True, whole_words: bool = False, as_biochatter: bool = False) -> Scorer:
-    """The points by the number of entries. An entry may stand within a longer word, unless `whole_words` says
-    otherwise.
+def scorer(
+    *, ignore_case: bool = True, whole_words: bool = False, as_biochatter: bool = False
+) -> Scorer:
+    """The points by the number of entries. An entry may stand within a longer word, unless
+    `whole_words` says otherwise.
 
-    `as_biochatter` counts as BioChatter's benchmark does: the answer loses its `.?!`, synonyms are a list within the
-    list, and of an entry that is a text any letter will do. Raises PlanError for other options with it.
-    """
+    `as_biochatter` counts as BioChatter's benchmark does: the answer loses its `.?!`, synonyms are
+    a list within the list, and of an entry that is a text any letter will do. Raises PlanError for
+    other options with it."""
     check_alone("words", as_biochatter, ignore_case, not whole_words)
     either = _biochatters if as_biochatter else _own
 
     def score(expected: object, response: Response) -> Score:
         entries = items_of(expected, WORDS)
         text = clean(response.text) if as_biochatter else response.text
-        matches = [_pattern(either(entry), ignore_case, whole_words).search(text) for entry in entries]
+        matches = [
+            _pattern(either(entry), ignore_case, whole_words).search(text) for entry in entries
+        ]
         found = [match.group() for match in matches if match]
         value = len(found) / len(entries)
         mode = "words missing" if found else "all words missing"
@@ -36,9 +49,16 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False, as_biochatter
 
     def problems(expected: object) -> list[str]:
         if not items_of(expected, WORDS):
-            return [f"{place(expected, WORDS)} is an empty list: write words, such as [aspirin, dose|dosage]"]
+            return [
+                f"{place(expected, WORDS)} is an empty list: write words, such as [aspirin,"
+                " dose|dosage]"
+            ]
         if as_biochatter:
-            return [line for where, entry in place_items(expected, WORDS) if (line := _unlike(entry, where))]
+            return [
+                line
+                for where, entry in place_items(expected, WORDS)
+                if (line := _unlike(entry, where))
+            ]
         return [
             f"{where} must be a word, or synonyms such as dose|dosage, and is {kind(entry)}"
             for where, entry in place_items(expected, WORDS)
@@ -47,8 +67,13 @@ def scorer(*, ignore_case: bool = True, whole_words: bool = False, as_biochatter
 
     def answers(expected: object) -> tuple[str, str]:
         entries = items_of(expected, WORDS)
-        right = ", ".join(entry if as_biochatter and isinstance(entry, str) else either(entry)[0] for entry in entries)
-        return right, find_zero_answer(lambda text: score(expected, Response(text=text, finish_reason="stop")))
+        right = ", ".join(
+            entry if as_biochatter and isinstance(entry, str) else either(entry)[0]
+            for entry in entries
+        )
+        return right, find_zero_answer(
+            lambda text: score(expected, Response(text=text, finish_reason="stop"))
+        )
 
     return Scorer(version=1, score=score, answers=answers, problems=problems, scoring="inline")
 
@@ -58,20 +83,31 @@ def _own(entry: object) -> tuple[str, ...]:
 
 
 def _biochatters(entry: object) -> tuple[str, ...]:
-    """Return a list as it is, and a text by its letters: BioChatter joins both with `|` to a pattern."""
+    """Return a list as it is, and a text by its letters: BioChatter joins both with `|` to a
+    pattern."""
     return tuple(map(str, entry)) if isinstance(entry, list | tuple | str) else (str(entry),)
 
 
 def _unlike(entry: object, where: str) -> str | None:
-    """Return the reason why BioChatter would not look for the entry as it is written; None where it would."""
+    """Return the reason why BioChatter would not look for the entry as it is written; None where it
+    would."""
     texts: Sequence[object] = entry if isinstance(entry, list | tuple) else [entry]
     if not texts or not all(isinstance(text, str) and text for text in texts):
-        return f"{where} must be a word or a list of synonyms with as_biochatter, and is {kind(entry)}"
+        return (
+            f"{where} must be a word or a list of synonyms with as_biochatter, and is {kind(entry)}"
+        )
     odd = next((text for text in texts if not _PATTERN.isdisjoint(str(text))), None)
-    return None if odd is None else f"{where} must be plain words: BioChatter reads {odd!r} as a regular expression"
+    return (
+        None
+        if odd is None
+        else f"{where} must be plain words: BioChatter reads {odd!r} as a regular expression"
+    )
 
 
 @lru_cache(maxsize=4096)
 def _pattern(either: tuple[str, ...], ignore_case: bool, whole_words: bool) -> re.Pattern[str]:
     pattern = "|".join(map(re.escape, either))
-    return re.compile(rf"(?<!\w)(?:{pattern})(?!\w)" if whole_words else pattern, re.IGNORECASE if ignore_case else 0)
+    return re.compile(
+        rf"(?<!\w)(?:{pattern})(?!\w)" if whole_words else pattern,
+        re.IGNORECASE if ignore_case else 0,
+    )

@@ -8,12 +8,21 @@ from serve_eval.scorers._expected import kind, place, value_of
 from serve_eval.scorers._stated import find_stated
 
 
-def scorer(*, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no", "false")) -> Scorer:
-    """1 for the expected one of the two; an answer that says both, or none, is unparsed. The options are the words for
-    them. Raises PlanError when one word means both."""
+def scorer(
+    *, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no", "false")
+) -> Scorer:
+    """1 for the expected one of the two; an answer that says both, or none, is unparsed. The
+    options are the words for them. Raises PlanError when one word means both."""
     words = {word.casefold(): True for word in yes} | {word.casefold(): False for word in no}
-    if not all(word.strip() for word in words) or not yes or not no or len(words) < len(yes) + len(no):
-        raise PlanError("yes_no: `yes` and `no` each need words of their own, such as {yes: [ja], no: [nein]}")
+    if (
+        not all(word.strip() for word in words)
+        or not yes
+        or not no
+        or len(words) < len(yes) + len(no)
+    ):
+        raise PlanError(
+            "yes_no: `yes` and `no` each need words of their own, such as {yes: [ja], no: [nein]}"
+        )
 
     def read_meant(expected: object) -> bool | None:
         value = value_of(expected)

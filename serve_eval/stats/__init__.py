@@ -1,4 +1,5 @@
-"""Pure statistics: numbers in, numbers out. scipy is imported inside functions, so that only a verdict pays for it."""
+"""Pure statistics: numbers in, numbers out. scipy is imported inside functions, so that only a
+verdict pays for it."""
 
 __all__ = [
     "anchors",

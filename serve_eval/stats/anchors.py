@@ -1,14 +1,15 @@
 """Test for losses among the anchors, the prompts that the reference had right every time.
 
-Of K reference runs all but the last choose the anchors, the prompts with the best score in each of them. The last
-registered run, which had no part in the choice, is then paired with the candidate on the anchors alone. Where the
-candidate is the same endpoint, these two sides are exchangeable on any prompts that others chose, so the test of a drop
-is as exact there as on all prompts. Prompts that waver are left out, and with them most of the noise, so that a loss of
-stable prompts shows with a fraction of the requests.
+Of K reference runs all but the last choose the anchors, the prompts with the best score in each of
+them. The last registered run, which had no part in the choice, is then paired with the candidate on
+the anchors alone. Where the candidate is the same endpoint, these two sides are exchangeable on any
+prompts that others chose, so the test of a drop is as exact there as on all prompts. Prompts that
+waver are left out, and with them most of the noise, so that a loss of stable prompts shows with a
+fraction of the requests.
 
-A build that alters answers for good loses anchors too, also when it wins as many other prompts: what it wins lies
-outside of the anchors. The test therefore asks for the same endpoint, and not for the same mean.
-"""
+A build that alters answers for good loses anchors too, also when it wins as many other prompts:
+what it wins lies outside of the anchors. The test therefore asks for the same endpoint, and not for
+the same mean."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ MIN_ANCHORS = 10
 
 @dataclass(frozen=True, slots=True)
 class AnchorTest:
-    """`anchors` prompts; the last reference run lost `reference_lost` of them, the candidate's first run
-    `candidate_lost`; `test` is that of a drop among them."""
+    """`anchors` prompts; the last reference run lost `reference_lost` of them, the candidate's
+    first run `candidate_lost`; `test` is that of a drop among them."""
 
     anchors: int
     reference_lost: int
@@ -39,14 +40,15 @@ class AnchorTest:
 def anchor_pairs(pairs: Pairs) -> Pairs | None:
     """Pair the last reference run with the candidate on the anchors.
 
-    None for fewer than two reference runs, for fewer than MIN_ANCHORS anchors with an answer on both sides, and for a
-    metric without a best score.
-    """
+    None for fewer than two reference runs, for fewer than MIN_ANCHORS anchors with an answer on
+    both sides, and for a metric without a best score."""
     import numpy
 
     if pairs.reference_runs < 2 or not numpy.isfinite(pairs.good):
         return None
-    chosen: NDArray[numpy.bool_] = (pairs.reference[:-1] == pairs.good).all(axis=0) & (pairs.weights > 0.0)
+    chosen: NDArray[numpy.bool_] = (pairs.reference[:-1] == pairs.good).all(axis=0) & (
+        pairs.weights > 0.0
+    )
     if int((chosen & pairs.complete).sum()) < MIN_ANCHORS:
         return None
     return pair(
@@ -61,8 +63,8 @@ def anchor_pairs(pairs: Pairs) -> Pairs | None:
 
 
 def anchor_test(pairs: Pairs) -> AnchorTest | None:
-    """Test for a drop among the anchors; None where `anchor_pairs` gives none. A missing answer counts as worst and as
-    best in turn, see `drop_test`."""
+    """Test for a drop among the anchors; None where `anchor_pairs` gives none. A missing answer
+    counts as worst and as best in turn, see `drop_test`."""
     import numpy
 
     chosen = anchor_pairs(pairs)
@@ -72,6 +74,8 @@ def anchor_test(pairs: Pairs) -> AnchorTest | None:
     return AnchorTest(
         anchors=chosen.n,
         reference_lost=int(numpy.nansum(chosen.reference[0] != good)),
-        candidate_lost=int((~numpy.isnan(chosen.candidate[0]) & (chosen.candidate[0] != good)).sum()),
+        candidate_lost=int(
+            (~numpy.isnan(chosen.candidate[0]) & (chosen.candidate[0] != good)).sum()
+        ),
         test=drop_test(chosen),
     )

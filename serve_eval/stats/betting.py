@@ -1,13 +1,15 @@
-"""Betting against a hypothesis on a mean: evidence that stays valid for sparse scores and for any number of looks.
+"""Betting against a hypothesis on a mean: evidence that stays valid for sparse scores and for any
+number of looks.
 
-A gambler stakes a share of the wealth on every value against "the mean is at most `null`". Under that hypothesis the
-wealth does not grow on average, so it reaches 1 / alpha with probability alpha at most (Ville 1939). Source:
-Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv 2010.09686. The stakes are a
-fixed grid, whose wealths are averaged. Values lie in [-1, 1].
+A gambler stakes a share of the wealth on every value against "the mean is at most `null`". Under
+that hypothesis the wealth does not grow on average, so it reaches 1 / alpha with probability alpha
+at most (Ville 1939). Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables
+by betting", arXiv 2010.09686. The stakes are a fixed grid, whose wealths are averaged. Values lie
+in [-1, 1].
 
-Here the number of values is fixed and their order does not matter; `early_stop` bets sample by sample. It also holds
-for prompts with different true means, since a product of means is at most the power of their average.
-"""
+Here the number of values is fixed and their order does not matter; `early_stop` bets sample by
+sample. It also holds for prompts with different true means, since a product of means is at most the
+power of their average."""
 
 from __future__ import annotations
 
@@ -28,18 +30,23 @@ HALVINGS = 50
 
 
 def log_wealth(values: ArrayLike, null: float) -> float:
-    """ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)). Infinite: the hypothesis is impossible."""
+    """ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)). Infinite: the
+    hypothesis is impossible."""
     import numpy
 
     row = float_row("the values", values)
     if numpy.abs(row).max() > 1.0:
-        raise ServeEvalError("a value lies outside -1..1", hint="divide differences by the width of the metric's range")
+        raise ServeEvalError(
+            "a value lies outside -1..1",
+            hint="divide differences by the width of the metric's range",
+        )
     distinct, counts = numpy.unique(row, return_counts=True)
     return _log_wealth(distinct, counts, null)
 
 
 def mean_lower_bound(values: ArrayLike, alpha: float) -> float:
-    """Lower 1 - alpha bound of the mean: the largest `null` against which the wealth reaches 1 / alpha."""
+    """Lower 1 - alpha bound of the mean: the largest `null` against which the wealth reaches 1 /
+    alpha."""
     import numpy
 
     check_level("alpha", alpha)
@@ -63,6 +70,9 @@ def _log_wealth(distinct: FloatArray, counts: IntArray, null: float) -> float:
         return 0.0  # no bet: the hypothesis allows every value
     if null <= -1.0:
         return math.inf if float(distinct.max()) > -1.0 else 0.0
-    growth = numpy.log1p(numpy.multiply.outer(numpy.array(GRID), (distinct - null) / (null + 1.0))) @ counts
+    growth = (
+        numpy.log1p(numpy.multiply.outer(numpy.array(GRID), (distinct - null) / (null + 1.0)))
+        @ counts
+    )
     top = float(growth.max())
     return top + math.log(float(numpy.exp(growth - top).mean()))

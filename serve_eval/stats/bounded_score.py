@@ -1,12 +1,13 @@
-"""Score bounds for the mean of bounded differences: Tango's bounds, for scores of any grades and several runs.
+"""Score bounds for the mean of bounded differences: Tango's bounds, for scores of any grades and
+several runs.
 
-z of the hypothesis "the true mean is D" divides the distance of the mean from D by the standard error that the data
-have where D is true: under the likeliest distribution with mean D on the values seen and the two ends of the range.
-With the values -1, 0 and 1 this is Tango's score (Tango 1998); for other values the likelihood is the empirical one
-(Owen 1988, "Empirical likelihood ratio confidence intervals for a single functional"). The ends of the range belong to
-it although nobody saw them: that keeps few or no changes from proving anything, and lets one answer of half a point
-change nothing. Unit: differences on a scale where the range is -1..1; negative is worse.
-"""
+z of the hypothesis "the true mean is D" divides the distance of the mean from D by the standard
+error that the data have where D is true: under the likeliest distribution with mean D on the values
+seen and the two ends of the range. With the values -1, 0 and 1 this is Tango's score (Tango 1998);
+for other values the likelihood is the empirical one (Owen 1988, "Empirical likelihood ratio
+confidence intervals for a single functional"). The ends of the range belong to it although nobody
+saw them: that keeps few or no changes from proving anything, and lets one answer of half a point
+change nothing. Unit: differences on a scale where the range is -1..1; negative is worse."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ LO = -1.0
 
 
 def mean_score_z(values: ArrayLike, mean: float) -> float:
-    """z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative below `mean`."""
+    """z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative
+    below `mean`."""
     import numpy
 
     distinct, counts = numpy.unique(_check_values(values), return_counts=True)
@@ -44,7 +46,8 @@ def mean_score_p(values: ArrayLike, mean: float) -> float:
 
 
 def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
-    """Lower 1 - `alpha` bound of the mean. Raises ServeEvalError for alpha outside (0, 1) or values outside [-1, 1]."""
+    """Lower 1 - `alpha` bound of the mean. Raises ServeEvalError for alpha outside (0, 1) or values
+    outside [-1, 1]."""
     import numpy
 
     check_level("alpha", alpha)
@@ -68,14 +71,19 @@ def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
     return _find_crossing(excess, low, high, low)
 
 
-def _find_crossing(falling: Callable[[float], float], low: float, high: float, start: float) -> float:
-    """Give the place in low..high at which a falling function is 0: the secant within a bracket (Illinois)."""
+def _find_crossing(
+    falling: Callable[[float], float], low: float, high: float, start: float
+) -> float:
+    """Give the place in low..high at which a falling function is 0: the secant within a bracket
+    (Illinois)."""
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0.0:
         return start
     for _ in range(MOST_STEPS):
         finite = math.isfinite(at_low) and math.isfinite(at_high) and at_low > at_high
-        middle = (low * -at_high + high * at_low) / (at_low - at_high) if finite else (low + high) / 2.0
+        middle = (
+            (low * -at_high + high * at_low) / (at_low - at_high) if finite else (low + high) / 2.0
+        )
         at_middle = falling(middle)
         if at_middle > 0.0:
             low, at_low, at_high = middle, at_middle, at_high / 2.0
@@ -93,27 +101,34 @@ def _check_values(values: ArrayLike) -> FloatArray:
 
     row = float_row("the values", values)
     if float(numpy.abs(row).max()) > 1.0:
-        raise ServeEvalError("a value lies outside -1..1", hint="divide differences by the width of the metric's range")
+        raise ServeEvalError(
+            "a value lies outside -1..1",
+            hint="divide differences by the width of the metric's range",
+        )
     return row
 
 
 def _z(distinct: FloatArray, shares: FloatArray, n: int, mean: float) -> float:
-    """z for values `distinct` (ascending) seen with these shares; mirrored where the values lie below `mean`."""
+    """z for values `distinct` (ascending) seen with these shares; mirrored where the values lie
+    below `mean`."""
     distance = float(shares @ distinct) - mean
     if abs(distance) <= 1e-12:
         return 0.0
     if distance < 0.0:
         distinct, shares, mean = -distinct[::-1], shares[::-1], -mean
     variance = _variance(distinct, shares, mean)
-    return math.copysign(math.inf if variance <= 0.0 else abs(distance) * math.sqrt(n / variance), distance)
+    return math.copysign(
+        math.inf if variance <= 0.0 else abs(distance) * math.sqrt(n / variance), distance
+    )
 
 
 def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
-    """Variance of the likeliest distribution with this mean, which lies below that of the values seen.
+    """Variance of the likeliest distribution with this mean, which lies below that of the values
+    seen.
 
-    Its probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - LO)] that gives the mean. Where even
-    the largest k leaves the mean too high, the rest of the probability is at LO, which no value seen is.
-    """
+    Its probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - LO)] that gives
+    the mean. Where even the largest k leaves the mean too high, the rest of the probability is at
+    LO, which no value seen is."""
     apart = distinct - mean
     most = math.inf if mean <= LO else 1.0 / (mean - LO)
     if math.isinf(most):
@@ -121,13 +136,16 @@ def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
     reaches = distinct[0] <= LO
     if not reaches and float(shares @ (apart / (1.0 + most * apart))) >= 0.0:
         likeliest = shares / (1.0 + most * apart)
-        return float(likeliest @ apart**2) + max(0.0, 1.0 - float(likeliest.sum())) * (mean - LO) ** 2
+        return (
+            float(likeliest @ apart**2) + max(0.0, 1.0 - float(likeliest.sum())) * (mean - LO) ** 2
+        )
     k = _root(apart, shares, most)
     return float((shares / (1.0 + k * apart)) @ apart**2)
 
 
 def _root(apart: FloatArray, shares: FloatArray, most: float) -> float:
-    """The k in (0, most) at which sum shares apart / (1 + k apart), falling in k, is 0: Newton within a bracket."""
+    """The k in (0, most) at which sum shares apart / (1 + k apart), falling in k, is 0: Newton
+    within a bracket."""
     low, high, k = 0.0, most, 0.0
     for _ in range(MOST_STEPS):
         terms = apart / (1.0 + k * apart)

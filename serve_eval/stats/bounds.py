@@ -1,9 +1,8 @@
 """Bound the size of a drop: confidence bounds, non-inferiority and equivalence for a set of pairs.
 
-Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any values. Scores without a
-range take the t bounds, but only from 30 changed prompts on: with few changes the t interval is far too short, and with
-none it would prove anything.
-"""
+Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any
+values. Scores without a range take the t bounds, but only from 30 changed prompts on: with few
+changes the t interval is far too short, and with none it would prove anything."""
 
 from __future__ import annotations
 
@@ -36,10 +35,11 @@ class BoundsMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One-sided 1 - alpha bounds of the true difference in the unit of the scores: "a drop beyond `lower` is excluded".
+    """One-sided 1 - alpha bounds of the true difference in the unit of the scores: "a drop beyond
+    `lower` is excluded".
 
-    `lower` counts missing scores as worst for the candidate, `upper` as best. `lower_at_best` is the lower bound with
-    the missing scores at their best, the other end of what they leave open.
+    `lower` counts missing scores as worst for the candidate, `upper` as best. `lower_at_best` is
+    the lower bound with the missing scores at their best, the other end of what they leave open.
     """
 
     method: BoundsMethod
@@ -50,28 +50,33 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class MarginTest:
-    """`holds`: the drop (for equivalence, the difference) is shown to stay within the margin; `p` is its p-value."""
+    """`holds`: the drop (for equivalence, the difference) is shown to stay within the margin; `p`
+    is its p-value."""
 
     p: float
     holds: bool
 
 
 def bounds(pairs: Pairs, alpha: float, inflation: float = 1.0) -> Bounds:
-    """Give the bounds of the mean difference. `inflation` multiplies the standard error, see `run_effects`.
+    """Give the bounds of the mean difference. `inflation` multiplies the standard error, see
+    `run_effects`.
 
     Raises ServeEvalError for alpha outside (0, 1).
     """
     check_level("alpha", alpha)
     method = _method(pairs)
     at_best = _ends(pairs, method, pairs.best, alpha, inflation)
-    lower = at_best[0] if pairs.missing == 0 else _ends(pairs, method, pairs.worst, alpha, inflation)[0]
+    lower = (
+        at_best[0] if pairs.missing == 0 else _ends(pairs, method, pairs.worst, alpha, inflation)[0]
+    )
     return Bounds(method, lower, at_best[1], at_best[0])
 
 
 def noninferiority(
     pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
 ) -> MarginTest:
-    """Is a drop of `margin` or more excluded at level alpha? Missing scores count as worst for the candidate.
+    """Is a drop of `margin` or more excluded at level alpha? Missing scores count as worst for the
+    candidate.
 
     `ends` are the bounds at this alpha and inflation where they are known already.
     """
@@ -84,11 +89,14 @@ def noninferiority(
 def equivalence(
     pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
 ) -> MarginTest:
-    """Are a drop and a gain of `margin` or more both excluded? Two one-sided tests (Schuirmann 1987)."""
+    """Are a drop and a gain of `margin` or more both excluded? Two one-sided tests (Schuirmann
+    1987)."""
     check_margin(margin)
     check_level("alpha", alpha)
     method, ends = _method(pairs), ends or bounds(pairs, alpha, inflation)
-    p = max(_margin_p(pairs, method, pairs.worst, margin), _margin_p(pairs, method, -pairs.best, margin))
+    p = max(
+        _margin_p(pairs, method, pairs.worst, margin), _margin_p(pairs, method, -pairs.best, margin)
+    )
     return MarginTest(inflate_p(p, inflation), ends.lower > -margin and ends.upper < margin)
 
 
@@ -117,7 +125,10 @@ def _ends(
         ends = _t(pairs, differences).bounds(alpha)
     else:
         values, factor = _unit_values(pairs, differences)
-        ends = mean_score_lower_bound(values, alpha) * factor, -mean_score_lower_bound(-values, alpha) * factor
+        ends = (
+            mean_score_lower_bound(values, alpha) * factor,
+            -mean_score_lower_bound(-values, alpha) * factor,
+        )
     mean = float(pairs.weights @ differences)
     low, high = (inflate_bound(end, mean, inflation) for end in ends)
     return max(low, -pairs.span), min(high, pairs.span)
@@ -144,16 +155,20 @@ def _changes(differences: FloatArray) -> tuple[int, int]:
 
 
 def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, float]:
-    """One value in [-1, 1] per independent unit, and the factor that turns their mean into the weighted mean.
+    """One value in [-1, 1] per independent unit, and the factor that turns their mean into the
+    weighted mean.
 
-    A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span * largest unit weight),
-    and the weighted mean difference is mean(x) * number of units * largest unit weight * span. Values are rounded, so
-    that equal ones are equal.
-    """
+    A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span *
+    largest unit weight), and the weighted mean difference is mean(x) * number of units * largest
+    unit weight * span. Values are rounded, so that equal ones are equal."""
     import numpy
 
     used = pairs.weights > 0.0
-    codes = None if pairs.clusters is None else numpy.unique(pairs.clusters[used], return_inverse=True)[1]
+    codes = (
+        None
+        if pairs.clusters is None
+        else numpy.unique(pairs.clusters[used], return_inverse=True)[1]
+    )
     shares = pairs.weights[used] / pairs.weights[used].sum()
     largest = float(unit_sums(shares, codes).max())
     values = unit_sums(shares * differences[used], codes) / (pairs.span * largest)

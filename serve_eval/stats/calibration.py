@@ -6,11 +6,12 @@ from serve_eval.stats.inputs import check_count, check_level
 
 
 def acceptance_region(replicates: int, level: float, false_alarm: float = 0.001) -> tuple[int, int]:
-    """Fewest and most rejections that `replicates` independent tests of true level `level` may show.
+    """Fewest and most rejections that `replicates` independent tests of true level `level` may
+    show.
 
-    A correct level falls outside with probability `false_alarm` at most, half of it on either side (exact binomial
-    quantiles). Raises ServeEvalError for no replicates, or a level or false alarm rate outside (0, 1).
-    """
+    A correct level falls outside with probability `false_alarm` at most, half of it on either side
+    (exact binomial quantiles). Raises ServeEvalError for no replicates, or a level or false alarm
+    rate outside (0, 1)."""
     check_count("the number of replicates", replicates, 1)
     check_level("the level", level)
     check_level("the false alarm rate", false_alarm)
@@ -18,5 +19,7 @@ def acceptance_region(replicates: int, level: float, false_alarm: float = 0.001)
     from scipy.special import bdtr
 
     below = bdtr(numpy.arange(replicates + 1), replicates, level)
-    low, high = numpy.searchsorted(below, [false_alarm / 2.0, 1.0 - false_alarm / 2.0], side="right")
+    low, high = numpy.searchsorted(
+        below, [false_alarm / 2.0, 1.0 - false_alarm / 2.0], side="right"
+    )
     return int(low), int(high)

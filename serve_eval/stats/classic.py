@@ -1,9 +1,10 @@
-"""The classic test of TensorRT-LLM's accuracy suite: a one-sided two-sample z test with an assumed spread.
+"""The classic test of TensorRT-LLM's accuracy suite: a one-sided two-sample z test with an assumed
+spread.
 
-The reference mean and the new mean are both treated as averages of n independent draws with the same standard deviation
-sigma, so their difference has the standard error `scale = sqrt(2 sigma^2 / n)`. Source of the formulas: the README and
-`accuracy_core.py` of TensorRT-LLM's accuracy suite. All values are in points (0..100 for an accuracy).
-"""
+The reference mean and the new mean are both treated as averages of n independent draws with the
+same standard deviation sigma, so their difference has the standard error `scale = sqrt(2 sigma^2 /
+n)`. Source of the formulas: the README and `accuracy_core.py` of TensorRT-LLM's accuracy suite. All
+values are in points (0..100 for an accuracy)."""
 
 from __future__ import annotations
 
@@ -48,8 +49,8 @@ def classic_test(
 ) -> ClassicTest:
     """Minimum detectable effect and threshold for `n` samples per side.
 
-    theta = -(z_alpha + z_beta) scale; threshold = reference + z_alpha scale, mirrored when lower is better. `beta` only
-    enters theta. Raises ServeEvalError when a parameter is outside its range.
+    theta = -(z_alpha + z_beta) scale; threshold = reference + z_alpha scale, mirrored when lower is
+    better. `beta` only enters theta. Raises ServeEvalError when a parameter is outside its range.
     """
     if n < 1:
         raise ServeEvalError(f"the number of samples must be 1 or more, not {n}")
@@ -65,15 +66,19 @@ def classic_test(
 
 
 def num_samples_for(theta: float, sigma: float, alpha: float, beta: float) -> int:
-    """Smallest n whose minimum detectable effect is at most `theta`: 2 sigma^2 (z_alpha + z_beta)^2 / theta^2."""
+    """Smallest n whose minimum detectable effect is at most `theta`: 2 sigma^2 (z_alpha + z_beta)^2
+    / theta^2."""
     if not (math.isfinite(theta) and theta > 0.0):
         raise ServeEvalError(f"theta must be a finite number of points above 0, not {theta}")
     z_alpha, z_beta = _quantiles(sigma, alpha, beta)
     return max(1, math.ceil(2.0 * sigma**2 * (z_alpha + z_beta) ** 2 / theta**2))
 
 
-def decide(bounds: tuple[float, float], threshold: float, higher_is_better: bool = True) -> Decision:
-    """PASS or FAIL only when every value within `bounds` (lowest, highest) gives it. The threshold itself passes."""
+def decide(
+    bounds: tuple[float, float], threshold: float, higher_is_better: bool = True
+) -> Decision:
+    """PASS or FAIL only when every value within `bounds` (lowest, highest) gives it. The threshold
+    itself passes."""
     low, high = bounds if higher_is_better else (-bounds[1], -bounds[0])
     threshold = threshold if higher_is_better else -threshold
     if low >= threshold:
@@ -81,7 +86,10 @@ def decide(bounds: tuple[float, float], threshold: float, higher_is_better: bool
     return Decision.FAIL if high < threshold else Decision.UNDECIDED
 
 
-def power_table(total: int, sigma: float, alpha: float, beta: float) -> Sequence[tuple[int, ClassicTest]]:
-    """Rows (n, test against a reference of 0) for n = 32, 64, 128, ... below `total`, then `total` itself."""
+def power_table(
+    total: int, sigma: float, alpha: float, beta: float
+) -> Sequence[tuple[int, ClassicTest]]:
+    """Rows (n, test against a reference of 0) for n = 32, 64, 128, ... below `total`, then `total`
+    itself."""
     sizes = [32 * 2**k for k in range(64) if 32 * 2**k < total]
     return [(n, classic_test(n, 0.0, sigma, alpha, beta)) for n in [*sizes, total]]

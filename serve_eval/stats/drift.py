@@ -1,8 +1,8 @@
-"""Drift: a slow decline that no single night shows, seen as a cumulative sum over the history of one task.
+"""Drift: a slow decline that no single night shows, seen as a cumulative sum over the history of
+one task.
 
-Charting against a fixed reference run would chart that run's own error for ever; the self-starting form compares each
-night with the mean of the earlier ones instead. It warns, it never gates.
-"""
+Charting against a fixed reference run would chart that run's own error for ever; the self-starting
+form compares each night with the mean of the earlier ones instead. It warns, it never gates."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 SLACK = 0.5  # standard deviations; half of the shift that is to be found soonest
-LIMIT = 8.0  # 18,960 nights between false alarms, 16 until a shift of one standard deviation is seen
+LIMIT = (
+    8.0  # 18,960 nights between false alarms, 16 until a shift of one standard deviation is seen
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DriftPoint:
-    """One night: `z`, its distance from the earlier mean in standard deviations, the sum `s`, and whether it alarms."""
+    """One night: `z`, its distance from the earlier mean in standard deviations, the sum `s`, and
+    whether it alarms."""
 
     z: float
     s: float
@@ -31,25 +34,30 @@ class DriftPoint:
 
 
 def self_starting(history: ArrayLike) -> list[float]:
-    """z of each value against the mean of the earlier ones: (x - mean) sqrt((t - 1) / t), and 0 for the first.
+    """z of each value against the mean of the earlier ones: (x - mean) sqrt((t - 1) / t), and 0 for
+    the first.
 
-    Independent with standard deviation 1 when the values are (Hawkins 1987, "Self-starting cusum charts").
-    """
+    Independent with standard deviation 1 when the values are (Hawkins 1987, "Self-starting cusum
+    charts")."""
     total, result = 0.0, []
     for earlier, value in enumerate(float_row("the history", history).tolist()):
-        result.append((value - total / earlier) * math.sqrt(earlier / (earlier + 1)) if earlier else 0.0)
+        result.append(
+            (value - total / earlier) * math.sqrt(earlier / (earlier + 1)) if earlier else 0.0
+        )
         total += value
     return result
 
 
 def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> list[DriftPoint]:
-    """One-sided cumulative sum for a decline: S = max(0, S - score - slack), alarm while S > limit (Page 1954).
+    """One-sided cumulative sum for a decline: S = max(0, S - score - slack), alarm while S > limit
+    (Page 1954).
 
-    Unit: standard deviations. Raises ServeEvalError for a negative slack or a limit that is not above 0.
-    """
+    Unit: standard deviations. Raises ServeEvalError for a negative slack or a limit that is not
+    above 0."""
     if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
         raise ServeEvalError(
-            f"slack {slack} and limit {limit} do not make a chart", hint="use a slack of 0 or more and a limit above 0"
+            f"slack {slack} and limit {limit} do not make a chart",
+            hint="use a slack of 0 or more and a limit above 0",
         )
     total, points = 0.0, []
     for value in scores:
@@ -61,16 +69,18 @@ def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -
 def drift(
     differences: ArrayLike, variance: float, n: int, *, slack: float = SLACK, limit: float = LIMIT
 ) -> list[DriftPoint]:
-    """Chart the mean differences (negative is worse) of one task's runs over `n` prompts, oldest first.
+    """Chart the mean differences (negative is worse) of one task's runs over `n` prompts, oldest
+    first.
 
-    `variance` is the run variance v of `instability` in squared units of the score; at least 1 / n is used, so that the
-    single flip of an endpoint that never varied is one standard deviation. Raises ServeEvalError for an empty history,
-    missing or infinite values and a negative variance.
+    `variance` is the run variance v of `instability` in squared units of the score; at least 1 / n
+    is used, so that the single flip of an endpoint that never varied is one standard deviation.
+    Raises ServeEvalError for an empty history, missing or infinite values and a negative variance.
     """
     check_count("the number of prompts", n, 1)
     if not (math.isfinite(variance) and variance >= 0.0):
         raise ServeEvalError(
-            f"the run variance must be finite and not negative, not {variance}", hint="take it from instability()"
+            f"the run variance must be finite and not negative, not {variance}",
+            hint="take it from instability()",
         )
     scale = math.sqrt(max(variance, 1.0 / n) / n)
     return cusum(self_starting(float_row("the history", differences) / scale), slack, limit)

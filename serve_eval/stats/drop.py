@@ -1,10 +1,10 @@
 """Test whether a drop is proven: one p-value for a set of pairs, by the test that fits them.
 
-A lower value has two innocent explanations: the endpoint's own noise, under which each run of either side is equally
-likely to be the candidate (`exchange`), and a change that alters some answers for good and loses as many as it wins, as
-another kernel does (`signflip`). With several runs a side these are two tests, and a drop is proven when neither
-explains it: `permutation` takes the larger p. Right/wrong answers of one run a side make both of them McNemar's test.
-"""
+A lower value has two innocent explanations: the endpoint's own noise, under which each run of
+either side is equally likely to be the candidate (`exchange`), and a change that alters some
+answers for good and loses as many as it wins, as another kernel does (`signflip`). With several
+runs a side these are two tests, and a drop is proven when neither explains it: `permutation` takes
+the larger p. Right/wrong answers of one run a side make both of them McNemar's test."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from serve_eval.stats.run_effects import inflate_p
 class Method(StrEnum):
     """AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others.
 
-    EXCHANGE tests for the same endpoint alone: it has more power, and too often calls a build worse that changes
-    answers for good. PAIRED_T is right for many prompts and one run a side only.
-    """
+    EXCHANGE tests for the same endpoint alone: it has more power, and too often calls a build worse
+    that changes answers for good. PAIRED_T is right for many prompts and one run a side only."""
 
     AUTO = "auto"
     MCNEMAR_MIDP = "mcnemar_midp"
@@ -41,10 +40,10 @@ class Method(StrEnum):
 class DropTest:
     """`mean` and `se` are of the complete pairs, in the unit of the scores; negative is worse.
 
-    `p_range` holds p with every missing score at its worst and at its best for the candidate; `p` is its upper end, so
-    that a drop is proven only when it is proven whatever the missing answers were. `p_exact` is p without the mid-p
-    correction, None for the t test, which has `df`. What fewer than two independent pairs cannot give is None.
-    """
+    `p_range` holds p with every missing score at its worst and at its best for the candidate; `p`
+    is its upper end, so that a drop is proven only when it is proven whatever the missing answers
+    were. `p_exact` is p without the mid-p correction, None for the t test, which has `df`. What
+    fewer than two independent pairs cannot give is None."""
 
     method: Method
     mean: float
@@ -56,13 +55,16 @@ class DropTest:
 
 
 def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
-    """Test "the candidate is worse" one-sided. Raises ServeEvalError for an unknown method or one that does not fit."""
+    """Test "the candidate is worse" one-sided. Raises ServeEvalError for an unknown method or one
+    that does not fit."""
     import numpy
 
     chosen = _method(pairs, method)
     kept = pairs.complete & (pairs.weights > 0.0)
     if not kept.any():
-        raise ServeEvalError("no complete pair has a weight above 0", hint="look at the weights and the failures")
+        raise ServeEvalError(
+            "no complete pair has a weight above 0", hint="look at the weights and the failures"
+        )
     mean, se, df = float(numpy.average(pairs.worst[kept], weights=pairs.weights[kept])), None, None
     codes = None if pairs.clusters is None else pairs.clusters[kept]
     if (int(kept.sum()) if codes is None else len(numpy.unique(codes))) >= 2:
@@ -82,7 +84,8 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
 
 
 def inflate(test: DropTest, inflation: float) -> DropTest:
-    """The test with a standard error `inflation` times as large, where whole runs differ (`run_effects`)."""
+    """The test with a standard error `inflation` times as large, where whole runs differ
+    (`run_effects`)."""
     if inflation == 1.0 or test.p is None or test.p_range is None:
         return test
     low, high = test.p_range
@@ -99,19 +102,23 @@ def _method(pairs: Pairs, method: str) -> Method:
     try:
         chosen = Method(method)
     except ValueError as error:
-        raise ServeEvalError(f"{method!r} is no paired test", hint=f"choose one of {', '.join(Method)}") from error
+        raise ServeEvalError(
+            f"{method!r} is no paired test", hint=f"choose one of {', '.join(Method)}"
+        ) from error
     if chosen is Method.AUTO:
         return Method.MCNEMAR_MIDP if pairs.binary else Method.PERMUTATION
     if chosen in (Method.MCNEMAR_MIDP, Method.MCNEMAR_EXACT) and not pairs.binary:
         raise ServeEvalError(
-            "McNemar's test needs right/wrong answers of one run a side, without weights or clusters",
+            "McNemar's test needs right/wrong answers of one run a side, without weights or"
+            " clusters",
             hint="use method auto, which takes the permutation test here",
         )
     return chosen
 
 
 def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, float | None]:
-    """p, and p without the mid-p correction, with missing scores at their best or worst for the candidate."""
+    """p, and p without the mid-p correction, with missing scores at their best or worst for the
+    candidate."""
     differences = pairs.best if at_best else pairs.worst
     if method is Method.PAIRED_T:
         return paired_t(differences, pairs.weights, pairs.clusters).p, None

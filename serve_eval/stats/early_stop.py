@@ -1,20 +1,22 @@
 """Stop early when the classic verdict of the full run is already as good as certain.
 
-The full run's mean is the mean of a finite population, of which a random permutation shows one value after the other.
-Two gamblers bet on each value: one against "the full run does not pass", with every missing answer at its worst, one
-against "the full run does not fail", with every missing answer at its best. Source: Waudby-Smith and Ramdas,
-"Estimating means of bounded random variables by betting", arXiv 2010.09686, without replacement. A third bet is against
-"too many answers are missing" (`answered`). A decision needs one of the first two and the third at the same moment.
+The full run's mean is the mean of a finite population, of which a random permutation shows one
+value after the other. Two gamblers bet on each value: one against "the full run does not pass",
+with every missing answer at its worst, one against "the full run does not fail", with every missing
+answer at its best. Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables
+by betting", arXiv 2010.09686, without replacement. A third bet is against "too many answers are
+missing" (`answered`). A decision needs one of the first two and the third at the same moment.
 
-How eps is split: when too many are missing, only the third bet can err, so it needs a wealth of 1 / eps. Otherwise the
-third does not matter. Without missing answers one of the first two hypotheses is true; where missing answers leave the
-threshold between the bounds of the value, both are, and the full run is undecided. Each of the two therefore needs a
-wealth of 2 / eps. A true hypothesis's wealth reaches 1 / p with probability p at most, however often one looks (Ville
-1939), so an early verdict differs from the full run's with probability eps at most in all three cases.
+How eps is split: when too many are missing, only the third bet can err, so it needs a wealth of 1 /
+eps. Otherwise the third does not matter. Without missing answers one of the first two hypotheses is
+true; where missing answers leave the threshold between the bounds of the value, both are, and the
+full run is undecided. Each of the two therefore needs a wealth of 2 / eps. A true hypothesis's
+wealth reaches 1 / p with probability p at most, however often one looks (Ville 1939), so an early
+verdict differs from the full run's with probability eps at most in all three cases.
 
-Two conditions are the caller's: the order of the prompts is a random permutation drawn for this run, and values arrive
-in that order without gaps. Values in the order of completion make it wrong: slow answers are not like fast ones.
-"""
+Two conditions are the caller's: the order of the prompts is a random permutation drawn for this
+run, and values arrive in that order without gaps. Values in the order of completion make it wrong:
+slow answers are not like fast ones."""
 
 from __future__ import annotations
 
@@ -35,25 +37,25 @@ ROUNDING = 1e-9
 class Wealth:
     """The wealth of a bet against "the mean of all values is at most `null`".
 
-    `n` is the size of the finite population, or None for values drawn from one without end. Values lie in `lo`..`hi`.
-    The stakes of `GRID` are played side by side and averaged.
-    """
+    `n` is the size of the finite population, or None for values drawn from one without end. Values
+    lie in `lo`..`hi`. The stakes of `GRID` are played side by side and averaged."""
 
     __slots__ = ("_left", "_lo", "_sum", "_wealths", "_width")
 
     def __init__(self, null: float, n: int | None, lo: float, hi: float) -> None:
         self._lo, self._width = lo, hi - lo
         self._left = n
-        # What the remaining values must sum to for the mean to be `null`; with no end, `null` itself.
+        # What the remaining values must sum to for the mean to be `null`; with no end, `null`
+        # itself.
         self._sum = null if n is None else null * n
         self._wealths = [1.0] * len(GRID)
 
     def bet(self, value: float) -> float:
-        """Play one value; the wealth after it. Where the hypothesis has become impossible it is infinite.
+        """Play one value; the wealth after it. Where the hypothesis has become impossible it is
+        infinite.
 
-        m = (n null - sum of earlier values) / (values left); each wealth grows by 1 + g (value - m) / (m - lo).
-        Where m >= hi the hypothesis allows everything and nothing is staked.
-        """
+        m = (n null - sum of earlier values) / (values left); each wealth grows by 1 + g (value - m)
+        / (m - lo). Where m >= hi the hypothesis allows everything and nothing is staked."""
         left = self._left
         if left is None:
             room = self._sum - self._lo
@@ -63,7 +65,9 @@ class Wealth:
             self._left = left - 1
         if ROUNDING < room < self._width:
             step = (value - self._lo) / room - 1.0
-            self._wealths = [wealth * (1.0 + g * step) for wealth, g in zip(self._wealths, GRID, strict=True)]
+            self._wealths = [
+                wealth * (1.0 + g * step) for wealth, g in zip(self._wealths, GRID, strict=True)
+            ]
         elif room < -ROUNDING:
             self._wealths = [math.inf] * len(GRID)
         return sum(self._wealths) / len(GRID)
@@ -90,13 +94,13 @@ def never() -> bool:
 
 
 class EarlyVerdict:
-    """Decides PASS or FAIL before the end, on values oriented so that lower is worse, within `lo`..`hi`.
+    """Decides PASS or FAIL before the end, on values oriented so that lower is worse, within
+    `lo`..`hi`.
 
-    A decision needs, at the same moment, a wealth of `needed` of one of the two bets and of 1 / `eps` that at most
-    `max_missing` of the `n` planned answers will be missing. `held`, asked only when there would be a decision, puts it
-    off while it returns True. Raises ServeEvalError for n below 1, eps outside (0, 1), an empty or infinite range, or a
-    value outside it.
-    """
+    A decision needs, at the same moment, a wealth of `needed` of one of the two bets and of 1 /
+    `eps` that at most `max_missing` of the `n` planned answers will be missing. `held`, asked only
+    when there would be a decision, puts it off while it returns True. Raises ServeEvalError for n
+    below 1, eps outside (0, 1), an empty or infinite range, or a value outside it."""
 
     def __init__(
         self,
@@ -119,7 +123,8 @@ class EarlyVerdict:
         self._most_missing = answered.most_missing(n, max_missing)
 
     def update(self, values: Iterable[float]) -> Decision | None:
-        """Take the next values of the prefix, in order. Returns the decision; later values do not change it."""
+        """Take the next values of the prefix, in order. Returns the decision; later values do not
+        change it."""
         lo, hi = self._lo, self._hi
         for value in values:
             if self.decision is not None:
@@ -133,7 +138,8 @@ class EarlyVerdict:
         return self.decision
 
     def update_missing(self, worst: float, best: float) -> Decision | None:
-        """Count the next prompt of the prefix as missing: each bet takes the end of its range that makes it poorer."""
+        """Count the next prompt of the prefix as missing: each bet takes the end of its range that
+        makes it poorer."""
         if not self._lo <= worst <= best <= self._hi:
             raise ServeEvalError(
                 f"a missing value cannot lie in {worst}..{best}",
@@ -161,31 +167,46 @@ class EarlyVerdict:
 
     def _take(self, worst: float, best: float) -> None:
         if self.looked_at == self.n:
-            raise ServeEvalError(f"more values than the {self.n} planned samples", hint="give each prompt once")
+            raise ServeEvalError(
+                f"more values than the {self.n} planned samples", hint="give each prompt once"
+            )
         self.looked_at += 1
         passes = self._pass.bet((worst - self._lo) / self._width) >= self._needed
         fails = self._fail.bet((self._hi - best) / self._width) >= self._needed
-        if (passes or fails) and self.log_wealth_answered >= -math.log(self.eps) and not self.held():
+        if (
+            (passes or fails)
+            and self.log_wealth_answered >= -math.log(self.eps)
+            and not self.held()
+        ):
             self.decision = Decision.PASS if passes else Decision.FAIL
 
 
 class EarlyClassic(EarlyVerdict):
-    """Decides before the end, equal to the full run's verdict except with probability `eps` at most.
+    """Decides before the end, equal to the full run's verdict except with probability `eps` at
+    most.
 
-    The full verdict is INCONCLUSIVE when more than `max_missing` of the `n` answers are missing, else FAIL when the
-    mean of all values is below `threshold` even with each missing one at its best, PASS when it is not with each at its
-    worst, INCONCLUSIVE otherwise. With stored pairs the values are differences (`paired`); with only the reference's
-    mean known they are the candidate's scores (`mean_only`), which needs more samples.
-    """
+    The full verdict is INCONCLUSIVE when more than `max_missing` of the `n` answers are missing,
+    else FAIL when the mean of all values is below `threshold` even with each missing one at its
+    best, PASS when it is not with each at its worst, INCONCLUSIVE otherwise. With stored pairs the
+    values are differences (`paired`); with only the reference's mean known they are the candidate's
+    scores (`mean_only`), which needs more samples."""
 
     def __init__(
-        self, n: int, threshold: float, *, lo: float, hi: float, eps: float = 0.01, max_missing: float = 0.02
+        self,
+        n: int,
+        threshold: float,
+        *,
+        lo: float,
+        hi: float,
+        eps: float = 0.01,
+        max_missing: float = 0.02,
     ) -> None:
         check_count("the number of planned samples", n, 1)
         check_level("eps", eps)
         if not (math.isfinite(lo) and math.isfinite(hi) and lo < hi and math.isfinite(threshold)):
             raise ServeEvalError(
-                f"an early stop needs a metric with a finite range and threshold, not {lo}..{hi} and {threshold}",
+                f"an early stop needs a metric with a finite range and threshold, not {lo}..{hi}"
+                f" and {threshold}",
                 hint="run metrics without a range, such as perplexity, to the end",
             )
         # Both bets are played on a scale of width 1, so that one rounding limit fits all metrics.
@@ -202,9 +223,16 @@ class EarlyClassic(EarlyVerdict):
 
     @classmethod
     def for_pairs(
-        cls, n: int, margin: float, *, eps: float = 0.01, span: float = 1.0, max_missing: float = 0.02
+        cls,
+        n: int,
+        margin: float,
+        *,
+        eps: float = 0.01,
+        span: float = 1.0,
+        max_missing: float = 0.02,
     ) -> EarlyClassic:
-        """For differences candidate - reference (negative is worse) of a metric whose range has the width `span`.
+        """For differences candidate - reference (negative is worse) of a metric whose range has the
+        width `span`.
 
         The full verdict is FAIL when their mean is below -`margin`.
         """
@@ -221,5 +249,6 @@ class EarlyClassic(EarlyVerdict):
         eps: float = 0.01,
         max_missing: float = 0.02,
     ) -> EarlyClassic:
-        """For the candidate's scores, with only the threshold known. When lower is better, negate all of them."""
+        """For the candidate's scores, with only the threshold known. When lower is better, negate
+        all of them."""
         return cls(n, threshold, lo=lo, hi=hi, eps=eps, max_missing=max_missing)

@@ -1,21 +1,26 @@
-"""Compute how often the drift chart alarms although nothing changed, when the variance of a run is an estimate.
+"""Compute how often the drift chart alarms although nothing changed, when the variance of a run is
+an estimate.
 
-The chart divides by the estimate. Where that is too small every step of the sum is too large, so that a chart which
-alarms in 2 % of the years with the known variance alarms in 10 % with that of two runs. Two things are charged here.
+The chart divides by the estimate. Where that is too small every step of the sum is too large, so
+that a chart which alarms in 2 % of the years with the known variance alarms in 10 % with that of
+two runs. Two things are charged here.
 
-The variance. Each prompt's sample variance over K runs is one rare and unequal contribution to the estimate, so that
-the sum of them is nearly a weighted sum of Poisson counts. Its true value then follows, as far as the data tell, the
-gamma distribution of Fay and Feuer 1997, "Confidence intervals for directly standardized rates: a method based on the
-gamma distribution": mean y + w and variance q + w^2, for the sum y of the prompts' variances, the variance q of that
-sum and the largest weight w. The w is the one flip that was not seen: no flips in two runs do not mean that there are
-none. Satterthwaite's chi-squared alone, around the estimate, has no answer for an estimate of 0.
+The variance. Each prompt's sample variance over K runs is one rare and unequal contribution to the
+estimate, so that the sum of them is nearly a weighted sum of Poisson counts. Its true value then
+follows, as far as the data tell, the gamma distribution of Fay and Feuer 1997, "Confidence
+intervals for directly standardized rates: a method based on the gamma distribution": mean y + w and
+variance q + w^2, for the sum y of the prompts' variances, the variance q of that sum and the
+largest weight w. The w is the one flip that was not seen: no flips in two runs do not mean that
+there are none. Satterthwaite's chi-squared alone, around the estimate, has no answer for an
+estimate of 0.
 
-The shape. A run in which few prompts flip is a small whole number of flips, and skewed: at most as skewed as a Poisson
-count, where each flip is a loss. The steps are therefore shifted gamma variables with the skewness of that count, which
-become normal ones as the flips of a run become many.
+The shape. A run in which few prompts flip is a small whole number of flips, and skewed: at most as
+skewed as a Poisson count, where each flip is a loss. The steps are therefore shifted gamma
+variables with the skewness of that count, which become normal ones as the flips of a run become
+many.
 
-The chance is that of a Markov chain over the values of the sum (Brook and Evans 1972, "An approach to the probability
-distribution of cusum run length"), averaged over what the true variance may be.
+The chance is that of a Markov chain over the values of the sum (Brook and Evans 1972, "An approach
+to the probability distribution of cusum run length"), averaged over what the true variance may be.
 """
 
 from __future__ import annotations
@@ -37,20 +42,22 @@ MOST = 24.0
 """The highest limit that is chosen: a drop of one standard deviation is seen after 49 runs."""
 STATES, QUANTILES = 60, 40
 CLOSE, FAR = 0.1, 100.0
-"""Between these the ratio of the true variance to the estimate matters: below the chart is silent, above it alarms."""
+"""Between these the ratio of the true variance to the estimate matters: below the chart is silent,
+above it alarms."""
 STEP = 0.2
-"""Width of the grid of ln(ratio) on which the chain is computed; between its points it is interpolated."""
+"""Width of the grid of ln(ratio) on which the chain is computed; between its points it is
+interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The run variance that a chart divides by, and how well it is known.
 
-    The true one is `ratio` times as large on average, with the spread of a chi-squared variable of `df` degrees of
-    freedom (infinite: it is known). `flips` is the variance used, n v, in units of the largest change of one score:
-    about the number of scores that change from run to run; infinite for normal values. `run_df` are the degrees of
-    freedom with which the variance between runs as a whole was measured (infinite where it was not).
-    """
+    The true one is `ratio` times as large on average, with the spread of a chi-squared variable of
+    `df` degrees of freedom (infinite: it is known). `flips` is the variance used, n v, in units of
+    the largest change of one score: about the number of scores that change from run to run;
+    infinite for normal values. `run_df` are the degrees of freedom with which the variance between
+    runs as a whole was measured (infinite where it was not)."""
 
     ratio: float = 1.0
     df: float = math.inf
@@ -59,30 +66,43 @@ class Scale:
 
 
 def measure_scale(
-    variance: float, variance_df: float | None, *, runs: int, prompts: int, used: float, n: int, change: float
+    variance: float,
+    variance_df: float | None,
+    *,
+    runs: int,
+    prompts: int,
+    used: float,
+    n: int,
+    change: float,
 ) -> Scale:
     """Say how well a measured run variance is known.
 
-    `variance` and `variance_df` are those of `instability` on `runs` runs of `prompts` prompts; `used` is the variance
-    per prompt that the chart of `n` prompts divides by, and `change` the largest change of one score. All in units of
-    the score. Raises ServeEvalError for values that are not finite, or not positive where they have to be.
-    """
+    `variance` and `variance_df` are those of `instability` on `runs` runs of `prompts` prompts;
+    `used` is the variance per prompt that the chart of `n` prompts divides by, and `change` the
+    largest change of one score. All in units of the score. Raises ServeEvalError for values that
+    are not finite, or not positive where they have to be."""
     check_count("the number of runs", runs, 2)
     check_count("the number of prompts", min(prompts, n), 1)
     if not (0.0 <= variance < math.inf and 0.0 < used < math.inf and 0.0 < change < math.inf):
         raise ServeEvalError(
-            f"a variance of {variance}, of which {used} is used, with changes of {change} makes no chart",
+            f"a variance of {variance}, of which {used} is used, with changes of {change} makes no"
+            " chart",
             hint="take the variance from instability() and the change from the range of the scores",
         )
     total = prompts * variance
     spread = 2.0 * total**2 / (1.0 if variance_df is None else variance_df)
     weight = change**2 * (runs // 2) * ((runs + 1) // 2) / (runs * (runs - 1))
     mean, error = total + weight, spread + weight**2
-    return Scale(ratio=mean / (prompts * used), df=2.0 * mean**2 / error, flips=n * used / change**2)
+    return Scale(
+        ratio=mean / (prompts * used), df=2.0 * mean**2 / error, flips=n * used / change**2
+    )
 
 
-def false_alarm_chance(limit: float, scale: Scale = Scale(), *, runs: int = RUNS, slack: float = SLACK) -> float:
-    """Compute the chance that the chart of an unchanged endpoint passes `limit` at least once within `runs` runs.
+def false_alarm_chance(
+    limit: float, scale: Scale = Scale(), *, runs: int = RUNS, slack: float = SLACK
+) -> float:
+    """Compute the chance that the chart of an unchanged endpoint passes `limit` at least once
+    within `runs` runs.
 
     Raises ServeEvalError for a limit that is not above 0, a negative slack or no run.
     """
@@ -91,7 +111,8 @@ def false_alarm_chance(limit: float, scale: Scale = Scale(), *, runs: int = RUNS
     check_count("the number of runs", runs, 1)
     if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
         raise ServeEvalError(
-            f"slack {slack} and limit {limit} do not make a chart", hint="use a slack of 0 or more and a limit above 0"
+            f"slack {slack} and limit {limit} do not make a chart",
+            hint="use a slack of 0 or more and a limit above 0",
         )
     ratios = numpy.clip(_ratios(scale), CLOSE, FAR)
     low, high = math.log(ratios.min()), math.log(ratios.max())
@@ -101,10 +122,11 @@ def false_alarm_chance(limit: float, scale: Scale = Scale(), *, runs: int = RUNS
 
 
 def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
-    """Find the limit at which a false alarm is as rare as with LIMIT and a known variance of normal values.
+    """Find the limit at which a false alarm is as rare as with LIMIT and a known variance of normal
+    values.
 
-    In tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher: `false_alarm_chance` tells it.
-    """
+    In tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher:
+    `false_alarm_chance` tells it."""
     target = false_alarm_chance(LIMIT, runs=runs, slack=slack)
     low, high = round(10.0 * LIMIT), round(10.0 * MOST)
     while low < high:
@@ -135,9 +157,9 @@ def _ratios(scale: Scale) -> FloatArray:
 def _chance(limit: float, runs: int, slack: float, ratio: float, flips: float) -> float:
     """The chance of an alarm where the true variance is `ratio` times the one used.
 
-    The sum lies in one of STATES intervals, of which the first, half as wide, holds 0; a step moves it by a shifted
-    gamma variable of mean -slack, variance `ratio` and skewness 1 / sqrt(ratio * flips).
-    """
+    The sum lies in one of STATES intervals, of which the first, half as wide, holds 0; a step moves
+    it by a shifted gamma variable of mean -slack, variance `ratio` and skewness 1 / sqrt(ratio *
+    flips)."""
     import numpy
     from scipy.special import gammainc, ndtr
 
@@ -149,7 +171,9 @@ def _chance(limit: float, runs: int, slack: float, ratio: float, flips: float) -
     else:
         below = ndtr(edges)
     states = numpy.arange(STATES)
-    up = states[None, :] - states[:, None] + STATES - 1  # by how many intervals, as a position in `edges`
+    up = (
+        states[None, :] - states[:, None] + STATES - 1
+    )  # by how many intervals, as a position in `edges`
     moves = below[up + 1] - below[up]
     moves[:, 0] = below[up[:, 0] + 1]
     return max(0.0, 1.0 - float(numpy.linalg.matrix_power(moves, runs)[0].sum()))

@@ -19,7 +19,8 @@ Range = tuple[float, float]
 
 
 class PairedFinding(StrEnum):
-    """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is excluded."""
+    """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is
+    excluded."""
 
     PASS = "PASS"
     SMALL_DROP = "SMALL_DROP"
@@ -30,20 +31,23 @@ class PairedFinding(StrEnum):
 def finding(p: float | Range, alpha: float, lower: float | Range, margin: float) -> PairedFinding:
     """The table above. `lower` and `margin` share a unit; negative is worse.
 
-    Missing answers leave a range (lowest, highest) instead of a number: then an answer counts only when all of the
-    range gives it, otherwise the finding is INCONCLUSIVE (Manski 1989). Also takes p-values that were corrected for
-    many tests. Raises ServeEvalError for alpha outside (0, 1), a negative margin or a p that is no probability.
-    """
+    Missing answers leave a range (lowest, highest) instead of a number: then an answer counts only
+    when all of the range gives it, otherwise the finding is INCONCLUSIVE (Manski 1989). Also takes
+    p-values that were corrected for many tests. Raises ServeEvalError for alpha outside (0, 1), a
+    negative margin or a p that is no probability."""
     check_level("alpha", alpha)
     check_margin(margin)
     p_low, p_high = p if isinstance(p, tuple) else (p, p)
     low, high = lower if isinstance(lower, tuple) else (lower, lower)
     if not 0.0 <= p_low <= p_high <= 1.0:
         raise ServeEvalError(
-            f"p must be a probability or a rising range of two, not {p}", hint="see drop_test().p_range"
+            f"p must be a probability or a rising range of two, not {p}",
+            hint="see drop_test().p_range",
         )
     if math.isnan(low) or math.isnan(high) or low > high:
-        raise ServeEvalError(f"the lower bound must be a number or a rising range, not {lower}", hint="see bounds()")
+        raise ServeEvalError(
+            f"the lower bound must be a number or a rising range, not {lower}", hint="see bounds()"
+        )
     proven = True if p_high <= alpha else False if p_low > alpha else None
     excluded = True if low > -margin else False if high <= -margin else None
     if proven is None or excluded is None:

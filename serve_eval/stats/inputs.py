@@ -1,4 +1,5 @@
-"""Checks of numbers that several tests share. Each raises ServeEvalError and says what to do about it."""
+"""Checks of numbers that several tests share. Each raises ServeEvalError and says what to do about
+it."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def check_level(name: str, value: float) -> None:
     """An error rate (alpha, beta, eps) lies strictly between 0 and 1; so does a confidence."""
     if not 0.0 < value < 1.0:
         raise ServeEvalError(
-            f"{name} must lie strictly between 0 and 1, not {value}", hint=f"give {name} as a proportion, e.g. 0.05"
+            f"{name} must lie strictly between 0 and 1, not {value}",
+            hint=f"give {name} as a proportion, e.g. 0.05",
         )
 
 
@@ -29,16 +31,23 @@ def check_margin(margin: float) -> None:
     if not (math.isfinite(margin) and margin >= 0.0):
         raise ServeEvalError(
             f"the margin must be a finite number, 0 or more, not {margin}",
-            hint="give the size of the drop without a sign; the direction follows from higher_is_better",
+            hint=(
+                "give the size of the drop without a sign; the direction follows from"
+                " higher_is_better"
+            ),
         )
 
 
 def check_count(name: str, value: int, least: int = 0) -> None:
     """A count is a whole number of at least `least`."""
     if value != int(value):
-        raise ServeEvalError(f"{name} must be a whole number, not {value}", hint="count prompts, not proportions")
+        raise ServeEvalError(
+            f"{name} must be a whole number, not {value}", hint="count prompts, not proportions"
+        )
     if value < least:
-        raise ServeEvalError(f"{name} must be {least} or more, not {value}", hint=f"check how {name} was counted")
+        raise ServeEvalError(
+            f"{name} must be {least} or more, not {value}", hint=f"check how {name} was counted"
+        )
 
 
 def float_row(name: str, values: ArrayLike) -> FloatArray:
@@ -47,7 +56,9 @@ def float_row(name: str, values: ArrayLike) -> FloatArray:
 
     row = numpy.asarray(values, dtype=numpy.float64)
     if row.ndim != 1 or row.size == 0:
-        raise ServeEvalError(f"{name} must be a list of one or more numbers", hint="was any sample evaluated?")
+        raise ServeEvalError(
+            f"{name} must be a list of one or more numbers", hint="was any sample evaluated?"
+        )
     if not numpy.isfinite(row).all():
         place = int(numpy.flatnonzero(~numpy.isfinite(row))[0])
         raise ServeEvalError(
@@ -63,5 +74,7 @@ def check_p_values(p: Sequence[float]) -> None:
         if not 0.0 <= value <= 1.0:
             raise ServeEvalError(
                 f"p-values lie between 0 and 1; the one at position {place} is {value}",
-                hint="leave out tests that have no p-value, such as those with fewer than two pairs",
+                hint=(
+                    "leave out tests that have no p-value, such as those with fewer than two pairs"
+                ),
             )

@@ -1,8 +1,8 @@
 """Measure how much one endpoint disagrees with itself, on repeated runs of the same prompts.
 
-The run variance v and the A/A flip rate say how much of a difference is noise; Cochran's Q says whether runs differ as
-a whole (a replica, a time of day), in which case prompts are not independent and the paired level is too optimistic.
-"""
+The run variance v and the A/A flip rate say how much of a difference is noise; Cochran's Q says
+whether runs differ as a whole (a replica, a time of day), in which case prompts are not independent
+and the paired level is too optimistic."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ FOURTH = 4
 class Instability:
     """Of `prompts` prompts scored in each of `runs` runs.
 
-    `variance`: mean variance of a prompt's score between runs, in squared units of the score. `flip_rate`, the chance
-    that two runs disagree on a prompt, and `mixed`, the share of prompts that were both right and wrong, exist for
-    right/wrong scores only. `cochran_q` with `df` degrees of freedom and its p are None when no prompt's score varied.
-    `dispersion` is Q / df: 1 on average where runs differ only prompt by prompt, more where they differ as a whole.
-    `variance_df` are the degrees of freedom with which `variance` is known: infinite where the prompts' variances tell
-    no error, None for a single prompt or where nothing varied. `widest` is the largest difference between two scores
-    of a prompt.
-    """
+    `variance`: mean variance of a prompt's score between runs, in squared units of the score.
+    `flip_rate`, the chance that two runs disagree on a prompt, and `mixed`, the share of prompts
+    that were both right and wrong, exist for right/wrong scores only. `cochran_q` with `df` degrees
+    of freedom and its p are None when no prompt's score varied. `dispersion` is Q / df: 1 on
+    average where runs differ only prompt by prompt, more where they differ as a whole.
+    `variance_df` are the degrees of freedom with which `variance` is known: infinite where the
+    prompts' variances tell no error, None for a single prompt or where nothing varied. `widest` is
+    the largest difference between two scores of a prompt."""
 
     runs: int
     prompts: int
@@ -50,8 +50,9 @@ class Instability:
 def instability(runs: ArrayLike) -> Instability:
     """Measure the run variance, and whether runs differ as a whole.
 
-    Rows are runs, columns prompts; a prompt with a missing score (NaN) in any run is left out. With s_i^2 the sample
-    variance of prompt i over the K runs and C_k the sum of run k over the n prompts:
+    Rows are runs, columns prompts; a prompt with a missing score (NaN) in any run is left out. With
+    s_i^2 the sample variance of prompt i over the K runs and C_k the sum of run k over the n
+    prompts:
 
     v = mean s_i^2; flip rate = 2 v.
     Q = sum_k (C_k - mean C)^2 / sum_i s_i^2, chi-squared with K - 1 degrees of freedom when the runs are exchangeable
@@ -71,13 +72,18 @@ def instability(runs: ArrayLike) -> Instability:
     scores = numpy.asarray(runs, dtype=numpy.float64)
     if scores.ndim != 2 or scores.shape[0] < 2:
         raise ServeEvalError(
-            "instability needs two or more runs of the same prompts", hint="run the same plan again into another folder"
+            "instability needs two or more runs of the same prompts",
+            hint="run the same plan again into another folder",
         )
     scores = scores[:, ~numpy.isnan(scores).any(axis=0)]
     if scores.shape[1] == 0:
-        raise ServeEvalError("no prompt was scored in every run", hint="look at the failures of the runs")
+        raise ServeEvalError(
+            "no prompt was scored in every run", hint="look at the failures of the runs"
+        )
     if numpy.isinf(scores).any():
-        raise ServeEvalError("instability needs finite scores", hint="look at the scorer: it gave an infinite score")
+        raise ServeEvalError(
+            "instability needs finite scores", hint="look at the scorer: it gave an infinite score"
+        )
     count, prompts = scores.shape
     varied = scores[:, (scores != scores[0]).any(axis=0)]
     variance = float(varied.var(axis=0, ddof=1).sum()) / prompts
@@ -99,13 +105,14 @@ def instability(runs: ArrayLike) -> Instability:
 
 
 def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
-    """Compute the dispersion of runs in their order, from the differences of neighbours, and its degrees of freedom.
+    """Compute the dispersion of runs in their order, from the differences of neighbours, and its
+    degrees of freedom.
 
-    sum_k (C_k - C_(k-1))^2 / (2 (K - 1)) over sum_i s_i^2, with 2 (K - 1)^2 / (3 K - 4) degrees of freedom (von
-    Neumann, Kent, Bellinson and Hart 1941, "The mean square successive difference"). Runs that vary as a whole raise it
-    as they raise Q / df, while one lasting step among them, or a slow decline, hardly does. Rows and columns as
-    `instability` takes them, without missing scores; None where nothing varied.
-    """
+    sum_k (C_k - C_(k-1))^2 / (2 (K - 1)) over sum_i s_i^2, with 2 (K - 1)^2 / (3 K - 4) degrees of
+    freedom (von Neumann, Kent, Bellinson and Hart 1941, "The mean square successive difference").
+    Runs that vary as a whole raise it as they raise Q / df, while one lasting step among them, or a
+    slow decline, hardly does. Rows and columns as `instability` takes them, without missing scores;
+    None where nothing varied."""
     import numpy
 
     scores = numpy.asarray(runs, dtype=numpy.float64)
@@ -118,7 +125,8 @@ def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
 
 
 def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
-    """Q and its p. Rows are runs; columns are the prompts whose score varied, the others add nothing."""
+    """Q and its p. Rows are runs; columns are the prompts whose score varied, the others add
+    nothing."""
     count = len(varied)
     if varied.shape[1] == 0:
         return None, None
@@ -129,18 +137,23 @@ def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
 
 
 def _variance_df(varied: FloatArray, prompts: int) -> float | None:
-    """Satterthwaite's degrees of freedom of the mean of all prompts' variances. Columns as in `_cochran`."""
+    """Satterthwaite's degrees of freedom of the mean of all prompts' variances. Columns as in
+    `_cochran`."""
     if prompts < 2 or varied.shape[1] == 0:
         return None
     count = len(varied)
     variances = varied.var(axis=0, ddof=1)
     total = float(variances.sum())
     if count < FOURTH:
-        squared_error = (float(variances @ variances) - total**2 / prompts) * prompts / (prompts - 1)
+        squared_error = (
+            (float(variances @ variances) - total**2 / prompts) * prompts / (prompts - 1)
+        )
     else:
         centred = varied - varied.mean(axis=0)
         second, fourth = (centred**2).sum(axis=0), (centred**4).sum(axis=0)
         k4 = count * (count * (count + 1) * fourth - 3 * (count - 1) * second**2)
         k4 /= count * (count - 1) * (count - 2) * (count - 3)
-        squared_error = float((2 * count * variances**2 + (count - 1) * k4).sum()) / (count * (count + 1))
+        squared_error = float((2 * count * variances**2 + (count - 1) * k4).sum()) / (
+            count * (count + 1)
+        )
     return 2.0 * total**2 / squared_error if squared_error > 1e-12 * total**2 else math.inf

@@ -1,11 +1,11 @@
 """Two sign tests on the same prompts, and one p for the smaller of their two p-values.
 
-Under exchange both signs of a prompt flip together, and the prompts flip independently. The distribution of the smaller
-p-value under these joint flips corrects for having looked twice, and it uses the dependence between the two measures:
-step 1 of the min-p procedure of Westfall and Young 1993, "Resampling-Based Multiple Testing". Nothing is drawn: given
-how many prompts moved both measures, the two numbers of positive signs are independent binomials, so the distribution
-is a finite sum and exact for p-values of any size.
-"""
+Under exchange both signs of a prompt flip together, and the prompts flip independently. The
+distribution of the smaller p-value under these joint flips corrects for having looked twice, and it
+uses the dependence between the two measures: step 1 of the min-p procedure of Westfall and Young
+1993, "Resampling-Based Multiple Testing". Nothing is drawn: given how many prompts moved both
+measures, the two numbers of positive signs are independent binomials, so the distribution is a
+finite sum and exact for p-values of any size."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ CELLS = 1_000_000  # outcomes held in memory at once
 class MinP:
     """One-sided p-values for "positive signs are the more likely ones".
 
-    `p_mid` and `p_exact` are those of the smaller p-value of the two measures; the level of `p_exact` never exceeds
-    alpha, and `p_mid` counts half the probability of the observed outcome, as in McNemar's mid-p. `each` has the mid-p
-    of either measure alone.
-    """
+    `p_mid` and `p_exact` are those of the smaller p-value of the two measures; the level of
+    `p_exact` never exceeds alpha, and `p_mid` counts half the probability of the observed outcome,
+    as in McNemar's mid-p. `each` has the mid-p of either measure alone."""
 
     p_mid: float
     p_exact: float
@@ -41,12 +40,14 @@ class MinP:
 def min_p(counts: Mapping[Signs, int]) -> MinP:
     """Test two signs per prompt at once, from how many prompts had each pair of signs.
 
-    Where only one measure ever has a sign, and where both always agree, the result is McNemar's. No sign at all gives
-    p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative counts.
-    """
+    Where only one measure ever has a sign, and where both always agree, the result is McNemar's. No
+    sign at all gives p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative
+    counts."""
     for signs, count in counts.items():
         if not set(signs) <= {-1, 0, 1}:
-            raise ServeEvalError(f"signs must be two of -1, 0 and 1, not {signs}", hint="count only directions")
+            raise ServeEvalError(
+                f"signs must be two of -1, 0 and 1, not {signs}", hint="count only directions"
+            )
         check_count("the number of prompts", count)
     tables = [_mid_p_values(_count_signed(counts, which)) for which in (0, 1)]
     positive = [sum(n for signs, n in counts.items() if signs[which] > 0) for which in (0, 1)]
@@ -54,7 +55,8 @@ def min_p(counts: Mapping[Signs, int]) -> MinP:
     if not any(n for signs, n in counts.items() if signs != (0, 0)):
         return MinP(1.0, 1.0, each)
     least = min(each)
-    # The p-values fall as the positive signs become more: the first number with one that is small enough decides.
+    # The p-values fall as the positive signs become more: the first number with one that is small
+    # enough decides.
     at_most = _compute_reached(counts, [int((table > least).sum()) for table in tables])
     below = _compute_reached(counts, [int((table >= least).sum()) for table in tables])
     return MinP(p_mid=(at_most + below) / 2.0, p_exact=at_most, each=each)
@@ -78,11 +80,12 @@ def _mid_p_values(n: int) -> FloatArray:
 
 
 def _compute_reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
-    """The chance, under joint flips, that a measure has at least as many positive signs as `needed` of it.
+    """The chance, under joint flips, that a measure has at least as many positive signs as `needed`
+    of it.
 
-    The sum runs over the positive signs of the prompts whose two signs are alike, and those of the prompts whose signs
-    are opposite. Every term is positive, so that the smallest sum keeps its digits.
-    """
+    The sum runs over the positive signs of the prompts whose two signs are alike, and those of the
+    prompts whose signs are opposite. Every term is positive, so that the smallest sum keeps its
+    digits."""
     import numpy
 
     alike = counts.get((1, 1), 0) + counts.get((-1, -1), 0)
@@ -107,7 +110,11 @@ def _at_least(n: int) -> FloatArray:
     import numpy
     from scipy.special import bdtr
 
-    return numpy.append(bdtr(numpy.arange(n, -1.0, -1.0), n, 0.5), 0.0) if n else numpy.array([1.0, 0.0])
+    return (
+        numpy.append(bdtr(numpy.arange(n, -1.0, -1.0), n, 0.5), 0.0)
+        if n
+        else numpy.array([1.0, 0.0])
+    )
 
 
 def _chances(n: int) -> FloatArray:
@@ -118,4 +125,6 @@ def _chances(n: int) -> FloatArray:
     from scipy.special import gammaln
 
     k = numpy.arange(n + 1.0)
-    return numpy.asarray(numpy.exp(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) - n * math.log(2.0)))
+    return numpy.asarray(
+        numpy.exp(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0) - n * math.log(2.0))
+    )

@@ -1,15 +1,18 @@
-"""What missing answers leave open: Manski's worst-case bounds (Manski 1989, "Anatomy of the selection problem")."""
+"""What missing answers leave open: Manski's worst-case bounds (Manski 1989, "Anatomy of the
+selection problem")."""
 
 from __future__ import annotations
 
 from serve_eval.errors import ServeEvalError
 
 
-def bound_missing(total: float, scored: int, planned: int, worst: float, best: float) -> tuple[float, float]:
+def bound_missing(
+    total: float, scored: int, planned: int, worst: float, best: float
+) -> tuple[float, float]:
     """Lowest and highest mean over `planned` samples when `planned - scored` of them are unknown.
 
-    `total` is the sum of the known scores; `worst` and `best` are the ends of the metric's range in the same unit.
-    Raises ServeEvalError when nothing was planned or more was scored than planned.
+    `total` is the sum of the known scores; `worst` and `best` are the ends of the metric's range in
+    the same unit. Raises ServeEvalError when nothing was planned or more was scored than planned.
     """
     if planned < 1 or not 0 <= scored <= planned:
         raise ServeEvalError(f"{scored} scored of {planned} planned samples cannot be bounded")

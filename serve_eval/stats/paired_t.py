@@ -1,9 +1,9 @@
-"""The paired t test with weights and clusters, for scores that are not right/wrong or are averages of several runs.
+"""The paired t test with weights and clusters, for scores that are not right/wrong or are averages
+of several runs.
 
-Source: Miller 2024, "Adding Error Bars to Evals" (paired differences, clustered standard errors), with the
-small-sample factor G / (G - 1) of the CR1 estimator, under which the unclustered case is exactly Student's paired t
-test. Unit: that of the differences; negative is worse.
-"""
+Source: Miller 2024, "Adding Error Bars to Evals" (paired differences, clustered standard errors),
+with the small-sample factor G / (G - 1) of the CR1 estimator, under which the unclustered case is
+exactly Student's paired t test. Unit: that of the differences; negative is worse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray, IntArray
 
-# Below this share of the largest difference a standard error is rounding: the differences are all equal.
+# Below this share of the largest difference a standard error is rounding: the differences are all
+# equal.
 ROUNDING = 1e-13
 
 
@@ -32,7 +33,8 @@ class PairedT:
 
     @property
     def p(self) -> float:
-        """One-sided p of "no drop": small when the candidate is worse. se 0 gives 0 for a drop and 1 otherwise."""
+        """One-sided p of "no drop": small when the candidate is worse. se 0 gives 0 for a drop and
+        1 otherwise."""
         return self._chance_below(self.mean)
 
     def noninferiority_p(self, margin: float) -> float:
@@ -41,7 +43,8 @@ class PairedT:
         return self._chance_below(-(self.mean + margin))
 
     def equivalence_p(self, margin: float) -> float:
-        """p of "the difference reaches the margin in either direction": two one-sided tests (Schuirmann 1987)."""
+        """p of "the difference reaches the margin in either direction": two one-sided tests
+        (Schuirmann 1987)."""
         return max(self.noninferiority_p(margin), self._chance_below(self.mean - margin))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
@@ -60,30 +63,38 @@ class PairedT:
         return float(stdtr(self.df, distance / self.se))
 
 
-def paired_t(differences: ArrayLike, weights: ArrayLike | None = None, clusters: IntArray | None = None) -> PairedT:
-    """mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D - mean))^2, with sum w = 1.
+def paired_t(
+    differences: ArrayLike, weights: ArrayLike | None = None, clusters: IntArray | None = None
+) -> PairedT:
+    """mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D -
+    mean))^2, with sum w = 1.
 
-    Without clusters each difference is its own. Prompts of weight 0 do not count as evidence. Raises ServeEvalError for
-    missing or infinite differences, and when fewer than two clusters are left, since one cannot show a spread.
-    """
+    Without clusters each difference is its own. Prompts of weight 0 do not count as evidence.
+    Raises ServeEvalError for missing or infinite differences, and when fewer than two clusters are
+    left, since one cannot show a spread."""
     import numpy
 
     row = float_row("the differences", differences)
-    shares = numpy.ones(len(row)) if weights is None else numpy.asarray(weights, dtype=numpy.float64)
+    shares = (
+        numpy.ones(len(row)) if weights is None else numpy.asarray(weights, dtype=numpy.float64)
+    )
     used = shares > 0.0
     row, shares = row[used], shares[used] / shares.sum()
     codes = None if clusters is None else numpy.unique(clusters[used], return_inverse=True)[1]
     groups = len(row) if codes is None else int(codes.max(initial=-1)) + 1
     if groups < 2:
         raise ServeEvalError(
-            f"a spread cannot be estimated from {groups} independent pairs", hint="evaluate at least two prompts"
+            f"a spread cannot be estimated from {groups} independent pairs",
+            hint="evaluate at least two prompts",
         )
     if (row == row[0]).all():
         return PairedT(mean=float(row[0]), se=0.0, df=groups - 1)
     mean = float(shares @ row)
     sums = unit_sums(shares * (row - mean), codes)
     se = float(numpy.sqrt(groups / (groups - 1) * (sums @ sums)))
-    return PairedT(mean=mean, se=0.0 if se <= ROUNDING * float(numpy.abs(row).max()) else se, df=groups - 1)
+    return PairedT(
+        mean=mean, se=0.0 if se <= ROUNDING * float(numpy.abs(row).max()) else se, df=groups - 1
+    )
 
 
 def unit_sums(values: FloatArray, clusters: IntArray | None) -> FloatArray:

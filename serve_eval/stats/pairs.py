@@ -1,10 +1,11 @@
 """Pairs: per prompt, how much better or worse the candidate did than the reference.
 
-Both endpoints answer the same prompts, so the difficulty of a prompt cancels in the difference candidate - reference.
-The classic test charges for that difficulty; a paired test does not, which is where its sharper eye comes from.
+Both endpoints answer the same prompts, so the difficulty of a prompt cancels in the difference
+candidate - reference. The classic test charges for that difficulty; a paired test does not, which
+is where its sharper eye comes from.
 
-Unit: that of the scores given in (proportions: 0 wrong, 1 right). Sign: negative is worse, whatever the metric.
-"""
+Unit: that of the scores given in (proportions: 0 wrong, 1 right). Sign: negative is worse, whatever
+the metric."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RunEffect:
-    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the factor on every
-    standard error: sqrt(Q / df) where p is at most .05, else 1."""
+    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the
+    factor on every standard error: sqrt(Q / df) where p is at most .05, else 1."""
 
     q: float
     df: int
@@ -38,16 +39,18 @@ class RunEffect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """One difference per planned prompt. A missing score leaves it open: then `worst` and `best` differ.
+    """One difference per planned prompt. A missing score leaves it open: then `worst` and `best`
+    differ.
 
-    `worst` and `best` hold the difference with every missing score at the end of the range that is worst or best for
-    the candidate (Manski 1989). `weights` sum to 1 over the planned prompts. `clusters` are numbers 0, 1, ... of
-    groups whose prompts may fail together; None: each prompt stands alone. `span` is the width of the metric's range.
-    `binary`: each difference is -1, 0 or 1 from one run a side without weights or clusters, so that McNemar's test
-    applies. `down` and `up` count right-to-wrong and wrong-to-right between the first run of either side; None where
-    scores are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN where missing;
-    `bad` and `good` are the ends of the metric's range. `reference_effect` is what all prompts of the reference tell of
-    effects of its whole runs, where these are only some of them.
+    `worst` and `best` hold the difference with every missing score at the end of the range that is
+    worst or best for the candidate (Manski 1989). `weights` sum to 1 over the planned prompts.
+    `clusters` are numbers 0, 1, ... of groups whose prompts may fail together; None: each prompt
+    stands alone. `span` is the width of the metric's range. `binary`: each difference is -1, 0 or 1
+    from one run a side without weights or clusters, so that McNemar's test applies. `down` and `up`
+    count right-to-wrong and wrong-to-right between the first run of either side; None where scores
+    are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN where
+    missing; `bad` and `good` are the ends of the metric's range. `reference_effect` is what all
+    prompts of the reference tell of effects of its whole runs, where these are only some of them.
     """
 
     reference: FloatArray
@@ -94,8 +97,8 @@ class Pairs:
 
     @property
     def missing_share(self) -> float:
-        """Share of the scores that are missing: with several runs a prompt may lack some of its scores only. Without a
-        range a prompt counts as missing whole."""
+        """Share of the scores that are missing: with several runs a prompt may lack some of its
+        scores only. Without a range a prompt counts as missing whole."""
         if not math.isfinite(self.span):
             return self.missing / self.n
         return float((self.best - self.worst).mean()) / self.span
@@ -106,7 +109,8 @@ class Pairs:
         return self.n - int(self.complete.sum())
 
     def fill_runs(self, *, at_best: bool) -> FloatArray:
-        """Give one row per run, the reference's first, with missing scores at their best or worst for the candidate.
+        """Give one row per run, the reference's first, with missing scores at their best or worst
+        for the candidate.
 
         Higher is better, whatever the metric.
         """
@@ -114,7 +118,9 @@ class Pairs:
 
         ends = (self.bad, self.good) if at_best else (self.good, self.bad)
         sides = zip((self.reference, self.candidate), ends, strict=True)
-        rows = numpy.concatenate([numpy.where(numpy.isnan(scores), end, scores) for scores, end in sides])
+        rows = numpy.concatenate(
+            [numpy.where(numpy.isnan(scores), end, scores) for scores, end in sides]
+        )
         return rows if self.good > self.bad else -rows
 
     @property
@@ -136,22 +142,30 @@ def pair(
     weights: ArrayLike | None = None,
     clusters: Sequence[Hashable] | None = None,
 ) -> Pairs:
-    """Pair two arrays of scores, one row per run and one column per prompt in the same order (a plain list is one run).
+    """Pair two arrays of scores, one row per run and one column per prompt in the same order (a
+    plain list is one run).
 
-    Runs of one side are averaged per prompt. NaN is a missing score; `lo` and `hi` are the ends of the metric's range
-    (infinite where it has none). Raises ServeEvalError when nothing can be paired: no prompts, numbers of prompts that
-    differ, infinite scores or scores outside the range, every pair missing, or impossible weights and clusters.
-    """
+    Runs of one side are averaged per prompt. NaN is a missing score; `lo` and `hi` are the ends of
+    the metric's range (infinite where it has none). Raises ServeEvalError when nothing can be
+    paired: no prompts, numbers of prompts that differ, infinite scores or scores outside the range,
+    every pair missing, or impossible weights and clusters."""
     import numpy
 
     if math.isnan(lo) or math.isnan(hi) or not lo < hi:
-        raise ServeEvalError(f"the metric's range {lo}..{hi} is empty", hint="give the worst and best score, lo < hi")
-    reference, candidate = _scores("reference", reference_runs, lo, hi), _scores("candidate", candidate_runs, lo, hi)
+        raise ServeEvalError(
+            f"the metric's range {lo}..{hi} is empty", hint="give the worst and best score, lo < hi"
+        )
+    reference, candidate = (
+        _scores("reference", reference_runs, lo, hi),
+        _scores("candidate", candidate_runs, lo, hi),
+    )
     n = reference.shape[1]
     if candidate.shape[1] != n:
         raise ServeEvalError(
             f"{n} reference scores cannot be paired with {candidate.shape[1]} candidate scores",
-            hint="give both sides the same prompts in the same order, with NaN for a missing answer",
+            hint=(
+                "give both sides the same prompts in the same order, with NaN for a missing answer"
+            ),
         )
     sign = 1.0 if higher_is_better else -1.0
     bad, good = (lo, hi) if higher_is_better else (hi, lo)
@@ -160,7 +174,10 @@ def pair(
     if not (worst == best).any():
         raise ServeEvalError(
             f"none of the {n} prompts has a score on both sides",
-            hint="look at the failures of the run: the endpoint answered nothing that could be scored",
+            hint=(
+                "look at the failures of the run: the endpoint answered nothing that could be"
+                " scored"
+            ),
         )
     shares, weighted = _weights(weights, n)
     codes = _clusters(clusters, n)
@@ -192,18 +209,24 @@ def _scores(side: str, runs: ArrayLike, lo: float, hi: float) -> FloatArray:
         scores = numpy.asarray(runs, dtype=numpy.float64)
     except ValueError as error:
         raise ServeEvalError(
-            f"the runs of the {side} have different numbers of prompts", hint="give each run one score per prompt"
+            f"the runs of the {side} have different numbers of prompts",
+            hint="give each run one score per prompt",
         ) from error
     scores = scores[numpy.newaxis] if scores.ndim == 1 else scores
     if scores.ndim != 2 or scores.size == 0:
-        raise ServeEvalError(f"the {side} has no scores to pair", hint="evaluate at least one prompt in one run")
+        raise ServeEvalError(
+            f"the {side} has no scores to pair", hint="evaluate at least one prompt in one run"
+        )
     wrong = numpy.isinf(scores) | (scores < lo) | (scores > hi)
     if wrong.any():
         run, prompt = (int(i) for i in numpy.argwhere(wrong)[0])
         raise ServeEvalError(
-            f"{int(wrong.sum())} scores of the {side} are infinite or outside {lo:g}..{hi:g}; the first is "
-            f"{scores[run, prompt]} (run {run}, prompt {prompt})",
-            hint="check the unit (proportions run from 0 to 1, points to 100); NaN marks a missing score",
+            f"{int(wrong.sum())} scores of the {side} are infinite or outside {lo:g}..{hi:g}; the"
+            f" first is {scores[run, prompt]} (run {run}, prompt {prompt})",
+            hint=(
+                "check the unit (proportions run from 0 to 1, points to 100); NaN marks a missing"
+                " score"
+            ),
         )
     return scores
 
@@ -239,7 +262,9 @@ def _weights(weights: ArrayLike | None, n: int) -> tuple[FloatArray, bool]:
         return numpy.full(n, 1.0 / n), False
     row = numpy.asarray(weights, dtype=numpy.float64)
     if row.shape != (n,):
-        raise ServeEvalError(f"{row.size} weights do not fit {n} prompts", hint="give each prompt exactly one weight")
+        raise ServeEvalError(
+            f"{row.size} weights do not fit {n} prompts", hint="give each prompt exactly one weight"
+        )
     if not numpy.isfinite(row).all() or (row < 0.0).any() or row.sum() <= 0.0:
         raise ServeEvalError(
             "weights must be finite and not negative, with a sum above 0",
@@ -255,6 +280,8 @@ def _clusters(clusters: Sequence[Hashable] | None, n: int) -> IntArray | None:
     if clusters is None:
         return None
     if len(clusters) != n:
-        raise ServeEvalError(f"{len(clusters)} cluster keys do not fit {n} prompts", hint="give each prompt one key")
+        raise ServeEvalError(
+            f"{len(clusters)} cluster keys do not fit {n} prompts", hint="give each prompt one key"
+        )
     number: dict[Hashable, int] = {}
     return numpy.array([number.setdefault(key, len(number)) for key in clusters], dtype=numpy.int64)

@@ -1,15 +1,15 @@
 """The exact test of "no drop" for several runs a side: permute the answers to each prompt.
 
-Under the hypothesis that the candidate is one more run of the reference, each of the K + M answers to a prompt is
-equally likely to be one of the candidate's M (Fisher 1935, "The Design of Experiments"). Given the answers, the
-candidate's sum over all prompts is a sum of independent draws without replacement. For right/wrong answers and M = 1 it
-is Poisson binomial: a prompt that s of the K + 1 answers have right adds 1 with probability s / (K + 1). K = M = 1 is
-McNemar's test, and with graded scores the test of random signs. Nothing is assumed about the prompts.
+Under the hypothesis that the candidate is one more run of the reference, each of the K + M answers
+to a prompt is equally likely to be one of the candidate's M (Fisher 1935, "The Design of
+Experiments"). Given the answers, the candidate's sum over all prompts is a sum of independent draws
+without replacement. For right/wrong answers and M = 1 it is Poisson binomial: a prompt that s of
+the K + 1 answers have right adds 1 with probability s / (K + 1). K = M = 1 is McNemar's test, and
+with graded scores the test of random signs. Nothing is assumed about the prompts.
 
-Scores on a common grid (right/wrong, halves, averages of few runs) are summed over exactly. For many others the
-characteristic function of the sum is inverted (Davies 1973, "Numerical inversion of a characteristic function"), and a
-few are drawn, from a generator with a fixed seed.
-"""
+Scores on a common grid (right/wrong, halves, averages of few runs) are summed over exactly. For
+many others the characteristic function of the sum is inverted (Davies 1973, "Numerical inversion of
+a characteristic function"), and a few are drawn, from a generator with a fixed seed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,17 @@ MAX_TYPES = 2_000
 """Most distinct rows of answers that are summed over exactly."""
 DRAWS = 9_999
 MAX_FREQUENCIES = 1_500
-"""Frequencies at which the characteristic function is evaluated before permutations are drawn instead."""
+"""Frequencies at which the characteristic function is evaluated before permutations are drawn
+instead."""
 FREQUENCIES_AT_ONCE = 32
 TINY = 1e-200
 """Probabilities below this are taken for 0."""
 DECAYED = 1e-12
-"""Size of the characteristic function that adds nothing any more, and the least p that the inversion gives."""
+"""Size of the characteristic function that adds nothing any more, and the least p that the
+inversion gives."""
 REACH = 10.0
-"""Standard deviations beyond which a sum of many bounded terms has no probability worth counting."""
+"""Standard deviations beyond which a sum of many bounded terms has no probability worth
+counting."""
 CHUNK = 2_000_000
 """Scores held in memory at once while drawing."""
 TIE = 1e-9
@@ -52,7 +55,8 @@ ON_GRID = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PermutationTest:
-    """One-sided p of "no drop": `p_exact` = P(sum <= observed), `p_mid` counts half of P(sum = observed).
+    """One-sided p of "no drop": `p_exact` = P(sum <= observed), `p_mid` counts half of P(sum =
+    observed).
 
     Where permutations are drawn, `p_exact` counts the observed one too (Phipson and Smyth 2010).
     """
@@ -70,28 +74,33 @@ def exchange_test(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> PermutationTest:
-    """Test whether the last `candidate_runs` rows of `runs` are as good as the others; higher scores are better.
+    """Test whether the last `candidate_runs` rows of `runs` are as good as the others; higher
+    scores are better.
 
-    `runs` has one row per run and one finite score per prompt (column). Prompts of one cluster are permuted together.
-    Neither the order of the prompts nor a second call changes p. Raises ServeEvalError for scores that are missing or
-    infinite, and for sides without a run.
-    """
+    `runs` has one row per run and one finite score per prompt (column). Prompts of one cluster are
+    permuted together. Neither the order of the prompts nor a second call changes p. Raises
+    ServeEvalError for scores that are missing or infinite, and for sides without a run."""
     import numpy
 
     check_count("the number of draws", draws, 1)
     scores = numpy.asarray(runs, dtype=numpy.float64)
     if scores.ndim != 2 or scores.shape[1] == 0 or not 0 < candidate_runs < len(scores):
         raise ServeEvalError(
-            "a permutation test needs at least one prompt, and one run on each side", hint="give one row per run"
+            "a permutation test needs at least one prompt, and one run on each side",
+            hint="give one row per run",
         )
     if not numpy.isfinite(scores).all():
-        raise ServeEvalError("the scores must be finite numbers", hint="hand missing scores to pair() as NaN")
+        raise ServeEvalError(
+            "the scores must be finite numbers", hint="hand missing scores to pair() as NaN"
+        )
     units = _units(scores, weights, clusters)
     units = units[:, units.max(axis=0) > units.min(axis=0)]
     if units.shape[1] == 0:
         return PermutationTest(1.0, 1.0)
     units = units - units.min(axis=0)
-    if (steps := _on_grid(units)) is not None and (found := _sum_permutations(steps, candidate_runs)) is not None:
+    if (steps := _on_grid(units)) is not None and (
+        found := _sum_permutations(steps, candidate_runs)
+    ) is not None:
         return found
     if (p := _invert(units, candidate_runs)) is not None:
         return PermutationTest(p, p)
@@ -106,19 +115,23 @@ def sign_flip_test(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> PermutationTest:
-    """Test "no drop" where each difference could as well have had the other sign: an exchange of 0 and the difference.
+    """Test "no drop" where each difference could as well have had the other sign: an exchange of 0
+    and the difference.
 
-    It holds for any change that loses and wins alike, also one that alters answers for good, as another kernel does.
-    Clusters are flipped as a whole. Raises ServeEvalError as `exchange_test` does.
-    """
+    It holds for any change that loses and wins alike, also one that alters answers for good, as
+    another kernel does. Clusters are flipped as a whole. Raises ServeEvalError as `exchange_test`
+    does."""
     import numpy
 
     row = numpy.asarray(differences, dtype=numpy.float64)
-    return exchange_test(numpy.stack([numpy.zeros_like(row), row]), 1, weights, clusters, draws=draws, seed=seed)
+    return exchange_test(
+        numpy.stack([numpy.zeros_like(row), row]), 1, weights, clusters, draws=draws, seed=seed
+    )
 
 
 def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | None) -> FloatArray:
-    """One column per unit that is permuted as a whole: weighted scores, summed within each cluster."""
+    """One column per unit that is permuted as a whole: weighted scores, summed within each
+    cluster."""
     import numpy
 
     from serve_eval.stats.paired_t import unit_sums
@@ -126,7 +139,9 @@ def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | N
     if weights is not None:
         factors = numpy.asarray(weights, dtype=numpy.float64)
         if not numpy.isfinite(factors).all():
-            raise ServeEvalError("weights must be finite numbers", hint="give each prompt one weight, 0 or more")
+            raise ServeEvalError(
+                "weights must be finite numbers", hint="give each prompt one weight, 0 or more"
+            )
         scores = scores * factors
     if clusters is None:
         return scores
@@ -137,9 +152,8 @@ def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | N
 def _on_grid(units: FloatArray) -> IntArray | None:
     """The scores as whole numbers of a common step, or None where there is no such step.
 
-    The step is the smallest score difference divided by a small whole number, so that averages of several runs and
-    graded scores have one.
-    """
+    The step is the smallest score difference divided by a small whole number, so that averages of
+    several runs and graded scores have one."""
     import numpy
 
     values = numpy.unique(units)
@@ -156,7 +170,8 @@ def _on_grid(units: FloatArray) -> IntArray | None:
 
 
 def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
-    """p over all permutations, None where they are too many: convolve the distributions of the prompts."""
+    """p over all permutations, None where they are too many: convolve the distributions of the
+    prompts."""
     import numpy
 
     rows, counts = numpy.unique(numpy.sort(steps, axis=0).T, axis=0, return_counts=True)
@@ -164,7 +179,9 @@ def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest |
     if len(rows) > MAX_TYPES or largest > MAX_GRID:
         return None
     total = numpy.ones(1)
-    for row, count in sorted(zip(rows.tolist(), counts.tolist(), strict=True), key=lambda one: one[1] * one[0][-1]):
+    for row, count in sorted(
+        zip(rows.tolist(), counts.tolist(), strict=True), key=lambda one: one[1] * one[0][-1]
+    ):
         total[total < TINY] = 0.0
         total = numpy.convolve(total, _power(_one_prompt(row, candidate_runs), count))
     observed = int(steps[-candidate_runs:].sum())
@@ -191,7 +208,9 @@ def _power(one: FloatArray, count: int) -> FloatArray:
 
     result, square = numpy.ones(1), one.copy()
     while count:
-        square[square < TINY] = result[result < TINY] = 0.0  # numbers near the smallest ones slow a sum down
+        square[square < TINY] = result[result < TINY] = (
+            0.0  # numbers near the smallest ones slow a sum down
+        )
         if count & 1:
             result = numpy.convolve(result, square)
         count >>= 1
@@ -203,14 +222,16 @@ def _power(one: FloatArray, count: int) -> FloatArray:
 def _invert(units: FloatArray, candidate_runs: int) -> float | None:
     """P(sum < observed) + P(sum = observed) / 2 by the characteristic function of the sum.
 
-    None where the function does not vanish soon enough: for few prompts, or scores that nearly lie on a grid.
-    """
+    None where the function does not vanish soon enough: for few prompts, or scores that nearly lie
+    on a grid."""
     import numpy
 
     runs = len(units)
     centred = units - units.mean(axis=0)
     observed = float(centred[-candidate_runs:].sum())
-    spread = math.sqrt(float(centred.var(axis=0, ddof=1).sum()) * candidate_runs * (runs - candidate_runs) / runs)
+    spread = math.sqrt(
+        float(centred.var(axis=0, ddof=1).sum()) * candidate_runs * (runs - candidate_runs) / runs
+    )
     if _beyond(observed, spread, float(centred.max() - centred.min()) * candidate_runs) < DECAYED:
         return DECAYED if observed < 0.0 else 1.0
     step = math.pi / (abs(observed) + 2.0 * REACH * spread)
@@ -222,14 +243,17 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
         frequencies = step * places
         chosen = [numpy.ones((len(places), centred.shape[1]), dtype=complex)]
         chosen += [numpy.zeros_like(chosen[0]) for _ in range(candidate_runs)]
-        for row in centred:  # elementary symmetric polynomials of exp(i t x): all ways to choose the candidate's runs
+        # elementary symmetric polynomials of exp(i t x): all ways to choose the candidate's runs
+        for row in centred:
             waves = numpy.exp(1j * numpy.multiply.outer(frequencies, row))
             for taken in range(candidate_runs, 0, -1):
                 chosen[taken] += waves * chosen[taken - 1]
         sizes = numpy.abs(chosen[candidate_runs]) / ways
         logs = numpy.log(numpy.maximum(sizes, 1e-300)).sum(axis=1)
         angles = numpy.angle(chosen[candidate_runs]).sum(axis=1)
-        total += float((numpy.exp(logs) * numpy.sin(angles - frequencies * observed) / places).sum())
+        total += float(
+            (numpy.exp(logs) * numpy.sin(angles - frequencies * observed) / places).sum()
+        )
         if (logs[-1] < math.log(DECAYED)) and frequencies[-1] * spread >= REACH / 2.0:
             return min(1.0, max(DECAYED, 0.5 - total / math.pi))
         if frequencies[-1] * spread > 4.0 * REACH and logs[-1] > -4.0:
@@ -238,7 +262,8 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
 
 
 def _beyond(distance: float, spread: float, widest: float) -> float:
-    """A bound of P(a sum of independent terms lies so far from its mean): Bernstein's inequality."""
+    """A bound of P(a sum of independent terms lies so far from its mean): Bernstein's
+    inequality."""
     return math.exp(-(distance**2) / (2.0 * (spread**2 + widest * abs(distance) / 3.0)))
 
 

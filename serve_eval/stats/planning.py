@@ -1,8 +1,9 @@
-"""How many prompts does a wanted effect need? For the classic, the paired and the non-inferiority verdict.
+"""How many prompts does a wanted effect need? For the classic, the paired and the non-inferiority
+verdict.
 
-Unit: proportions (0.01 is one point). `flip_rate` is the A/A flip rate phi, the share of prompts on which two runs of
-one endpoint disagree. A regression of x turns x more of them from right to wrong, so phi + x change under a drop of x.
-"""
+Unit: proportions (0.01 is one point). `flip_rate` is the A/A flip rate phi, the share of prompts on
+which two runs of one endpoint disagree. A regression of x turns x more of them from right to wrong,
+so phi + x change under a drop of x."""
 
 from __future__ import annotations
 
@@ -28,11 +29,12 @@ MOST = 10_000_000  # prompts beyond which planning gives up
 
 
 def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) -> float:
-    """Pairs for a paired test to see `drop` with power 1 - beta, when `discordance` of them change in total.
+    """Pairs for a paired test to see `drop` with power 1 - beta, when `discordance` of them change
+    in total.
 
-    n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not rounded; the exact
-    test needs 4 to 14 % more. Raises ServeEvalError for a drop that is not in (0, discordance].
-    """
+    n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not
+    rounded; the exact test needs 4 to 14 % more. Raises ServeEvalError for a drop that is not in
+    (0, discordance]."""
     check_level("alpha", alpha)
     check_level("beta", beta)
     if not 0.0 < drop <= discordance <= 1.0:
@@ -43,15 +45,18 @@ def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) ->
     from scipy.special import ndtri
 
     z_alpha, z_beta = -float(ndtri(alpha)), -float(ndtri(beta))
-    return (z_alpha * math.sqrt(discordance) + z_beta * math.sqrt(discordance - drop**2)) ** 2 / drop**2
+    return (
+        z_alpha * math.sqrt(discordance) + z_beta * math.sqrt(discordance - drop**2)
+    ) ** 2 / drop**2
 
 
 def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: float = 0.5) -> float:
-    """Chance that the classic verdict fails a candidate worse by `drop`; at a drop of 0 its real false alarm rate.
+    """Chance that the classic verdict fails a candidate worse by `drop`; at a drop of 0 its real
+    false alarm rate.
 
-    Phi((x - m) / sqrt((d - x^2) / n)) with the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d = flip rate + drop. The
-    prompts are fixed, so their difficulty does not add to the noise. Normal approximation.
-    """
+    Phi((x - m) / sqrt((d - x^2) / n)) with the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d =
+    flip rate + drop. The prompts are fixed, so their difficulty does not add to the noise. Normal
+    approximation."""
     discordance = _discordance(drop, n, flip_rate, alpha)
     from scipy.special import ndtr, ndtri
 
@@ -62,11 +67,14 @@ def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: fl
     return float(ndtr((drop - margin) / spread))
 
 
-def compute_paired_power(drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True) -> float:
-    """Chance that McNemar's test proves a drop of `drop`: the exact sum over all numbers of changed prompts.
+def compute_paired_power(
+    drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True
+) -> float:
+    """Chance that McNemar's test proves a drop of `drop`: the exact sum over all numbers of changed
+    prompts.
 
-    At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p variant.
-    """
+    At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p
+    variant."""
     discordance = _discordance(drop, n, flip_rate, alpha)
 
     def proven(down: IntArray, changed: IntArray) -> BoolArray:
@@ -79,11 +87,16 @@ def compute_paired_power(drop: float, n: int, flip_rate: float, alpha: float, *,
         result: BoolArray = (changed > 0) & (p <= alpha)
         return result
 
-    return 1.0 - _chance_of_few(n, discordance, (discordance + drop) / 2.0, lambda down, m: ~proven(down, m))
+    return 1.0 - _chance_of_few(
+        n, discordance, (discordance + drop) / 2.0, lambda down, m: ~proven(down, m)
+    )
 
 
-def noninferiority_power(margin: float, n: int, flip_rate: float, alpha: float, *, drop: float = 0.0) -> float:
-    """Chance that Tango's test excludes a drop of `margin` when the true drop is `drop`: the exact sum.
+def noninferiority_power(
+    margin: float, n: int, flip_rate: float, alpha: float, *, drop: float = 0.0
+) -> float:
+    """Chance that Tango's test excludes a drop of `margin` when the true drop is `drop`: the exact
+    sum.
 
     At drop = margin it is the exact level of the test.
     """
@@ -100,14 +113,20 @@ def noninferiority_power(margin: float, n: int, flip_rate: float, alpha: float, 
     return _chance_of_few(n, discordance, (discordance + drop) / 2.0, exclude)
 
 
-def num_pairs_for(drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True) -> int:
-    """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 - beta or more."""
+def num_pairs_for(
+    drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True
+) -> int:
+    """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 -
+    beta or more."""
     start = compute_pairs(drop, min(1.0, flip_rate + drop), alpha, beta)
-    return _smallest(lambda n: compute_paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start)
+    return _smallest(
+        lambda n: compute_paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start
+    )
 
 
 def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:
-    """Number of prompts with which an equally good candidate is shown non-inferior with power 1 - beta or more."""
+    """Number of prompts with which an equally good candidate is shown non-inferior with power 1 -
+    beta or more."""
     check_level("alpha", alpha)
     check_level("beta", beta)
     _check_margin(margin)
@@ -123,7 +142,8 @@ def _discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
     check_level("alpha", alpha)
     if not (drop >= 0.0 and flip_rate >= 0.0 and drop + flip_rate <= 1.0):
         raise ServeEvalError(
-            f"a drop of {drop} and a flip rate of {flip_rate} are not proportions of one set of prompts",
+            f"a drop of {drop} and a flip rate of {flip_rate} are not proportions of one set of"
+            " prompts",
             hint="give both as proportions: 0.01 is one point",
         )
     return drop + flip_rate
@@ -132,18 +152,22 @@ def _discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
 def _check_margin(margin: float) -> None:
     if not 0.0 < margin < 1.0:
         raise ServeEvalError(
-            f"the margin must lie strictly between 0 and 1, not {margin}", hint="give a proportion: 0.01 is one point"
+            f"the margin must lie strictly between 0 and 1, not {margin}",
+            hint="give a proportion: 0.01 is one point",
         )
 
 
 def _chance_of_few(
-    n: int, discordance: float, down_share: float, accepted: Callable[[IntArray, IntArray], BoolArray]
+    n: int,
+    discordance: float,
+    down_share: float,
+    accepted: Callable[[IntArray, IntArray], BoolArray],
 ) -> float:
     """P(accepted(down, changed)) when `accepted` holds for few prompts down and no longer for more.
 
-    changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For every number of
-    changed prompts the largest accepted number of prompts down is found by halving, all at once.
-    """
+    changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For
+    every number of changed prompts the largest accepted number of prompts down is found by halving,
+    all at once."""
     import numpy
     from scipy.special import bdtr, bdtrik
 
@@ -158,26 +182,32 @@ def _chance_of_few(
     changed = numpy.arange(first, last + 1)
     below: FloatArray = bdtr(changed, n, discordance)
     chance = numpy.diff(below, prepend=float(bdtr(first - 1, n, discordance)) if first else 0.0)
-    low, high = numpy.full(len(changed), -1), changed.copy()  # accepted at low (or -1: never), open up to high
+    low, high = (
+        numpy.full(len(changed), -1),
+        changed.copy(),
+    )  # accepted at low (or -1: never), open up to high
     while (low < high).any():
         middle = (low + high + 1) // 2
         yes = accepted(middle, changed)
         low, high = numpy.where(yes, middle, low), numpy.where(yes, high, middle - 1)
-    within = numpy.where(low < 0, 0.0, bdtr(numpy.maximum(low, 0), changed, min(1.0, down_share / discordance)))
+    within = numpy.where(
+        low < 0, 0.0, bdtr(numpy.maximum(low, 0), changed, min(1.0, down_share / discordance))
+    )
     return float(chance @ within / chance.sum())
 
 
 def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int:
     """Smallest n whose power is `wanted` or more, and stays so for the next `SAW_TEETH` sizes.
 
-    The power of a discrete test is a saw-tooth in n: the first size that reaches it is often undone by the next ones.
-    """
+    The power of a discrete test is a saw-tooth in n: the first size that reaches it is often undone
+    by the next ones."""
     high = max(4, math.ceil(min(start, MOST)))
     while power(high) < wanted:
         high *= 2
         if high > MOST:
             raise ServeEvalError(
-                f"more than {MOST} prompts would be needed", hint="plan for a larger effect or a lower power"
+                f"more than {MOST} prompts would be needed",
+                hint="plan for a larger effect or a lower power",
             )
     low = 0
     while high - low > 1:

@@ -1,10 +1,11 @@
-"""Detect differences between whole runs that their prompts do not explain, and allow for them in paired tests.
+"""Detect differences between whole runs that their prompts do not explain, and allow for them in
+paired tests.
 
-Prompts are independent given the endpoint only where nothing moves a whole run at once: a replica, a time of day, a
-batch size. Such an effect is shared by all prompts of a run, so that the error of a mean shrinks less than their number
-says. Cochran's Q over the runs of one side measures it: Q / df is the factor by which the variance of a run's mean
-exceeds what its prompts explain. One run a side shows nothing of it.
-"""
+Prompts are independent given the endpoint only where nothing moves a whole run at once: a replica,
+a time of day, a batch size. Such an effect is shared by all prompts of a run, so that the error of
+a mean shrinks less than their number says. Cochran's Q over the runs of one side measures it: Q /
+df is the factor by which the variance of a run's mean exceeds what its prompts explain. One run a
+side shows nothing of it."""
 
 from __future__ import annotations
 
@@ -26,11 +27,12 @@ MIN_VARIED = 10
 
 
 def run_effect(pairs: Pairs) -> RunEffect | None:
-    """Test whether the runs of either side differ as a whole; of several effects the one that inflates most.
+    """Test whether the runs of either side differ as a whole; of several effects the one that
+    inflates most.
 
-    Each side is tested by itself, and the reference also on all the prompts that it was registered with
-    (`pairs.reference_effect`), of which a subset would show less. None where no side has two runs that vary enough.
-    """
+    Each side is tested by itself, and the reference also on all the prompts that it was registered
+    with (`pairs.reference_effect`), of which a subset would show less. None where no side has two
+    runs that vary enough."""
     weights = pairs.weights if pairs.weighted else None
     own = [effect_of(runs, weights, pairs.clusters) for runs in (pairs.reference, pairs.candidate)]
     found = [effect for effect in (pairs.reference_effect, *own) if effect is not None]
@@ -42,8 +44,8 @@ def effect_of(
 ) -> RunEffect | None:
     """Test whether runs, a row each with a column per prompt, differ as a whole.
 
-    Prompts of one cluster count as one. None for a single run, and where fewer than MIN_VARIED prompts varied.
-    """
+    Prompts of one cluster count as one. None for a single run, and where fewer than MIN_VARIED
+    prompts varied."""
     import numpy
     from scipy.special import chdtrc
 
@@ -60,11 +62,14 @@ def effect_of(
     found = instability(complete)
     assert found.cochran_q is not None
     p = float(chdtrc(found.df, found.cochran_q))
-    return RunEffect(found.cochran_q, found.df, p, math.sqrt(found.cochran_q / found.df) if p <= ALPHA else 1.0)
+    return RunEffect(
+        found.cochran_q, found.df, p, math.sqrt(found.cochran_q / found.df) if p <= ALPHA else 1.0
+    )
 
 
 def inflate_p(p: float, inflation: float) -> float:
-    """p when the standard error is `inflation` times as large; evidence for the hypothesis stays as it is."""
+    """p when the standard error is `inflation` times as large; evidence for the hypothesis stays as
+    it is."""
     if inflation == 1.0 or p >= 0.5:
         return p
     from scipy.special import ndtr, ndtri

@@ -1,9 +1,9 @@
 """Tango's score test and confidence bounds for the difference of paired proportions.
 
-Source: Tango 1998, "Equivalence test and confidence interval for the difference in proportions for the paired-sample
-design". Unlike the Wald interval it holds its level with few changed prompts, and with none at all it still says how
-large a drop n identical answers exclude: z^2 / (n + z^2). Unit: proportions of prompts; negative is worse.
-"""
+Source: Tango 1998, "Equivalence test and confidence interval for the difference in proportions for
+the paired-sample design". Unlike the Wald interval it holds its level with few changed prompts, and
+with none at all it still says how large a drop n identical answers exclude: z^2 / (n + z^2). Unit:
+proportions of prompts; negative is worse."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ HALVINGS = 60  # an interval of width 2 shrinks below the spacing of floats near
 def score_z(down: ArrayLike, up: ArrayLike, n: int, difference: float) -> FloatArray:
     """z of the hypothesis that the true difference is `difference`; arrays of counts give arrays.
 
-    z = (up - down - n D) / sqrt(n (2 q - D (1 + D))), where q, the proportion of prompts that became right, has its
-    largest likelihood under D: the larger root of 2 n q^2 - ((down + up)(1 + D) + 2 D (n - down)) q + up D (1 + D) = 0,
-    kept in [max(0, D), (1 + D) / 2]. Where the variance vanishes z is infinite, or 0 when the counts fit D exactly.
-    """
+    z = (up - down - n D) / sqrt(n (2 q - D (1 + D))), where q, the proportion of prompts that
+    became right, has its largest likelihood under D: the larger root of 2 n q^2 - ((down + up)(1 +
+    D) + 2 D (n - down)) q + up D (1 + D) = 0, kept in [max(0, D), (1 + D) / 2]. Where the variance
+    vanishes z is infinite, or 0 when the counts fit D exactly."""
     import numpy
 
     lost, won = numpy.asarray(down, dtype=numpy.float64), numpy.asarray(up, dtype=numpy.float64)
     linear = (lost + won) * (1.0 + difference) + 2.0 * difference * (n - lost)
     constant = won * difference * (1.0 + difference)
-    root = (linear + numpy.sqrt(numpy.maximum(linear * linear - 8.0 * n * constant, 0.0))) / (4.0 * n)
+    root = (linear + numpy.sqrt(numpy.maximum(linear * linear - 8.0 * n * constant, 0.0))) / (
+        4.0 * n
+    )
     q = numpy.clip(root, max(0.0, difference), (1.0 + difference) / 2.0)
     variance = n * (2.0 * q - difference * (1.0 + difference))
     distance = won - lost - n * difference
@@ -43,7 +45,8 @@ def score_z(down: ArrayLike, up: ArrayLike, n: int, difference: float) -> FloatA
 
 
 def score_bounds(down: int, up: int, n: int, alpha: float) -> tuple[float, float]:
-    """One-sided 1 - alpha bounds (lower, upper) of the true difference; together a two-sided 1 - 2 alpha interval.
+    """One-sided 1 - alpha bounds (lower, upper) of the true difference; together a two-sided 1 - 2
+    alpha interval.
 
     Raises ServeEvalError for counts that do not fit n, or alpha outside (0, 1).
     """
@@ -53,7 +56,8 @@ def score_bounds(down: int, up: int, n: int, alpha: float) -> tuple[float, float
 
 
 def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
-    """p of "the true drop reaches the margin": small when such a drop is excluded. Raises as `score_bounds`."""
+    """p of "the true drop reaches the margin": small when such a drop is excluded. Raises as
+    `score_bounds`."""
     _check(down, up, n)
     check_margin(margin)
     if margin >= 1.0:
@@ -64,7 +68,8 @@ def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
 
 
 def _lower(down: int, up: int, n: int, alpha: float) -> float:
-    """The difference whose z equals the 1 - alpha quantile, by halving: z falls as the difference grows."""
+    """The difference whose z equals the 1 - alpha quantile, by halving: z falls as the difference
+    grows."""
     from scipy.special import ndtri
 
     target = -float(ndtri(alpha))
@@ -86,5 +91,6 @@ def _check(down: int, up: int, n: int) -> None:
     check_count("the number of prompts that became right", up)
     if down + up > n:
         raise ServeEvalError(
-            f"{down} + {up} changed prompts are more than all {math.floor(n)}", hint="count each prompt once"
+            f"{down} + {up} changed prompts are more than all {math.floor(n)}",
+            hint="count each prompt once",
         )

@@ -1,4 +1,5 @@
-"""Values that are no plain mean of a task's scores. Pure; what they cost elsewhere is told in `schema.Aggregation`."""
+"""Values that are no plain mean of a task's scores. Pure; what they cost elsewhere is told in
+`schema.Aggregation`."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from serve_eval.schema import Aggregation, Sample, Scored
 
 
 def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
-    """The mean over the groups of the first level of the mean over those of the next, and so on down to the samples, so
-    that every group of a level weighs the same: `mean_of_means("mean of 6 groups", group_of, data_set_of)`."""
+    """The mean over the groups of the first level of the mean over those of the next, and so on
+    down to the samples, so that every group of a level weighs the same: `mean_of_means("mean of 6
+    groups", group_of, data_set_of)`."""
 
     def of(scored: Scored) -> float:
         leaves: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -29,19 +31,23 @@ def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
     return Aggregation(name=name, of=of, monotone=True)
 
 
-def ratio_of_sums(name: str, over: str, under: str, *, then: Callable[[float], float] = float) -> Aggregation:
-    """`then` of the sum of the part `over` by that of the part `under`, which every score has: the acceptance length is
-    tokens by steps, and perplexity `math.exp` of negative log-likelihoods by tokens.
+def ratio_of_sums(
+    name: str, over: str, under: str, *, then: Callable[[float], float] = float
+) -> Aggregation:
+    """`then` of the sum of the part `over` by that of the part `under`, which every score has: the
+    acceptance length is tokens by steps, and perplexity `math.exp` of negative log-likelihoods by
+    tokens.
 
-    A missing answer leaves both sums unknown: there are no bounds. Raises ServeEvalError when the lower sum is 0.
-    """
+    A missing answer leaves both sums unknown: there are no bounds. Raises ServeEvalError when the
+    lower sum is 0."""
 
     def of(scored: Scored) -> float:
         pairs = [(score.parts[over], score.parts[under]) for _, score in scored]
         total = math.fsum(below for _, below in pairs)
         if total == 0.0:
             raise ServeEvalError(
-                f"{name}: the answers have no {under}", hint="Does the endpoint report what is summed?"
+                f"{name}: the answers have no {under}",
+                hint="Does the endpoint report what is summed?",
             )
         return then(math.fsum(above for above, _ in pairs) / total)
 

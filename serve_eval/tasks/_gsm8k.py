@@ -17,7 +17,8 @@ SOURCE = KNOWN["gsm8k"]
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
 
 Sampler = Literal["0.4.9", "0.4.10"]
-"""Rules of lm-evaluation-harness for the shots of a chat in a single turn: up to 0.4.9.2, or from 0.4.10 on."""
+"""Rules of lm-evaluation-harness for the shots of a chat in a single turn: up to 0.4.9.2, or from
+0.4.10 on."""
 T = TypeVar("T")
 
 
@@ -32,19 +33,21 @@ def questions(
     sampler: Sampler,
     last_line: str = "",
 ) -> Dataset:
-    """The first `wanted` questions of the shuffled test split. `last_line` stands after every question, those of the
-    shots too. Raises DatasetError when the data is missing or too small."""
+    """The first `wanted` questions of the shuffled test split. `last_line` stands after every
+    question, those of the shots too. Raises DatasetError when the data is missing or too small."""
     folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
     files = [local.find_split(SOURCE, folder, split) for split in ("train", "test")]
     train, test = (local.rows(file, ["question", "answer"]) for file in files)
     if len(test) < wanted or len(train) < num_fewshot:
         raise DatasetError(
-            f"GSM8K is incomplete: {files[1].path} has {len(test)} questions and {files[0].path} {len(train)}; "
-            f"{wanted} and {num_fewshot} are needed",
+            f"GSM8K is incomplete: {files[1].path} has {len(test)} questions and {files[0].path}"
+            f" {len(train)}; {wanted} and {num_fewshot} are needed",
             hint=local.advice(SOURCE),
         )
     solved = [_Shot(_question(row, last_line), row["answer"]) for row in train]
-    draws = shots(solved, num_fewshot, random_seed, twice=chat and not multiturn and sampler == "0.4.9")
+    draws = shots(
+        solved, num_fewshot, random_seed, twice=chat and not multiturn and sampler == "0.4.9"
+    )
     samples = [
         Sample(
             id=f"test-{row}",
@@ -62,7 +65,8 @@ def questions(
 
 
 def sampler_in_protocol(sampler: Sampler, *, chat: bool, multiturn: bool) -> dict[str, object]:
-    """Return what the fingerprint says of the sampler: nothing where both draw the same, or for the older one."""
+    """Return what the fingerprint says of the sampler: nothing where both draw the same, or for the
+    older one."""
     return {"fewshot_sampler": sampler} if chat and not multiturn and sampler != "0.4.9" else {}
 
 
@@ -76,11 +80,14 @@ def _deviation(train: int, test: int) -> str | None:
     """How the sizes differ from the published ones: another training split gives other shots."""
     if (train, test) == (TRAIN_ROWS, TEST_ROWS):
         return None
-    return f"{train} training and {test} test questions, where GSM8K has {TRAIN_ROWS} and {TEST_ROWS}"
+    return (
+        f"{train} training and {test} test questions, where GSM8K has {TRAIN_ROWS} and {TEST_ROWS}"
+    )
 
 
 class _Shot:
-    """A solved question, with the text that stands for it in a prompt, made once for all prompts that hold it."""
+    """A solved question, with the text that stands for it in a prompt, made once for all prompts
+    that hold it."""
 
     __slots__ = ("answer", "question", "text")
 
@@ -90,10 +97,11 @@ class _Shot:
 
 
 def shots(train: Sequence[T], count: int, seed: int, *, twice: bool) -> Iterator[list[T]]:
-    """The shots of each question in the order of evaluation, drawn from the unshuffled training split.
+    """The shots of each question in the order of evaluation, drawn from the unshuffled training
+    split.
 
-    lm-evaluation-harness up to 0.4.9.2 draws `twice` for a chat prompt in a single turn and uses the second draw.
-    """
+    lm-evaluation-harness up to 0.4.9.2 draws `twice` for a chat prompt in a single turn and uses
+    the second draw."""
     rng = random.Random(seed)
     while True:
         if twice and count:
@@ -112,6 +120,9 @@ def _prompt(question: str, shots: Sequence[_Shot], chat: bool, multiturn: bool) 
     turns = [
         turn
         for shot in shots
-        for turn in (Message(role="user", content=shot.question), Message(role="assistant", content=shot.answer))
+        for turn in (
+            Message(role="user", content=shot.question),
+            Message(role="assistant", content=shot.answer),
+        )
     ]
     return (*turns, Message(role="user", content=question))

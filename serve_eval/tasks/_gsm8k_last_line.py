@@ -1,5 +1,5 @@
-"""GSM8K with the number on a last line of the answer: the tasks gsm8k_inferencemax and gsm8k_inferencex of
-TensorRT-LLM's suite, which differ in their name and their references only."""
+"""GSM8K with the number on a last line of the answer: the tasks gsm8k_inferencemax and
+gsm8k_inferencex of TensorRT-LLM's suite, which differ in their name and their references only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,20 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.numeric import FLEXIBLE, STRICT, extract_flexible, extract_last_strict, normalise
-from serve_eval.tasks._gsm8k import TEST_ROWS, Sampler, questions, right_and_wrong, sampler_in_protocol
+from serve_eval.scorers.numeric import (
+    FLEXIBLE,
+    STRICT,
+    extract_flexible,
+    extract_last_strict,
+    normalise,
+)
+from serve_eval.tasks._gsm8k import (
+    TEST_ROWS,
+    Sampler,
+    questions,
+    right_and_wrong,
+    sampler_in_protocol,
+)
 
 STOP = ("</s>", "<|im_end|>")
 LAST_LINE = "End your response with the answer on the last line, formatted as: #### [number]\n"
@@ -40,9 +52,8 @@ def last_line_task(name: str) -> Callable[..., Task]:
     ) -> Task:
         """The task with its options.
 
-        They are those of gsm8k; the value is the strict filter alone, which takes the last `#### N` here. Raises
-        PlanError for options that exclude each other.
-        """
+        They are those of gsm8k; the value is the strict filter alone, which takes the last `#### N`
+        here. Raises PlanError for options that exclude each other."""
         if fewshot_as_multiturn and not apply_chat_template:
             raise PlanError(f"{name}.fewshot_as_multiturn needs apply_chat_template")
         if num_fewshot < 0 or num_samples < 1:
@@ -74,7 +85,9 @@ def last_line_task(name: str) -> Callable[..., Task]:
                 "fewshot_as_multiturn": fewshot_as_multiturn,
                 "num_fewshot": num_fewshot,
                 "random_seed": random_seed,
-                **sampler_in_protocol(fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn),
+                **sampler_in_protocol(
+                    fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn
+                ),
             },
             load=load,
             score=score,
@@ -86,12 +99,15 @@ def last_line_task(name: str) -> Callable[..., Task]:
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """1 when the number after the last `#### ` is right; beside it, whether the last number of any kind is."""
+    """1 when the number after the last `#### ` is right; beside it, whether the last number of any
+    kind is."""
     target = normalise(sample.target)
     strict, flexible = extract_last_strict(response.text), extract_flexible(response.text)
     parts = {
         STRICT: float(strict is not None and normalise(strict) == target),
         FLEXIBLE: float(flexible is not None and normalise(flexible) == target),
     }
-    outcome = Outcome.UNPARSED if strict is None else Outcome.CORRECT if parts[STRICT] else Outcome.WRONG
+    outcome = (
+        Outcome.UNPARSED if strict is None else Outcome.CORRECT if parts[STRICT] else Outcome.WRONG
+    )
     return Score(value=parts[STRICT], outcome=outcome, answer=strict, parts=parts)

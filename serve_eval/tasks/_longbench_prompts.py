@@ -1,7 +1,8 @@
-"""What LongBench v1's sets ask, read from the files of lm-evaluation-harness, which is not imported.
+"""What LongBench v1's sets ask, read from the files of lm-evaluation-harness, which is not
+imported.
 
-A file `<set>.yaml` has `doc_to_text`, with the places {{context}} and {{question}}, and in `generation_kwargs` the most
-tokens of an answer (`max_gen_toks`) and its stop strings (`until`).
+A file `<set>.yaml` has `doc_to_text`, with the places {{context}} and {{question}}, and in
+`generation_kwargs` the most tokens of an answer (`max_gen_toks`) and its stop strings (`until`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _PLACES = {"context", "question"}
 
 @dataclass(frozen=True, slots=True)
 class LongBenchPrompt:
-    """What one set asks: its prompt with {{context}} and {{question}}, the most tokens of an answer, what stops it."""
+    """What one set asks: its prompt with {{context}} and {{question}}, the most tokens of an
+    answer, what stops it."""
 
     prompt: str
     max_tokens: int
@@ -31,7 +33,9 @@ class LongBenchPrompt:
 
     @property
     def sha256(self) -> str:
-        return hashlib.sha256(msgspec.json.encode((self.prompt, self.max_tokens, self.stop))).hexdigest()
+        return hashlib.sha256(
+            msgspec.json.encode((self.prompt, self.max_tokens, self.stop))
+        ).hexdigest()
 
     def text(self, context: str, question: str) -> str:
         """The prompt of a row. What looks like a place in its texts stays as it is."""
@@ -40,12 +44,16 @@ class LongBenchPrompt:
 
 
 def find_installed() -> Path:
-    """The folder of the files in the installed lm-eval. Raises DatasetError where it is not installed."""
+    """The folder of the files in the installed lm-eval. Raises DatasetError where it is not
+    installed."""
     package = importlib.util.find_spec("lm_eval")
     for place in () if package is None else package.submodule_search_locations or ():
         if (folder := Path(place, "tasks", "longbench")).is_dir():
             return folder
-    raise DatasetError("longbench_v1: its prompts stand in the package lm-eval, which is not installed", hint=_hint())
+    raise DatasetError(
+        "longbench_v1: its prompts stand in the package lm-eval, which is not installed",
+        hint=_hint(),
+    )
 
 
 def _hint() -> str:
@@ -54,7 +62,8 @@ def _hint() -> str:
 
 @lru_cache(maxsize=8)
 def read(folder: Path, names: tuple[str, ...]) -> dict[str, LongBenchPrompt]:
-    """What these sets ask. Raises DatasetError that names every file that is missing or is not understood."""
+    """What these sets ask. Raises DatasetError that names every file that is missing or is not
+    understood."""
     found: dict[str, LongBenchPrompt] = {}
     problems = []
     for name in names:
@@ -62,9 +71,13 @@ def read(folder: Path, names: tuple[str, ...]) -> dict[str, LongBenchPrompt]:
         try:
             found[name] = _read_prompt(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, ValueError) as error:
-            problems.append(f"longbench_v1: {file}: {error.strerror if isinstance(error, OSError) else error}")
+            problems.append(
+                f"longbench_v1: {file}: {error.strerror if isinstance(error, OSError) else error}"
+            )
     if problems:
-        raise DatasetError("\n".join(problems), hint=f"They are understood since lm-eval 0.4.9.2. {_hint()}")
+        raise DatasetError(
+            "\n".join(problems), hint=f"They are understood since lm-eval 0.4.9.2. {_hint()}"
+        )
     return found
 
 
@@ -80,10 +93,14 @@ def _read_prompt(text: str) -> LongBenchPrompt:
     try:
         content = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506  (makes texts, lists and mappings, and no objects)
         prompt, sampling = content["doc_to_text"], content["generation_kwargs"]
-        asked = LongBenchPrompt(prompt, int(sampling["max_gen_toks"]), tuple(sampling["until"] or ()))
+        asked = LongBenchPrompt(
+            prompt, int(sampling["max_gen_toks"]), tuple(sampling["until"] or ())
+        )
     except (yaml.YAMLError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"is no task of LongBench: {type(error).__name__}: {error}") from error
     places = [place.strip() for place in re.findall(r"\{\{(.*?)\}\}", prompt)]
     if places.count("context") != 1 or not set(places) <= _PLACES:
-        raise ValueError(f"has the places {', '.join(places) or 'none'}, not context once and question")
+        raise ValueError(
+            f"has the places {', '.join(places) or 'none'}, not context once and question"
+        )
     return asked

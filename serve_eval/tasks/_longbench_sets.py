@@ -1,5 +1,5 @@
-"""The 21 sets of LongBench v1: group, rows and metric, as the group `longbench` of lm-evaluation-harness has them. What
-is asked stands in that package: see _longbench_prompts.py."""
+"""The 21 sets of LongBench v1: group, rows and metric, as the group `longbench` of
+lm-evaluation-harness has them. What is asked stands in that package: see _longbench_prompts.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from serve_eval.scorers.longbench import Metric
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """One set. `metric` None: classification, whose classes stand in each row. `asked` begins the checksum of its
-    prompt, answer length and stop strings in lm-eval 0.4.9.2 to 0.4.13."""
+    """One set. `metric` None: classification, whose classes stand in each row. `asked` begins the
+    checksum of its prompt, answer length and stop strings in lm-eval 0.4.9.2 to 0.4.13."""
 
     group: str
     rows: int
@@ -46,5 +46,7 @@ SETS = {
 """By name, in the order in which they are asked."""
 
 ROWS = sum(one.rows for one in SETS.values())
-CHINESE = frozenset(name for name, one in SETS.items() if one.metric in (longbench.qa_f1_zh, longbench.rouge_l_zh))
+CHINESE = frozenset(
+    name for name, one in SETS.items() if one.metric in (longbench.qa_f1_zh, longbench.rouge_l_zh)
+)
 """Sets whose texts are cut into words by jieba."""

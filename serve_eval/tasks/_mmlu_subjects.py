@@ -1,8 +1,14 @@
-"""The 57 subjects of MMLU with their subcategory and category, as its authors group them (hendrycks/test)."""
+"""The 57 subjects of MMLU with their subcategory and category, as its authors group them
+(hendrycks/test)."""
 
 from __future__ import annotations
 
-_STEM, _HUMANITIES, _SOCIAL, _OTHER = "STEM", "humanities", "social sciences", "other (business, health, misc.)"
+_STEM, _HUMANITIES, _SOCIAL, _OTHER = (
+    "STEM",
+    "humanities",
+    "social sciences",
+    "other (business, health, misc.)",
+)
 
 CATEGORY_OF = {
     "physics": _STEM,

@@ -1,4 +1,5 @@
-"""A number hidden in a long text: the generator that TensorRT-LLM's suite takes from InfiniteBench, exactly."""
+"""A number hidden in a long text: the generator that TensorRT-LLM's suite takes from InfiniteBench,
+exactly."""
 
 from __future__ import annotations
 
@@ -8,10 +9,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Response, Sample, SamplingParams, Score, Task
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
 from serve_eval.scorers.passkey import first_digits
 
-NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+NOISE = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.\n"
+)
 HEAD = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize it. "
     "I will quiz you about the important information.\n\n"
@@ -36,15 +49,16 @@ def context(key: str, depth: int, lines: int) -> str:
 
 
 def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
-    """Which of all samples are asked: the first ones, or as many spread evenly from the first to the last."""
+    """Which of all samples are asked: the first ones, or as many spread evenly from the first to
+    the last."""
     if depths == "first" or wanted == 1:
         return range(wanted)
     return [round(i * (total - 1) / (wanted - 1)) for i in range(wanted)]
 
 
 def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
-    """The function `task` of one length: `lines` lines of noise, a depth every `step` of them, and the most tokens that
-    the suite allows the prompt."""
+    """The function `task` of one length: `lines` lines of noise, a depth every `step` of them, and
+    the most tokens that the suite allows the prompt."""
     places = [depth for depth in range(0, lines + 1, step) for _ in range(PER_DEPTH)]
 
     def task(
@@ -55,9 +69,9 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
     ) -> Task:
         """The task with its options.
 
-        The suite asks the first 20 of 295 samples, whose keys all lie in the first 6 % of the text. `depths` "all"
-        spreads `num_samples` over the whole of it. Raises PlanError for options out of range.
-        """
+        The suite asks the first 20 of 295 samples, whose keys all lie in the first 6 % of the text.
+        `depths` "all" spreads `num_samples` over the whole of it. Raises PlanError for options out
+        of range."""
         if not 1 <= num_samples <= len(places):
             raise PlanError(f"{name}: num_samples must be 1 to {len(places)}")
 
@@ -110,4 +124,8 @@ def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     by_depth: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_depth[sample.metadata["depth"]].append(value)
-    return {"depth": {d: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for d, v in by_depth.items()}}
+    return {
+        "depth": {
+            d: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for d, v in by_depth.items()
+        }
+    }

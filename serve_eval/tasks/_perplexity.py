@@ -20,7 +20,12 @@ def score(sample: Sample, response: Response) -> Score:
     assert told is not None  # without them the client has no response, but a failure
     nats, tokens = negative_log_likelihood(told)
     value = math.exp(nats / tokens) if tokens else 1.0
-    return Score(value=value, outcome=Outcome.PARTIAL, answer=f"{value:.4f}", parts={NATS: nats, TOKENS: float(tokens)})
+    return Score(
+        value=value,
+        outcome=Outcome.PARTIAL,
+        answer=f"{value:.4f}",
+        parts={NATS: nats, TOKENS: float(tokens)},
+    )
 
 
 def all_tokens(scored: Scored) -> Mapping[str, float]:

@@ -1,11 +1,12 @@
-"""AIME: thirty competition problems a year whose answers are integers, zero-shot, as lm-eval and trtllm-eval ask them.
+"""AIME: thirty competition problems a year whose answers are integers, zero-shot, as lm-eval and
+trtllm-eval ask them.
 
-Data: Maxwell-Jia/AIME_2024, math-ai/aime25 and MathArena/aime_2026, or the files of GAIR-NLP/AIME-Preview for 2024 and
-2025; columns `problem` and `answer`, 30 problems each. One sample of 2024 and 2025 is "Question: ...\\nAnswer:"; 2026
-asks for the answer within \\boxed{}. Right when the last box, or what stands between dollar signs, is the answer;
-a second figure tells if the last integer is. Tried on the real problems of 2024 and 2025 as AIME-Preview has
-them; the other layouts are from documentation.
-"""
+Data: Maxwell-Jia/AIME_2024, math-ai/aime25 and MathArena/aime_2026, or the files of
+GAIR-NLP/AIME-Preview for 2024 and 2025; columns `problem` and `answer`, 30 problems each. One
+sample of 2024 and 2025 is "Question: ...\\nAnswer:"; 2026 asks for the answer within \\boxed{}.
+Right when the last box, or what stands between dollar signs, is the answer; a second figure tells
+if the last integer is. Tried on the real problems of 2024 and 2025 as AIME-Preview has them; the
+other layouts are from documentation."""
 
 from __future__ import annotations
 
@@ -54,10 +55,10 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    There is no reference file, and trtllm-eval has no 2024. Thirty problems show gross changes only: ask each several
-    times with --repeats. The stop strings of a base model are sent with `suite_exact` only: they can end an answer in
-    the middle. Raises PlanError for options out of range.
-    """
+    There is no reference file, and trtllm-eval has no 2024. Thirty problems show gross changes
+    only: ask each several times with --repeats. The stop strings of a base model are sent with
+    `suite_exact` only: they can end an answer in the middle. Raises PlanError for options out of
+    range."""
     if num_samples < 1:
         raise PlanError("aime: num_samples must be 1 or more")
     source = KNOWN[f"aime{year % 100}"]
@@ -67,7 +68,8 @@ def task(
         count = len(problems)
         if count < wanted:
             raise DatasetError(
-                f"{source.name} is incomplete: {files[-1].path} has the last of {count} problems; {wanted} are needed",
+                f"{source.name} is incomplete: {files[-1].path} has the last of {count} problems;"
+                f" {wanted} are needed",
                 hint=local.advice(source),
             )
         samples = [
@@ -115,13 +117,22 @@ class _Problem:
     answer: str
 
 
-def _read(source: local.Source, roots: DataRoots, year: Year) -> tuple[tuple[SourceFile, ...], list[_Problem]]:
-    """Return the files of a year, in the first layout that its folder has, and all their problems in order."""
+def _read(
+    source: local.Source, roots: DataRoots, year: Year
+) -> tuple[tuple[SourceFile, ...], list[_Problem]]:
+    """Return the files of a year, in the first layout that its folder has, and all their problems
+    in order."""
     layouts = LAYOUTS[year]
-    folder = local.find_folder(source, roots, local.split_markers([name for one in layouts for name in one], PLACES))
-    there = (one for one in layouts if any([*folder.glob(m)] for m in local.split_markers(one, PLACES)))
+    folder = local.find_folder(
+        source, roots, local.split_markers([name for one in layouts for name in one], PLACES)
+    )
+    there = (
+        one for one in layouts if any([*folder.glob(m)] for m in local.split_markers(one, PLACES))
+    )
     files = [local.find_split(source, folder, split, PLACES) for split in next(there, layouts[0])]
-    return tuple(file.source for file in files), [_problem(row, file) for file in files for row in local.rows(file, [])]
+    return tuple(file.source for file in files), [
+        _problem(row, file) for file in files for row in local.rows(file, [])
+    ]
 
 
 def _problem(row: dict[str, Any], file: local.DataFile) -> _Problem:
@@ -131,7 +142,9 @@ def _problem(row: dict[str, Any], file: local.DataFile) -> _Problem:
     if not isinstance(text, str):
         raise DatasetError(f"{file.path}: a row has no text in column problem")
     if not answer.isdecimal():
-        raise DatasetError(f"{file.path}: the column answer must hold integers, and has {answer[:20]!r}")
+        raise DatasetError(
+            f"{file.path}: the column answer must hold integers, and has {answer[:20]!r}"
+        )
     return _Problem(text, answer)
 
 

@@ -1,8 +1,8 @@
 """Cases of one's own, out of YAML files (docs/cases.md): a task for each module of them.
 
-One case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected: {answer: Paris}}`. The
-value is the mean over the cases of points had / points possible, in percent; each has a scorer.
-"""
+One case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected:
+{answer: Paris}}`. The value is the mean over the cases of points had / points possible, in percent;
+each has a scorer."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def task(
 ) -> Task:
     """The module `name` of the case files and folders of `path` as a task.
 
-    `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole module;
-    `max_expanded` is how many cases its axes may give. If `as_biochatter` is false, cases of BioChatter's files are
-    scored like cases of any other file. Raises PlanError for every problem of the files.
-    """
+    `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole
+    module; `max_expanded` is how many cases its axes may give. If `as_biochatter` is false, cases
+    of BioChatter's files are scored like cases of any other file. Raises PlanError for every
+    problem of the files."""
     files = file.read([path] if isinstance(path, str) else path)
     found = questions(
         files,
@@ -81,7 +81,8 @@ def task(
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if not samples:
             raise DatasetError(
-                f"{full_name}: no case can be asked: {'; '.join(list_skipped_lines(found)) or 'there is none'}"
+                f"{full_name}: no case can be asked:"
+                f" {'; '.join(list_skipped_lines(found)) or 'there is none'}"
             )
         notes = (*list_skipped_lines(found), *found.notes)
         return Dataset(samples=samples, files=files.files, total=len(samples), notes=notes)
@@ -93,7 +94,9 @@ def task(
         return msgspec.structs.replace(
             scored,
             answer=_digest(str(scored.answer)) if hidden else scored.answer,
-            parts=scored.parts if len(scorers) == 1 else {},  # their means are over all cases of the task
+            parts=(
+                scored.parts if len(scorers) == 1 else {}
+            ),  # their means are over all cases of the task
         )
 
     def answers(sample: Sample) -> tuple[str, str]:
@@ -109,14 +112,22 @@ def task(
 
     def list_questions(sample: Sample, response: Response) -> Sequence[JudgeQuestion]:
         question, chosen = by_target[sample.target]
-        return () if chosen.questions is None else chosen.questions(sample, question.expected, response)
+        return (
+            ()
+            if chosen.questions is None
+            else chosen.questions(sample, question.expected, response)
+        )
 
-    theirs = {AS_BIOCHATTER: True} if found.asked and all(q.as_biochatter for q in found.asked) else {}
+    theirs = (
+        {AS_BIOCHATTER: True} if found.asked and all(q.as_biochatter for q in found.asked) else {}
+    )
     judged = [scorer.decisive for scorer in scorers.values() if scorer.questions is not None]
     needs = {need for chosen in scorers.values() for need in chosen.requires}
     if any(q.override is not None and "tools" in q.override.extra for q in found.asked):
         needs.add(Need.TOOLS)
-    if any(isinstance(part, ImagePart) for q in found.asked for turn in q.turns for part in turn.images):
+    if any(
+        isinstance(part, ImagePart) for q in found.asked for turn in q.turns for part in turn.images
+    ):
         needs.add(Need.IMAGES)
     return Task(
         name=full_name,
@@ -135,15 +146,20 @@ def task(
         breakdown=_breakdown(found.module.common.get("fields", ())),
         requires=frozenset(needs),
         failure_mode=mode,
-        scoring="inline" if all(chosen.scoring == "inline" for chosen in scorers.values()) else "apart",
+        scoring=(
+            "inline" if all(chosen.scoring == "inline" for chosen in scorers.values()) else "apart"
+        ),
     )
 
 
 def _target(question: CaseQuestion) -> str:
-    """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash of it."""
+    """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash
+    of it."""
     decisive = scorer_of(question.scorer).decisive
     options = question.scorer.options if decisive is None else decisive
-    text = canonical({"expected": question.expected, "scorer": question.scorer.name, "options": options})
+    text = canonical(
+        {"expected": question.expected, "scorer": question.scorer.name, "options": options}
+    )
     return _digest(text) if question.holdout else text
 
 
@@ -174,14 +190,15 @@ def list_skipped_lines(found: Questions) -> tuple[str, ...]:
     for one in found.skipped:
         by_reason[one.reason].append(one.name)
     return tuple(
-        f"{len(names)} skipped ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}): {reason}"
+        f"{len(names)} skipped ({', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}):"
+        f" {reason}"
         for reason, names in by_reason.items()
     )
 
 
 def _breakdown(fields: Sequence[str]) -> Breakdown:
-    """The value in points and the number of scored cases by each field of the names, where it tells some apart;
-    `fields` are what the first of them are called."""
+    """The value in points and the number of scored cases by each field of the names, where it tells
+    some apart; `fields` are what the first of them are called."""
 
     def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -189,7 +206,10 @@ def _breakdown(fields: Sequence[str]) -> Breakdown:
             for i, part in enumerate(sample.metadata["case"].split(":")[:DEEPEST]):
                 tables[fields[i] if i < len(fields) else f"field {i + 1}"][part].append(value)
         return {
-            name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+            name: {
+                key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+                for key, v in sorted(table.items())
+            }
             for name, table in tables.items()
             if len(table) > 1
         }

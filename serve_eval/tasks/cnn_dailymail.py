@@ -1,9 +1,10 @@
-"""CNN/DailyMail: news articles to be summarised, ROUGE-1 against the highlights, as TensorRT-LLM's evaluator does it.
+"""CNN/DailyMail: news articles to be summarised, ROUGE-1 against the highlights, as TensorRT-LLM's
+evaluator does it.
 
-Paper: See et al. 2017, "Get To The Point". Data: ccdv/cnn_dailymail, version 3.0.0, 11490 test articles (Apache-2.0).
-One sample: "LONDON, England -- ... TL;DR:", and the value is the F measure of ROUGE-1 between the completion and the
-highlights. Layout from documentation, not tried on the real set.
-"""
+Paper: See et al. 2017, "Get To The Point". Data: ccdv/cnn_dailymail, version 3.0.0, 11490 test
+articles (Apache-2.0). One sample: "LONDON, England -- ... TL;DR:", and the value is the F measure
+of ROUGE-1 between the completion and the highlights. Layout from documentation, not tried on the
+real set."""
 
 from __future__ import annotations
 
@@ -27,16 +28,22 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    Of long articles the last 924 tokens are kept, with the cue; an endpoint that cannot do that is asked something
-    else. The references hold the value under `accuracy`. Raises PlanError for options out of range.
-    """
+    Of long articles the last 924 tokens are kept, with the cue; an endpoint that cannot do that is
+    asked something else. The references hold the value under `accuracy`. Raises PlanError for
+    options out of range."""
     if num_samples < 1:
         raise PlanError("cnn_dailymail: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         rouge.package()  # not after the answers were had
         split = local.read_split(
-            SOURCE, roots, "test", ["article", "highlights"], wanted=wanted, published=TEST_ROWS, subfolders=PLACES
+            SOURCE,
+            roots,
+            "test",
+            ["article", "highlights"],
+            wanted=wanted,
+            published=TEST_ROWS,
+            subfolders=PLACES,
         )
         samples = [
             Sample(
@@ -46,7 +53,12 @@ def task(
             )
             for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
-        return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
+        return Dataset(
+            samples=samples,
+            files=(split.file.source,),
+            total=len(split.rows),
+            deviation=split.deviation,
+        )
 
     return Task(
         name="cnn_dailymail",

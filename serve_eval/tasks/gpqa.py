@@ -1,11 +1,11 @@
-"""GPQA: graduate-level multiple choice in the sciences, zero-shot with reasoning, as TensorRT-LLM's suite asks it.
+"""GPQA: graduate-level multiple choice in the sciences, zero-shot with reasoning, as TensorRT-LLM's
+suite asks it.
 
-Paper: Rein et al. 2023, "GPQA: A Graduate-Level Google-Proof Q&A Benchmark". Data: idavidrein/gpqa (CC-BY-4.0), 198
-diamond, 448 main and 546 extended questions. The authors ask that no question appears in plain text: their archive is
-read as it is, with the password that they publish, and decrypted in memory. One sample ends in "A) ...\\nB) ...\\nC)
-...\\nD) ..." and is right when the first "Answer: X" has the right letter. Layout from documentation, not tried on the
-real set.
-"""
+Paper: Rein et al. 2023, "GPQA: A Graduate-Level Google-Proof Q&A Benchmark". Data: idavidrein/gpqa
+(CC-BY-4.0), 198 diamond, 448 main and 546 extended questions. The authors ask that no question
+appears in plain text: their archive is read as it is, with the password that they publish, and
+decrypted in memory. One sample ends in "A) ...\\nB) ...\\nC) ...\\nD) ..." and is right when the
+first "Answer: X" has the right letter. Layout from documentation, not tried on the real set."""
 
 from __future__ import annotations
 
@@ -19,17 +19,34 @@ from typing import Literal
 from serve_eval.datasets import local
 from serve_eval.datasets.known import GPQA_PASSWORD, KNOWN
 from serve_eval.errors import DatasetError, PlanError
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Response, Sample, SamplingParams, Score, Task
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Metric,
+    Response,
+    Sample,
+    SamplingParams,
+    Score,
+    Task,
+)
 from serve_eval.scorers.choice import answer_letter
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["gpqa"]
 ROWS = {"diamond": 198, "main": 448, "extended": 546}
-COLUMNS = ("Question", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3", "Correct Answer")
+COLUMNS = (
+    "Question",
+    "Incorrect Answer 1",
+    "Incorrect Answer 2",
+    "Incorrect Answer 3",
+    "Correct Answer",
+)
 LETTERS = "ABCD"
 INSTRUCTION = (
-    "Answer the following multiple choice question. The last line of your response should be of the following format: "
-    "'Answer: $LETTER' (without quotes) where LETTER is one of ABCD. Think step by step before answering."
+    "Answer the following multiple choice question. The last line of your response should be of the"
+    " following format: 'Answer: $LETTER' (without quotes) where LETTER is one of ABCD. Think step"
+    " by step before answering."
 )
 
 Subset = Literal["diamond", "main", "extended"]
@@ -45,26 +62,34 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    All questions of the subset are asked unless `num_samples` is given; references are per subset. `choice_seed`
-    fixes the order of the choices of every row, whatever is asked: in the suite that order depends on what the machine
-    has in its cache. `suite_exact` takes the order that the suite has on a machine without such a cache, which
-    `random_seed` fixes. Raises PlanError for options out of range, or that exclude each other.
-    """
+    All questions of the subset are asked unless `num_samples` is given; references are per subset.
+    `choice_seed` fixes the order of the choices of every row, whatever is asked: in the suite that
+    order depends on what the machine has in its cache. `suite_exact` takes the order that the suite
+    has on a machine without such a cache, which `random_seed` fixes. Raises PlanError for options
+    out of range, or that exclude each other."""
     count = ROWS[subset] if num_samples is None else num_samples
     if count < 1:
         raise PlanError("gpqa: num_samples must be 1 or more")
     if suite_exact and choice_seed:
-        raise PlanError("gpqa: choice_seed has no effect with suite_exact, where random_seed fixes the choices too")
+        raise PlanError(
+            "gpqa: choice_seed has no effect with suite_exact, where random_seed fixes the"
+            " choices too"
+        )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         file, rows = _read(roots, subset)
         if len(rows) < wanted:
             raise DatasetError(
-                f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions; {wanted} are needed",
+                f"GPQA is incomplete: {file.path} has {len(rows)} {subset} questions; {wanted} are"
+                " needed",
                 hint=local.advice(SOURCE),
             )
         asked = shuffle(len(rows), random_seed)
-        orders = suite_orders(asked, random_seed) if suite_exact else choice_orders(len(rows), choice_seed)
+        orders = (
+            suite_orders(asked, random_seed)
+            if suite_exact
+            else choice_orders(len(rows), choice_seed)
+        )
         samples = []
         for i in asked[:wanted]:
             question, *answers = rows[i]
@@ -79,7 +104,11 @@ def task(
                     target=LETTERS[choices.index(answers[3])],
                 )
             )
-        deviation = None if len(rows) == ROWS[subset] else f"{len(rows)} questions, where {subset} has {ROWS[subset]}"
+        deviation = (
+            None
+            if len(rows) == ROWS[subset]
+            else f"{len(rows)} questions, where {subset} has {ROWS[subset]}"
+        )
         return Dataset(samples=samples, files=(file.source,), total=len(rows), deviation=deviation)
 
     return Task(
@@ -103,8 +132,9 @@ def task(
 
 
 def choice_orders(count: int, seed: int) -> list[list[int]]:
-    """For every row of a subset in the order of its file: which answer stands at A, B, C and D; 0 to 2 are the wrong
-    ones, 3 is the right one. One generator goes through all rows, so that a row has the same order in every run."""
+    """For every row of a subset in the order of its file: which answer stands at A, B, C and D; 0
+    to 2 are the wrong ones, 3 is the right one. One generator goes through all rows, so that a row
+    has the same order in every run."""
     rng = random.Random(seed)
     orders = []
     for _ in range(count):
@@ -115,12 +145,12 @@ def choice_orders(count: int, seed: int) -> list[list[int]]:
 
 
 def suite_orders(asked: Sequence[int], seed: int) -> list[list[int]]:
-    """Return the same for TensorRT-LLM's suite on a machine without a cache; `asked` is the order of evaluation.
+    """Return the same for TensorRT-LLM's suite on a machine without a cache; `asked` is the order
+    of evaluation.
 
-    Its generator goes through all rows of the file when the task is built, which nothing keeps, and through the
-    shuffled rows when they are asked. lm-evaluation-harness 0.4.8 to 0.4.11 draws nothing in between; the suite pins
-    0.4.10.
-    """
+    Its generator goes through all rows of the file when the task is built, which nothing keeps, and
+    through the shuffled rows when they are asked. lm-evaluation-harness 0.4.8 to 0.4.11 draws
+    nothing in between; the suite pins 0.4.10."""
     both = choice_orders(2 * len(asked), seed)
     by_row = dict(zip(asked, both[len(asked) :], strict=True))
     return [by_row[i] for i in range(len(asked))]
@@ -130,21 +160,33 @@ def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]
     """The question, three wrong and the right answer of every row, each answer stripped."""
     name = f"gpqa_{subset}.csv"
     folder = local.find_folder(SOURCE, roots, ["dataset.zip", f"dataset/{name}", name])
-    found = [path for path in (folder / "dataset.zip", folder / "dataset" / name, folder / name) if path.is_file()]
+    found = [
+        path
+        for path in (folder / "dataset.zip", folder / "dataset" / name, folder / name)
+        if path.is_file()
+    ]
     file = local.read_file(found[0])
     plain = _decrypt(file, name) if found[0].suffix == ".zip" else file
     try:
         table = list(csv.DictReader(io.StringIO(local.text_of(plain), newline=""), strict=True))
     except csv.Error as error:
         raise DatasetError(f"{file.path}: {name}: {error}") from error
-    missing = [column for column in COLUMNS if any(not isinstance(row.get(column), str) for row in table)]
+    missing = [
+        column for column in COLUMNS if any(not isinstance(row.get(column), str) for row in table)
+    ]
     if missing or not table:
-        raise DatasetError(f"{file.path}: {name} has no text in column {', '.join(missing or COLUMNS)}")
-    return file, [[row[COLUMNS[0]], *((row[column].strip() or " ") for column in COLUMNS[1:])] for row in table]
+        raise DatasetError(
+            f"{file.path}: {name} has no text in column {', '.join(missing or COLUMNS)}"
+        )
+    return file, [
+        [row[COLUMNS[0]], *((row[column].strip() or " ") for column in COLUMNS[1:])]
+        for row in table
+    ]
 
 
 def _decrypt(file: local.DataFile, name: str) -> local.DataFile:
-    """One file of the authors' archive, in memory. Raises DatasetError when it is not what it should be."""
+    """One file of the authors' archive, in memory. Raises DatasetError when it is not what it
+    should be."""
     try:
         with zipfile.ZipFile(io.BytesIO(file.content)) as archive:
             members: Sequence[str] = [m for m in archive.namelist() if m.rsplit("/", 1)[-1] == name]
@@ -152,7 +194,9 @@ def _decrypt(file: local.DataFile, name: str) -> local.DataFile:
                 raise DatasetError(f"{file.path}: no {name} in it", hint=local.advice(SOURCE))
             return local.DataFile(file.path, archive.read(members[0], pwd=GPQA_PASSWORD))
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError) as error:
-        raise DatasetError(f"{file.path}: {type(error).__name__}: {error}", hint=local.advice(SOURCE)) from error
+        raise DatasetError(
+            f"{file.path}: {type(error).__name__}: {error}", hint=local.advice(SOURCE)
+        ) from error
 
 
 def _score(sample: Sample, response: Response) -> Score:

@@ -1,9 +1,10 @@
-"""GSM8K: grade-school maths word problems, 5-shot, by lm-evaluation-harness's protocol as TensorRT-LLM's suite runs it.
+"""GSM8K: grade-school maths word problems, 5-shot, by lm-evaluation-harness's protocol as
+TensorRT-LLM's suite runs it.
 
-Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k, config main (MIT), 7473
-training and 1319 test questions. One sample: question "Tom has 3 apples and buys 4. How many has he?", answer "He has
-3+4=<<3+4=7>>7 apples.\\n#### 7". The model is expected to end its solution with `#### <number>`.
-"""
+Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k,
+config main (MIT), 7473 training and 1319 test questions. One sample: question "Tom has 3 apples and
+buys 4. How many has he?", answer "He has 3+4=<<3+4=7>>7 apples.\\n#### 7". The model is expected to
+end its solution with `#### <number>`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,13 @@ from serve_eval.schema import (
     Task,
 )
 from serve_eval.scorers.numeric import FLEXIBLE, STRICT, extract_flexible, extract_strict, normalise
-from serve_eval.tasks._gsm8k import TEST_ROWS, Sampler, questions, right_and_wrong, sampler_in_protocol
+from serve_eval.tasks._gsm8k import (
+    TEST_ROWS,
+    Sampler,
+    questions,
+    right_and_wrong,
+    sampler_in_protocol,
+)
 
 STOP = ("Question:", "</s>", "<|im_end|>")
 
@@ -43,13 +50,13 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `apply_chat_template` asks by chat, `fewshot_as_multiturn` then makes each shot a pair of turns. The stop strings
-    are those of a base model and are not sent by chat, but with `suite_exact`, since the suite does. The value is the
-    mean of both filters, or one `filter` alone. `random_seed` fixes the order of the questions and the shots.
-    `fewshot_sampler` names the version of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to
-    0.4.9.2 it draws twice for a question and takes the second draw, from 0.4.10 on it draws once. Raises PlanError for
-    options that exclude each other.
-    """
+    `apply_chat_template` asks by chat, `fewshot_as_multiturn` then makes each shot a pair of turns.
+    The stop strings are those of a base model and are not sent by chat, but with `suite_exact`,
+    since the suite does. The value is the mean of both filters, or one `filter` alone.
+    `random_seed` fixes the order of the questions and the shots. `fewshot_sampler` names the
+    version of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to 0.4.9.2
+    it draws twice for a question and takes the second draw, from 0.4.10 on it draws once. Raises
+    PlanError for options that exclude each other."""
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")
     if num_fewshot < 0 or num_samples < 1:
@@ -73,10 +80,17 @@ def task(
         right = float(strict is not None and normalise(strict) == target)
         parts = {
             STRICT: right,
-            FLEXIBLE: right if flexible == strict else float(flexible is not None and normalise(flexible) == target),
+            FLEXIBLE: (
+                right
+                if flexible == strict
+                else float(flexible is not None and normalise(flexible) == target)
+            ),
         }
         if filter == "mean":
-            value, answer = (parts[STRICT] + parts[FLEXIBLE]) / 2, flexible if strict is None else strict
+            value, answer = (
+                (parts[STRICT] + parts[FLEXIBLE]) / 2,
+                flexible if strict is None else strict,
+            )
         else:
             value, answer = parts[filter], strict if filter == STRICT else flexible
         if answer is None:
@@ -101,7 +115,9 @@ def task(
             "num_fewshot": num_fewshot,
             "filter": filter,
             "random_seed": random_seed,
-            **sampler_in_protocol(fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn),
+            **sampler_in_protocol(
+                fewshot_sampler, chat=apply_chat_template, multiturn=fewshot_as_multiturn
+            ),
         },
         load=load,
         score=score,

@@ -1,9 +1,10 @@
-"""HumanEval: Python functions from their docstrings, by ROUGE-1 as in the suite, or run against tests (pass@1, pass@k).
+"""HumanEval: Python functions from their docstrings, by ROUGE-1 as in the suite, or run against
+tests (pass@1, pass@k).
 
-Paper: Chen et al. 2021, "Evaluating large language models trained on code". Data: openai/human-eval (MIT), 164
-problems. One sample: `def incr(x):` with the docstring "Return x plus one." The model goes on with the body, and
-`check(incr)` of the problem's tests calls it. For pass@1 what is answered is run on this machine, see docs/code.md.
-"""
+Paper: Chen et al. 2021, "Evaluating large language models trained on code". Data: openai/human-eval
+(MIT), 164 problems. One sample: `def incr(x):` with the docstring "Return x plus one." The model
+goes on with the body, and `check(incr)` of the problem's tests calls it. For pass@1 what is
+answered is run on this machine, see docs/code.md."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.scorers.code import STOP, behind, continuation, find_defining_block, program, score_run
+from serve_eval.scorers.code import (
+    STOP,
+    behind,
+    continuation,
+    find_defining_block,
+    program,
+    score_run,
+)
 from serve_eval.scorers.rouge import package, rouge1
 from serve_eval.tasks._summaries import clean
 
@@ -52,17 +60,21 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    The `metric` rouge compares words with the published solution, as the suite does, and runs nothing. pass@1 runs
-    every answer against the problem's tests, for `timeout_s` seconds at most; several repeats at a temperature above 0
-    give pass@k. Unless given, `max_tokens` is 100 for rouge and 512 for pass@1; `stop` is empty for rouge and the five
-    strings of the paper for pass@1. With `apply_chat_template` the chat endpoint is asked for the whole function,
-    without stop strings. Raises PlanError for values that make no sense.
-    """
+    The `metric` rouge compares words with the published solution, as the suite does, and runs
+    nothing. pass@1 runs every answer against the problem's tests, for `timeout_s` seconds at most;
+    several repeats at a temperature above 0 give pass@k. Unless given, `max_tokens` is 100 for
+    rouge and 512 for pass@1; `stop` is empty for rouge and the five strings of the paper for
+    pass@1. With `apply_chat_template` the chat endpoint is asked for the whole function, without
+    stop strings. Raises PlanError for values that make no sense."""
     if num_samples < 1 or not 0.0 < timeout_s <= 600.0:
-        raise PlanError("humaneval: num_samples must be 1 or more, timeout_s above 0 and at most 600")
+        raise PlanError(
+            "humaneval: num_samples must be 1 or more, timeout_s above 0 and at most 600"
+        )
     runs = metric == PASS
     if apply_chat_template and not runs:
-        raise PlanError("humaneval: rouge compares completions; apply_chat_template needs the metric pass@1")
+        raise PlanError(
+            "humaneval: rouge compares completions; apply_chat_template needs the metric pass@1"
+        )
     stops = tuple(stop) if stop is not None else STOP if runs and not apply_chat_template else ()
     manner = _Manner(metric=metric, chat=apply_chat_template, stops=stops, timeout_s=timeout_s)
     return Task(
@@ -85,7 +97,8 @@ def task(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Manner:
-    """Ask for a body or, by chat, for the whole function; `timeout_s` bounds the run of an answer."""
+    """Ask for a body or, by chat, for the whole function; `timeout_s` bounds the run of an
+    answer."""
 
     metric: str
     chat: bool
@@ -94,18 +107,22 @@ class _Manner:
 
     def load(self, roots: DataRoots, wanted: int) -> Dataset:
         if self.metric == ROUGE:
-            package()  # takes a second to import, and may be missing: not when the first answer comes
+            # takes a second to import, and may be missing: not when the first answer comes
+            package()
         file, rows = _rows(roots)
         if len(rows) < wanted:
             raise DatasetError(
-                f"HumanEval is incomplete: {file.path} has {len(rows)} problems; {wanted} are needed",
+                f"HumanEval is incomplete: {file.path} has {len(rows)} problems; {wanted} are"
+                " needed",
                 hint=local.advice(SOURCE),
             )
         return Dataset(
             samples=[_sample(row, _prompt(row, self.metric, self.chat)) for row in rows[:wanted]],
             files=(file.source,),
             total=len(rows),
-            deviation=None if len(rows) == ROWS else f"{len(rows)} problems, where HumanEval has {ROWS}",
+            deviation=(
+                None if len(rows) == ROWS else f"{len(rows)} problems, where HumanEval has {ROWS}"
+            ),
         )
 
     def program(self, sample: Sample, response: Response) -> Program | None:

@@ -1,9 +1,10 @@
-"""JSON mode eval: text put into JSON of a given schema, with guided decoding, as TensorRT-LLM's evaluator asks it.
+"""JSON mode eval: text put into JSON of a given schema, with guided decoding, as TensorRT-LLM's
+evaluator asks it.
 
-Data: NousResearch/json-mode-eval (Apache-2.0), 100 conversations with a schema and the expected JSON. One sample asks
-"... extract the patient's name and age ..."; it is right when the answer parses, is valid and equals the expected one.
-The share that is valid stands beside it. Layout from documentation, not tried on the real set.
-"""
+Data: NousResearch/json-mode-eval (Apache-2.0), 100 conversations with a schema and the expected
+JSON. One sample asks "... extract the patient's name and age ..."; it is right when the answer
+parses, is valid and equals the expected one. The share that is valid stands beside it. Layout from
+documentation, not tried on the real set."""
 
 from __future__ import annotations
 
@@ -51,16 +52,21 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `response_format` is how the schema is sent: `json` is the form that every trtllm-serve understands, `json_schema`
-    OpenAI's; `none` sends no schema, and then nothing is demanded of the endpoint but chat. Raises PlanError for
-    options out of range.
-    """
+    `response_format` is how the schema is sent: `json` is the form that every trtllm-serve
+    understands, `json_schema` OpenAI's; `none` sends no schema, and then nothing is demanded of the
+    endpoint but chat. Raises PlanError for options out of range."""
     if num_samples < 1:
         raise PlanError("json_mode_eval: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         split = local.read_split(
-            SOURCE, roots, "train", ["schema", "completion"], wanted=wanted, published=ROWS, subfolders=("data/", "")
+            SOURCE,
+            roots,
+            "train",
+            ["schema", "completion"],
+            wanted=wanted,
+            published=ROWS,
+            subfolders=("data/", ""),
         )
         samples = []
         for i in shuffle(len(split.rows), random_seed)[:wanted]:
@@ -80,7 +86,12 @@ def task(
                     override=Override(extra=format_field(response_format, schema)),
                 )
             )
-        return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
+        return Dataset(
+            samples=samples,
+            files=(split.file.source,),
+            total=len(split.rows),
+            deviation=split.deviation,
+        )
 
     return Task(
         name="json_mode_eval",
@@ -109,7 +120,12 @@ def format_field(form: Form, schema: Any) -> dict[str, object]:
         return {}
     if form == "json":
         return {"response_format": {"type": "json", "schema": schema}}
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}}
+    return {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema},
+        }
+    }
 
 
 def _score(sample: Sample, response: Response) -> Score:

@@ -1,10 +1,11 @@
-"""Any task of lm-evaluation-harness (extra lm-eval): its documents, prompts, filters and metrics, asked by our client.
+"""Any task of lm-evaluation-harness (extra lm-eval): its documents, prompts, filters and metrics,
+asked by our client.
 
-lm-eval builds the documents and the requests of a task and judges the answers; between the two stands our engine. The
-tasks that generate, that choose by likelihood and that measure a text's likelihood are asked, of one request or several
-per document; those that need several generated answers per document, images or a Python class are not. Metrics keep
-lm-eval's names and aggregations: docs/lm-eval.md.
-"""
+lm-eval builds the documents and the requests of a task and judges the answers; between the two
+stands our engine. The tasks that generate, that choose by likelihood and that measure a text's
+likelihood are asked, of one request or several per document; those that need several generated
+answers per document, images or a Python class are not. Metrics keep lm-eval's names and
+aggregations: docs/lm-eval.md."""
 
 from __future__ import annotations
 
@@ -53,15 +54,16 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by split, in place of
-    the task's own data. `metric` and `filter`: which of the task's figures is the value, the first by default; the
-    others stand beside it. `percent`: a document's figure lies between 0 and 1 and is shown in percent (known of
-    accuracies and exact matches). `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples.
-    `prefix`: the text that begins a text to the model, such as <s>, where a likelihood has no context; true where the
-    server puts a token of its own there; an empty text for nothing. Where it is not given,
-    serve_eval.evaluation.first_token settles it before the task is loaded for a run. `sigma`: spread of a document's
-    figure in points, for references without their own. Raises PlanError for what cannot be asked.
-    """
+    `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by
+    split, in place of the task's own data. `metric` and `filter`: which of the task's figures is
+    the value, the first by default; the others stand beside it. `percent`: a document's figure lies
+    between 0 and 1 and is shown in percent (known of accuracies and exact matches).
+    `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples. `prefix`: the
+    text that begins a text to the model, such as <s>, where a likelihood has no context; true where
+    the server puts a token of its own there; an empty text for nothing. Where it is not given,
+    serve_eval.evaluation.first_token settles it before the task is loaded for a run. `sigma`:
+    spread of a document's figure in points, for references without their own. Raises PlanError for
+    what cannot be asked."""
     begins = prefix or ""
     deciding: dict[str, Any] = {
         "data_files": data_files,
@@ -75,7 +77,9 @@ def task(
     settings.check_options(name, config, settled, num_fewshot, fewshot_as_multiturn)
     kind = settled.output_type
     measures = settings.measures_of_task(name, config)
-    figure = figures.choose_figure(name, config, measures, metric=metric, filter_name=filter, percent=percent)
+    figure = figures.choose_figure(
+        name, config, measures, metric=metric, filter_name=filter, percent=percent
+    )
     sampling, extra = settings.read_task_sampling(name, settled.generation_kwargs or {})
     scored_by = {"metric": metric, "filter": filter, "percent": percent}
     spec = Spec(name=f"lm_eval:{name}", options={**deciding, **scored_by})
@@ -83,9 +87,17 @@ def task(
     def load(roots: DataRoots, wanted: int) -> Dataset:
         here = source.load(roots)
         base = settled.generation_kwargs
-        samples = [sample_of(here, kind, doc, base, fewshot_as_multiturn, begins) for doc in here.instances]
+        samples = [
+            sample_of(here, kind, doc, base, fewshot_as_multiturn, begins) for doc in here.instances
+        ]
         if not settled.unsafe_code:
-            try_scoring(here, samples[0], figure.measure, figure.key, lambda: _why_not_elsewhere(spec, roots, wanted))
+            try_scoring(
+                here,
+                samples[0],
+                figure.measure,
+                figure.key,
+                lambda: _why_not_elsewhere(spec, roots, wanted),
+            )
         return Dataset(samples=samples, files=here.sources, total=len(samples))
 
     def score(sample: Sample, response: Response) -> Score:
@@ -121,9 +133,11 @@ def task(
         secondary=secondary,
         prompt_logprobs=kind != "generate_until",
         chat=fewshot_as_multiturn,
-        requires=frozenset({Need.LIKELIEST_TOKENS})
-        if settings.needs_likeliest(kind, config, measures)
-        else frozenset(),
+        requires=(
+            frozenset({Need.LIKELIEST_TOKENS})
+            if settings.needs_likeliest(kind, config, measures)
+            else frozenset()
+        ),
         judges_empty=True,
         unsafe=bool(settled.unsafe_code),
         remember=remember,
@@ -131,7 +145,8 @@ def task(
 
 
 def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished | None:
-    """Return why another process, whose main thread loads the task, cannot score it; None where it can."""
+    """Return why another process, whose main thread loads the task, cannot score it; None where it
+    can."""
     places = tuple(map(str, roots.roots))
     recipe = recipe_for(spec, dataset_roots=places, allow_hub=roots.allow_hub, wanted=wanted)
     return why_not_rebuilt(recipe, limit_s=Limits().scorer_timeout_s)

@@ -1,10 +1,11 @@
-"""LongBench v1: 21 sets of long texts in English, Chinese and code, by lm-evaluation-harness's group `longbench`.
+"""LongBench v1: 21 sets of long texts in English, Chinese and code, by lm-evaluation-harness's
+group `longbench`.
 
-Paper: Bai et al. 2023, "LongBench". Data: Xnhyacinth/LongBench, 4750 test rows of `context`, `question`, `answers` and
-`all_classes`. Each set has its own prompt, answer length and metric; prompts and lengths are read from the installed
-lm-eval or a folder. The value is the mean of the six groups' means of their sets' means. Layout from documentation;
-tried on 237 real rows of all sets.
-"""
+Paper: Bai et al. 2023, "LongBench". Data: Xnhyacinth/LongBench, 4750 test rows of `context`,
+`question`, `answers` and `all_classes`. Each set has its own prompt, answer length and metric;
+prompts and lengths are read from the installed lm-eval or a folder. The value is the mean of the
+six groups' means of their sets' means. Layout from documentation; tried on 237 real rows of all
+sets."""
 
 from __future__ import annotations
 
@@ -54,21 +55,28 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `sets` names some of the 21 (null: all). With `num_samples` the same number of rows of each set is asked, so many
-    in all at least. `prompts` is a folder with <set>.yaml files as lm-eval has them (null: the installed lm-eval's).
-    `suite_exact` samples at temperature 1, as the suite does by accident; its references were taken
-    so. Raises PlanError for options out of range.
-    """
+    `sets` names some of the 21 (null: all). With `num_samples` the same number of rows of each set
+    is asked, so many in all at least. `prompts` is a folder with <set>.yaml files as lm-eval has
+    them (null: the installed lm-eval's). `suite_exact` samples at temperature 1, as the suite does
+    by accident; its references were taken so. Raises PlanError for options out of range."""
     chosen = list(SETS) if sets is None else sets
-    problems = [f"longbench_v1.sets: unknown set {n!r}.{registry.nearest(n, SETS)}" for n in chosen if n not in SETS]
+    problems = [
+        f"longbench_v1.sets: unknown set {n!r}.{registry.nearest(n, SETS)}"
+        for n in chosen
+        if n not in SETS
+    ]
     total = sum(SETS[name].rows for name in chosen if name in SETS)
     count = total if num_samples is None else num_samples
     if problems or count < 1:
-        raise PlanError(problems or "longbench_v1: num_samples must be 1 or more, sets must not be empty")
+        raise PlanError(
+            problems or "longbench_v1: num_samples must be 1 or more, sets must not be empty"
+        )
     asked: dict[str, LongBenchPrompt] = {}
     lacking: DatasetError | None = None
     try:
-        source = _longbench_prompts.find_installed() if prompts is None else Path(prompts).expanduser()
+        source = (
+            _longbench_prompts.find_installed() if prompts is None else Path(prompts).expanduser()
+        )
         asked = _longbench_prompts.read(source, tuple(chosen))
     except DatasetError as error:
         lacking = error  # the task can be named, listed and compared without them
@@ -92,13 +100,20 @@ def task(
                 samples.append(_sample(name, i, rows[i], asked[name], asks, file))
         if len(samples) < min(wanted, total):
             raise DatasetError(
-                f"LongBench v1 is incomplete: {folder} has {found} rows of these sets; {wanted} are needed",
+                f"LongBench v1 is incomplete: {folder} has {found} rows of these sets; {wanted} are"
+                " needed",
                 hint=local.advice(SOURCE),
             )
         differs = [] if found == total else [f"{found} rows, where these sets have {total}"]
-        if others := [name for name in chosen if not asked[name].sha256.startswith(SETS[name].asked)]:
-            differs.append(f"the prompts of {', '.join(others)} are not those of lm-eval 0.4.9.2 to 0.4.13")
-        return Dataset(samples=samples, files=tuple(files), total=found, deviation="; ".join(differs) or None)
+        if others := [
+            name for name in chosen if not asked[name].sha256.startswith(SETS[name].asked)
+        ]:
+            differs.append(
+                f"the prompts of {', '.join(others)} are not those of lm-eval 0.4.9.2 to 0.4.13"
+            )
+        return Dataset(
+            samples=samples, files=tuple(files), total=found, deviation="; ".join(differs) or None
+        )
 
     groups = {SETS[name].group for name in chosen}
     return Task(
@@ -113,7 +128,11 @@ def task(
         protocol={
             "sets": chosen if sets is not None else None,
             "random_seed": random_seed,
-            **({} if lacking else {"prompts": _longbench_prompts.checksum([asked[n] for n in chosen])}),
+            **(
+                {}
+                if lacking
+                else {"prompts": _longbench_prompts.checksum([asked[n] for n in chosen])}
+            ),
         },
         load=load,
         score=_score,
@@ -129,14 +148,23 @@ def _places(name: str) -> tuple[str, str]:
 
 
 def _sample(
-    name: str, i: int, row: Mapping[str, Any], asked: LongBenchPrompt, asks: Override, file: local.DataFile
+    name: str,
+    i: int,
+    row: Mapping[str, Any],
+    asked: LongBenchPrompt,
+    asks: Override,
+    file: local.DataFile,
 ) -> Sample:
     answers, classes = row.get("answers"), row.get("all_classes")
     if not _texts(answers) or (SETS[name].metric is None and not _texts(classes)):
-        raise DatasetError(f"{file.path}: row {i + 1}: answers, or all_classes, is no list of texts")
+        raise DatasetError(
+            f"{file.path}: row {i + 1}: answers, or all_classes, is no list of texts"
+        )
     return Sample(
         id=f"{name}-{i}",
-        prompt=(Message(role="user", content=asked.text(row["context"], row.get("question") or "")),),
+        prompt=(
+            Message(role="user", content=asked.text(row["context"], row.get("question") or "")),
+        ),
         target=msgspec.json.encode(answers).decode(),
         metadata={"set": name, "classes": msgspec.json.encode(classes or []).decode()},
         override=asks,
@@ -167,7 +195,8 @@ def _group(sample: Sample) -> str:
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The mean in points and the number of scored rows by set, and the mean of its sets by group."""
+    """The mean in points and the number of scored rows by set, and the mean of its sets by
+    group."""
     by_set: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_set[_set(sample)].append(value)
@@ -176,6 +205,10 @@ def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     for name, mean in means.items():
         by_group[SETS[name].group].append(mean)
     return {
-        "set": {name: {"value": means[name], "scored": len(values)} for name, values in by_set.items()},
-        "group": {group: {"value": sum(m) / len(m), "sets": len(m)} for group, m in by_group.items()},
+        "set": {
+            name: {"value": means[name], "scored": len(values)} for name, values in by_set.items()
+        },
+        "group": {
+            group: {"value": sum(m) / len(m), "sets": len(m)} for group, m in by_group.items()
+        },
     }

@@ -1,9 +1,10 @@
-"""LongBench v2: multiple choice over long documents, zero-shot, the medium length, as TensorRT-LLM's evaluator asks it.
+"""LongBench v2: multiple choice over long documents, zero-shot, the medium length, as
+TensorRT-LLM's evaluator asks it.
 
-Paper: Bai et al. 2024, "LongBench v2". Data: zai-org/LongBench-v2 (Apache-2.0), 503 questions, 215 of them of medium
-length. One sample: "Please read the following text and answer the question below. ...", right when the answer states
-"The correct answer is (B)". Layout from documentation, not tried on the real set.
-"""
+Paper: Bai et al. 2024, "LongBench v2". Data: zai-org/LongBench-v2 (Apache-2.0), 503 questions, 215
+of them of medium length. One sample: "Please read the following text and answer the question below.
+...", right when the answer states "The correct answer is (B)". Layout from documentation, not tried
+on the real set."""
 
 from __future__ import annotations
 
@@ -31,7 +32,17 @@ from serve_eval.scorers.choice import score_stated_letter
 SOURCE = KNOWN["longbench_v2"]
 ROWS = 503
 COUNTS = {"short": 180, "medium": 215, "long": 108}
-COLUMNS = ("_id", "length", "question", "choice_A", "choice_B", "choice_C", "choice_D", "answer", "context")
+COLUMNS = (
+    "_id",
+    "length",
+    "question",
+    "choice_A",
+    "choice_B",
+    "choice_C",
+    "choice_D",
+    "answer",
+    "context",
+)
 LETTERS = "ABCD"
 MAX_TOKENS = 32000
 CHARS_PER_TOKEN = 4
@@ -51,34 +62,43 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    The suite keeps the first and the last 60000 tokens of a longer prompt. A client has no tokenizer: `max_input_chars`
-    keeps so many characters of both ends together (null: nothing is cut), four for a token by default. Raises
-    PlanError for options out of range.
-    """
-    most = [n for n in (max_input_chars, SHORT_CHARS if length == "short" else None) if n is not None]
+    The suite keeps the first and the last 60000 tokens of a longer prompt. A client has no
+    tokenizer: `max_input_chars` keeps so many characters of both ends together (null: nothing is
+    cut), four for a token by default. Raises PlanError for options out of range."""
+    most = [
+        n for n in (max_input_chars, SHORT_CHARS if length == "short" else None) if n is not None
+    ]
     count = COUNTS[length] if num_samples is None else num_samples
     if count < 1 or (max_input_chars is not None and max_input_chars < 2):
         raise PlanError("longbench_v2: num_samples must be 1 or more, max_input_chars 2 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        split = local.read_split(SOURCE, roots, "data", COLUMNS, wanted=1, published=ROWS, subfolders=("",))
+        split = local.read_split(
+            SOURCE, roots, "data", COLUMNS, wanted=1, published=ROWS, subfolders=("",)
+        )
         rows = [row for row in split.rows if row["length"] == length]
         if len(rows) < wanted or any(row["answer"] not in tuple(LETTERS) for row in rows):
             raise DatasetError(
-                f"LongBench v2 is incomplete: {split.file.path} has {len(rows)} {length} questions; {wanted} with an "
-                "answer of A to D are needed",
+                f"LongBench v2 is incomplete: {split.file.path} has {len(rows)} {length} questions;"
+                f" {wanted} with an answer of A to D are needed",
                 hint=local.advice(SOURCE),
             )
         samples = [
             Sample(
                 id=row["_id"],
-                prompt=(Message(role="user", content=middle_cut(prompt_text(row), max_input_chars)),),
+                prompt=(
+                    Message(role="user", content=middle_cut(prompt_text(row), max_input_chars)),
+                ),
                 target=row["answer"],
-                metadata={name: str(row.get(name) or "unknown") for name in ("domain", "difficulty")},
+                metadata={
+                    name: str(row.get(name) or "unknown") for name in ("domain", "difficulty")
+                },
             )
             for row in rows[:wanted]
         ]
-        return Dataset(samples=samples, files=(split.file.source,), total=len(rows), deviation=split.deviation)
+        return Dataset(
+            samples=samples, files=(split.file.source,), total=len(rows), deviation=split.deviation
+        )
 
     return Task(
         name="longbench_v2",
@@ -105,10 +125,10 @@ def prompt_text(row: Mapping[str, Any]) -> str:
     """The text, the question and its choices, each stripped."""
     choices = "".join(f"\n({letter}) {row[f'choice_{letter}'].strip()}" for letter in LETTERS)
     return (
-        "Please read the following text and answer the question below.\n\n"
-        f"<text>\n{row['context'].strip()}\n</text>\n\n"
-        f"What is the correct answer to this question: {row['question'].strip()}\nChoices:{choices}\n\n"
-        'Format your response as follows: "The correct answer is (insert answer here)".'
+        "Please read the following text and answer the question"
+        f" below.\n\n<text>\n{row['context'].strip()}\n</text>\n\nWhat is the correct answer to"
+        f" this question: {row['question'].strip()}\nChoices:{choices}\n\nFormat your response as"
+        ' follows: "The correct answer is (insert answer here)".'
     )
 
 
@@ -131,11 +151,16 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """Accuracy in percent and number of scored questions by domain and difficulty."""
-    tables: dict[str, dict[str, list[float]]] = {name: defaultdict(list) for name in ("domain", "difficulty")}
+    tables: dict[str, dict[str, list[float]]] = {
+        name: defaultdict(list) for name in ("domain", "difficulty")
+    }
     for sample, value in scored:
         for name, table in tables.items():
             table[sample.metadata[name]].append(value)
     return {
-        name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+        name: {
+            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for key, v in sorted(table.items())
+        }
         for name, table in tables.items()
     }

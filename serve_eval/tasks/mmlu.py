@@ -1,10 +1,11 @@
-"""MMLU: multiple choice in 57 subjects, 5-shot, answered by one letter, as TensorRT-LLM's own evaluator runs it.
+"""MMLU: multiple choice in 57 subjects, 5-shot, answered by one letter, as TensorRT-LLM's own
+evaluator runs it.
 
-Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding". Data: hendrycks/test (MIT), one CSV
-file per subject and split with the columns question, A, B, C, D, answer letter and no header. One sample ends in
-"What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:" and is right when the completion starts with "B";
-or, by option, when " B" is a likelier continuation than " A", " C" and " D".
-"""
+Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding". Data:
+hendrycks/test (MIT), one CSV file per subject and split with the columns question, A, B, C, D,
+answer letter and no header. One sample ends in "What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:"
+and is right when the completion starts with "B"; or, by option, when " B" is a likelier
+continuation than " A", " C" and " D"."""
 
 from __future__ import annotations
 
@@ -52,12 +53,12 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    ceil(num_samples / 57) questions are drawn per subject, so 4096 asks 4104 questions; the registered number stays the
-    n of the test. 14042, or as many as the data has, asks every question. `none_cells`: the suite reads the files with
-    pandas, which turns the cell "None" into "nan"; `none` keeps it. `scoring`: the suite reads the letter that the
-    model writes; `loglikelihood` asks how likely each of the four is instead, as lm-evaluation-harness does. Raises
-    PlanError for options out of range.
-    """
+    ceil(num_samples / 57) questions are drawn per subject, so 4096 asks 4104 questions; the
+    registered number stays the n of the test. 14042, or as many as the data has, asks every
+    question. `none_cells`: the suite reads the files with pandas, which turns the cell "None" into
+    "nan"; `none` keeps it. `scoring`: the suite reads the letter that the model writes;
+    `loglikelihood` asks how likely each of the four is instead, as lm-evaluation-harness does.
+    Raises PlanError for options out of range."""
     if not 0 <= num_fewshot <= 5 or num_samples < 1:
         raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples 1 or more")
     likelihood = scoring == "loglikelihood"
@@ -70,9 +71,14 @@ def task(
         total = sum(map(len, test.values()))
         short = [subject for subject in SUBJECTS if len(dev[subject]) < num_fewshot]
         if total < wanted or short:
-            detail = f"fewer than {num_fewshot} dev rows in {', '.join(short)}" if short else f"{total} test questions"
+            detail = (
+                f"fewer than {num_fewshot} dev rows in {', '.join(short)}"
+                if short
+                else f"{total} test questions"
+            )
             raise DatasetError(
-                f"MMLU is incomplete: {folder} has {detail}; {wanted} are wanted", hint=local.advice(SOURCE)
+                f"MMLU is incomplete: {folder} has {detail}; {wanted} are wanted",
+                hint=local.advice(SOURCE),
             )
         samples = []
         for subject, row in _sample({s: len(test[s]) for s in SUBJECTS}, wanted, random_seed):
@@ -90,7 +96,11 @@ def task(
             samples=samples,
             files=tuple(file.source for file in files.values()),
             total=total,
-            deviation=None if total == TEST_ROWS else f"{total} test questions, where MMLU has {TEST_ROWS}",
+            deviation=(
+                None
+                if total == TEST_ROWS
+                else f"{total} test questions, where MMLU has {TEST_ROWS}"
+            ),
         )
 
     return Task(
@@ -117,11 +127,18 @@ def task(
 
 
 def _files(folder: Path) -> dict[tuple[str, str], local.DataFile]:
-    paths = {(split, s): folder / split / f"{s}_{split}.csv" for split in ("dev", "test") for s in SUBJECTS}
+    paths = {
+        (split, s): folder / split / f"{s}_{split}.csv"
+        for split in ("dev", "test")
+        for s in SUBJECTS
+    }
     missing = [str(path) for path in paths.values() if not path.is_file()]
     if missing:
         shown = "".join(f"\n  {path}" for path in missing[:5])
-        raise DatasetError(f"MMLU is incomplete: {len(missing)} files are missing:{shown}", hint=local.advice(SOURCE))
+        raise DatasetError(
+            f"MMLU is incomplete: {len(missing)} files are missing:{shown}",
+            hint=local.advice(SOURCE),
+        )
     return {key: local.read_file(path) for key, path in paths.items()}
 
 
@@ -132,7 +149,9 @@ def _rows(file: local.DataFile, none_cells: str) -> list[Row]:
         raise DatasetError(f"{file.path}: {error}") from error
     for number, row in enumerate(table, 1):
         if len(row) != 6 or row[5] not in tuple(LETTERS):
-            raise DatasetError(f"{file.path}: row {number} is not question, A, B, C, D, answer letter")
+            raise DatasetError(
+                f"{file.path}: row {number} is not question, A, B, C, D, answer letter"
+            )
     if not table:
         raise DatasetError(f"{file.path}: no rows")
     if none_cells == "nan":
@@ -141,14 +160,16 @@ def _rows(file: local.DataFile, none_cells: str) -> list[Row]:
 
 
 def _sample(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str, int]]:
-    """(subject, row) of the questions asked: the same number per subject, subjects in alphabetical order.
+    """(subject, row) of the questions asked: the same number per subject, subjects in alphabetical
+    order.
 
-    The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator, which is the head of a
-    permutation by that generator.
-    """
+    The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator,
+    which is the head of a permutation by that generator."""
     import numpy
 
-    per_subject = math.ceil(wanted / len(sizes)) if wanted < sum(sizes.values()) else max(sizes.values())
+    per_subject = (
+        math.ceil(wanted / len(sizes)) if wanted < sum(sizes.values()) else max(sizes.values())
+    )
     generator = numpy.random.RandomState(seed)
     chosen: list[tuple[str, int]] = []
     for subject, size in sizes.items():
@@ -158,7 +179,11 @@ def _sample(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str,
 
 
 def _example(row: Row) -> str:
-    return row[0] + "".join(f"\n{letter}. {cell}" for letter, cell in zip(LETTERS, row[1:5], strict=True)) + "\nAnswer:"
+    return (
+        row[0]
+        + "".join(f"\n{letter}. {cell}" for letter, cell in zip(LETTERS, row[1:5], strict=True))
+        + "\nAnswer:"
+    )
 
 
 def _prompt(subject: str, shots: Sequence[Row], row: Row) -> str:
@@ -189,6 +214,9 @@ def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         tables["subcategory"][subcategory].append(value)
         tables["category"][CATEGORY_OF[subcategory]].append(value)
     return {
-        name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+        name: {
+            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for key, v in sorted(table.items())
+        }
         for name, table in tables.items()
     }

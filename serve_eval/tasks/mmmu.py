@@ -1,9 +1,10 @@
-"""MMMU: 900 college-level questions on images in 30 subjects, by lm-evaluation-harness's group `mmmu_val`.
+"""MMMU: 900 college-level questions on images in 30 subjects, by lm-evaluation-harness's group
+`mmmu_val`.
 
-Paper: Yue et al. 2023, "MMMU: A Massive Multi-discipline Multimodal Understanding and Reasoning Benchmark". Data:
-MMMU/MMMU (Apache-2.0), 30 validation rows of each subject. Images are sent as they are, as parts of the turn before its
-text, whose marks `<image 1>` are taken out. Layout from documentation, not tried on the real set.
-"""
+Paper: Yue et al. 2023, "MMMU: A Massive Multi-discipline Multimodal Understanding and Reasoning
+Benchmark". Data: MMMU/MMMU (Apache-2.0), 30 validation rows of each subject. Images are sent as
+they are, as parts of the turn before its text, whose marks `<image 1>` are taken out. Layout from
+documentation, not tried on the real set."""
 
 from __future__ import annotations
 
@@ -43,10 +44,42 @@ from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["mmmu"]
 SUBJECTS = (
-    *("Accounting", "Agriculture", "Architecture_and_Engineering", "Art", "Art_Theory", "Basic_Medical_Science"),
-    *("Biology", "Chemistry", "Clinical_Medicine", "Computer_Science", "Design", "Diagnostics_and_Laboratory_Medicine"),
-    *("Economics", "Electronics", "Energy_and_Power", "Finance", "Geography", "History", "Literature", "Manage"),
-    *("Marketing", "Materials", "Math", "Mechanical_Engineering", "Music", "Pharmacy", "Physics", "Psychology"),
+    *(
+        "Accounting",
+        "Agriculture",
+        "Architecture_and_Engineering",
+        "Art",
+        "Art_Theory",
+        "Basic_Medical_Science",
+    ),
+    *(
+        "Biology",
+        "Chemistry",
+        "Clinical_Medicine",
+        "Computer_Science",
+        "Design",
+        "Diagnostics_and_Laboratory_Medicine",
+    ),
+    *(
+        "Economics",
+        "Electronics",
+        "Energy_and_Power",
+        "Finance",
+        "Geography",
+        "History",
+        "Literature",
+        "Manage",
+    ),
+    *(
+        "Marketing",
+        "Materials",
+        "Math",
+        "Mechanical_Engineering",
+        "Music",
+        "Pharmacy",
+        "Physics",
+        "Psychology",
+    ),
     *("Public_Health", "Sociology"),
 )
 ROWS = 30
@@ -68,19 +101,27 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `subjects` names some of the 30 (null: all). With `num_samples` the same number of rows of each subject is asked,
-    so many in all at least. `interleaved` sends the images where their marks stand. `single_image` sends the first
-    image alone, for models that take no more; the suite does so for some. Raises PlanError for options out of range.
-    """
+    `subjects` names some of the 30 (null: all). With `num_samples` the same number of rows of each
+    subject is asked, so many in all at least. `interleaved` sends the images where their marks
+    stand. `single_image` sends the first image alone, for models that take no more; the suite does
+    so for some. Raises PlanError for options out of range."""
     chosen = list(SUBJECTS) if subjects is None else subjects
-    problems = [f"mmmu.subjects: unknown {n!r}.{registry.nearest(n, SUBJECTS)}" for n in chosen if n not in SUBJECTS]
+    problems = [
+        f"mmmu.subjects: unknown {n!r}.{registry.nearest(n, SUBJECTS)}"
+        for n in chosen
+        if n not in SUBJECTS
+    ]
     total = ROWS * len(chosen)
     count = total if num_samples is None else num_samples
     if problems or count < 1:
-        raise PlanError(problems or "mmmu: num_samples must be 1 or more, subjects must not be empty")
+        raise PlanError(
+            problems or "mmmu: num_samples must be 1 or more, subjects must not be empty"
+        )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        folder = local.find_folder(SOURCE, roots, local.split_markers(["validation"], _places(chosen[0])))
+        folder = local.find_folder(
+            SOURCE, roots, local.split_markers(["validation"], _places(chosen[0]))
+        )
         files, samples, found = [], [], 0
         for name in chosen:
             file = local.find_split(SOURCE, folder, "validation", _places(name))
@@ -89,10 +130,13 @@ def task(
             files.append(file.source)
             found += len(rows)
             for i in shuffle(len(rows), random_seed)[:here]:
-                samples.append(_sample(name, rows[i], file, interleaved=interleaved, single_image=single_image))
+                samples.append(
+                    _sample(name, rows[i], file, interleaved=interleaved, single_image=single_image)
+                )
         if len(samples) < min(wanted, total):
             raise DatasetError(
-                f"MMMU is incomplete: {folder} has {found} rows of these subjects; {wanted} are needed",
+                f"MMMU is incomplete: {folder} has {found} rows of these subjects; {wanted} are"
+                " needed",
                 hint=local.advice(SOURCE),
             )
         deviation = None if found == total else f"{found} rows, where these subjects have {total}"
@@ -124,22 +168,34 @@ def question_text(row: Mapping[str, Any], options: Sequence[str]) -> str:
     """The prompt with its marks of images; without options an open question."""
     if not options:
         return f"{row['question']}\n\nAnswer the question using a single word or phrase."
-    choices = "\n".join(f"({letter}) {text}" for letter, text in zip(ascii_uppercase, options, strict=False))
-    return f"{row['question']}\n\n{choices}\n\nAnswer with the option's letter from the given choices directly."
+    choices = "\n".join(
+        f"({letter}) {text}" for letter, text in zip(ascii_uppercase, options, strict=False)
+    )
+    return (
+        f"{row['question']}\n\n{choices}\n\nAnswer with the option's letter from the given choices"
+        " directly."
+    )
 
 
-def turn(text: str, images: Mapping[str, ImagePart], *, interleaved: bool, single_image: bool) -> Message:
-    """The text as one turn with its images by the number of their marks: before the text, or in their places. An image
-    that is marked twice is sent twice, as in the original."""
+def turn(
+    text: str, images: Mapping[str, ImagePart], *, interleaved: bool, single_image: bool
+) -> Message:
+    """The text as one turn with its images by the number of their marks: before the text, or in
+    their places. An image that is marked twice is sent twice, as in the original."""
     pieces = _MARK.split(text)  # text, number, text, ..., number, text
     numbers = pieces[1::2][:1] if single_image else pieces[1::2]
     if not interleaved:
-        return Message(role="user", content=(*(images[n] for n in numbers), TextPart(text="".join(pieces[::2]))))
+        return Message(
+            role="user",
+            content=(*(images[n] for n in numbers), TextPart(text="".join(pieces[::2]))),
+        )
     parts: list[TextPart | ImagePart] = []
     for piece, number in zip(pieces[::2], [*pieces[1::2], None], strict=True):
         if piece:
             parts.append(TextPart(text=piece))
-        if number is not None and len([p for p in parts if isinstance(p, ImagePart)]) < len(numbers):
+        if number is not None and len([p for p in parts if isinstance(p, ImagePart)]) < len(
+            numbers
+        ):
             parts.append(images[number])
     return Message(role="user", content=tuple(parts))
 
@@ -149,17 +205,29 @@ def _places(name: str) -> tuple[str, str]:
 
 
 def _sample(
-    subject: str, row: Mapping[str, Any], file: local.DataFile, *, interleaved: bool, single_image: bool
+    subject: str,
+    row: Mapping[str, Any],
+    file: local.DataFile,
+    *,
+    interleaved: bool,
+    single_image: bool,
 ) -> Sample:
     where = f"{file.path}: {row['id']}"
     several = row["question_type"] == "multiple-choice"
     options = _texts(row["options"], f"{where}: options") if several else []
-    accepted = [row["answer"]] if several or row["answer"][:1] != "[" else _texts(row["answer"], f"{where}: answer")
+    accepted = (
+        [row["answer"]]
+        if several or row["answer"][:1] != "["
+        else _texts(row["answer"], f"{where}: answer")
+    )
     if several and row["answer"] not in [*ascii_uppercase[: len(options)]]:
-        raise DatasetError(f"{where}: the answer {row['answer']!r} is none of {len(options)} options")
+        raise DatasetError(
+            f"{where}: the answer {row['answer']!r} is none of {len(options)} options"
+        )
     text = question_text(row, options)
     images = {
-        number: _image(row.get(f"image_{number}"), f"{where}: image_{number}", file) for number in _MARK.findall(text)
+        number: _image(row.get(f"image_{number}"), f"{where}: image_{number}", file)
+        for number in _MARK.findall(text)
     }
     return Sample(
         id=row["id"],
@@ -181,7 +249,8 @@ def _texts(written: str, where: str) -> list[str]:
 
 
 def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
-    """An image as a data URL: bytes, as Parquet has them, or the name of a file beside that of the rows."""
+    """An image as a data URL: bytes, as Parquet has them, or the name of a file beside that of the
+    rows."""
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if isinstance(value, str):
         content = local.read_file(file.path.parent / Path(value)).content
@@ -192,7 +261,9 @@ def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
         kind = "webp"
     if kind is None:
         raise DatasetError(f"{where}: neither PNG, JPEG, GIF, BMP nor WebP")
-    return ImagePart(image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}"))
+    return ImagePart(
+        image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
+    )
 
 
 def _decode(texts: str) -> list[str]:
@@ -210,16 +281,28 @@ def _answers(sample: Sample) -> tuple[str, str]:
     options, accepted = _decode(sample.metadata["options"]), _decode(sample.target)
     if not options:
         return accepted[0], WRONG
-    return f"({accepted[0]})", f"({ascii_uppercase[(ascii_uppercase.index(accepted[0]) + 1) % len(options)]})"
+    return (
+        f"({accepted[0]})",
+        f"({ascii_uppercase[(ascii_uppercase.index(accepted[0]) + 1) % len(options)]})",
+    )
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The value in points and the number of scored questions by subject, and by kind of question."""
-    tables: dict[str, dict[str, list[float]]] = {"subject": defaultdict(list), "kind": defaultdict(list)}
+    """The value in points and the number of scored questions by subject, and by kind of
+    question."""
+    tables: dict[str, dict[str, list[float]]] = {
+        "subject": defaultdict(list),
+        "kind": defaultdict(list),
+    }
     for sample, value in scored:
         tables["subject"][sample.metadata["subject"]].append(value)
-        tables["kind"]["open" if sample.metadata["options"] == "[]" else "multiple-choice"].append(value)
+        tables["kind"]["open" if sample.metadata["options"] == "[]" else "multiple-choice"].append(
+            value
+        )
     return {
-        name: {key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for key, v in sorted(table.items())}
+        name: {
+            key: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for key, v in sorted(table.items())
+        }
         for name, table in tables.items()
     }

@@ -1,7 +1,8 @@
-"""Passkey retrieval in a text of so many lines as one likes: a five-digit key between lines of noise.
+"""Passkey retrieval in a text of so many lines as one likes: a five-digit key between lines of
+noise.
 
-Generated, no data set: the text of the long passkey tasks. Each begins with a title of its own, so that no part of it
-is in a prefix cache already. The key of a sample is the same at every length.
+Generated, no data set: the text of the long passkey tasks. Each begins with a title of its own, so
+that no part of it is in a prefix cache already. The key of a sample is the same at every length.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ DEPTHS = 11
 
 
 def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Task:
-    """The task with its options: `lines` of noise, some 20 tokens each. Raises PlanError for options out of range."""
+    """The task with its options: `lines` of noise, some 20 tokens each. Raises PlanError for
+    options out of range."""
     if num_samples < 1 or lines < 1:
         raise PlanError("passkey_lines: num_samples and lines must be 1 or more")
 
@@ -28,7 +30,11 @@ def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Ta
         for i, key in enumerate(keys(wanted, random_seed)):
             depth = i % DEPTHS / (DEPTHS - 1)
             text = f"{_title(i, lines, random_seed)}\n\n{HEAD}{context(key, round(depth * lines), lines)}{TAIL}"
-            samples.append(Sample(id=f"{i}", prompt=text, target=key, metadata={"depth": f"{100 * depth:.0f} %"}))
+            samples.append(
+                Sample(
+                    id=f"{i}", prompt=text, target=key, metadata={"depth": f"{100 * depth:.0f} %"}
+                )
+            )
         return Dataset(samples=samples, files=(), total=wanted)
 
     return Task(
@@ -50,7 +56,10 @@ def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Ta
 def _title(i: int, lines: int, seed: int) -> str:
     """Made-up words, other ones for every text."""
     rng = random.Random(f"passkey_lines:{seed}:{lines}:{i}")
-    words = ["".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3)) for _ in range(2)]
+    words = [
+        "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        for _ in range(2)
+    ]
     return " ".join(words).capitalize()
 
 

@@ -1,8 +1,9 @@
-"""Passkey retrieval in a text of about 64,000 tokens: a five-digit key between lines of noise, asked for at the end.
+"""Passkey retrieval in a text of about 64,000 tokens: a five-digit key between lines of noise,
+asked for at the end.
 
-Generated, no data set: Mohtashami and Jaggi 2023, as InfiniteBench and TensorRT-LLM's suite have it. One sample ends in
-"What is the pass key?\\n\\nThe pass key is" and is right when the first digits of the completion are the key.
-"""
+Generated, no data set: Mohtashami and Jaggi 2023, as InfiniteBench and TensorRT-LLM's suite have
+it. One sample ends in "What is the pass key?\\n\\nThe pass key is" and is right when the first
+digits of the completion are the key."""
 
 from __future__ import annotations
 

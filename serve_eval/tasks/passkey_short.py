@@ -1,8 +1,9 @@
-"""Passkey retrieval in a text of a few hundred tokens: a five-digit key between sentences of filler.
+"""Passkey retrieval in a text of a few hundred tokens: a five-digit key between sentences of
+filler.
 
-Generated, no data set: the form of the long passkey tasks, for models of a short window, such as the embedded one. One
-sample ends in "What is the pass key?" and is right when the first digits of the answer are the key.
-"""
+Generated, no data set: the form of the long passkey tasks, for models of a short window, such as
+the embedded one. One sample ends in "What is the pass key?" and is right when the first digits of
+the answer are the key."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ import random
 
 from serve_eval.datasets.passkey_short import hide_key
 from serve_eval.errors import PlanError
-from serve_eval.schema import DataRoots, Dataset, Hypothesis, Message, Metric, Sample, SamplingParams, Task
+from serve_eval.schema import (
+    DataRoots,
+    Dataset,
+    Hypothesis,
+    Message,
+    Metric,
+    Sample,
+    SamplingParams,
+    Task,
+)
 from serve_eval.tasks._passkey import by_depth, score
 
 DATA_VERSION = 1
@@ -20,10 +30,14 @@ DEPTHS = 11
 
 
 def task(
-    *, num_samples: int = 110, sentences: int = 20, apply_chat_template: bool = False, random_seed: int = 0
+    *,
+    num_samples: int = 110,
+    sentences: int = 20,
+    apply_chat_template: bool = False,
+    random_seed: int = 0,
 ) -> Task:
-    """The task with its options: `sentences` of filler, about seven tokens each. Raises PlanError for options out of
-    range."""
+    """The task with its options: `sentences` of filler, about seven tokens each. Raises PlanError
+    for options out of range."""
     if num_samples < 1 or sentences < 1:
         raise PlanError("passkey_short: num_samples and sentences must be 1 or more")
 

@@ -1,10 +1,10 @@
-"""Perplexity of long texts, SlimPajama by default: how surprised the model is by what people wrote; lower is better.
+"""Perplexity of long texts, SlimPajama by default: how surprised the model is by what people wrote;
+lower is better.
 
-Data: the test split of DKYoon/SlimPajama-6B, column `text`, or text files of one's own. One sample is a text that is
-sent as a prompt; its perplexity is exp of the mean of -log p over its tokens, and the value is the mean over the
-samples. The endpoint has to give log-probabilities of prompts, which trtllm-serve does not. Layout from documentation,
-not tried on the real set.
-"""
+Data: the test split of DKYoon/SlimPajama-6B, column `text`, or text files of one's own. One sample
+is a text that is sent as a prompt; its perplexity is exp of the mean of -log p over its tokens, and
+the value is the mean over the samples. The endpoint has to give log-probabilities of prompts, which
+trtllm-serve does not. Layout from documentation, not tried on the real set."""
 
 from __future__ import annotations
 
@@ -34,33 +34,45 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    As in the suite the texts are shuffled by `random_seed`, those of up to `min_tokens` are left out, the others are
-    cut at `max_input_tokens`, and the first `num_samples` are asked; here a token is taken for four characters. `files`
-    are texts of one's own, below a dataset root or by their whole path, in their order and as they are, each cut into
-    pieces of `max_input_tokens` of which the last one may be shorter. Raises PlanError for options out of range.
-    """
+    As in the suite the texts are shuffled by `random_seed`, those of up to `min_tokens` are left
+    out, the others are cut at `max_input_tokens`, and the first `num_samples` are asked; here a
+    token is taken for four characters. `files` are texts of one's own, below a dataset root or by
+    their whole path, in their order and as they are, each cut into pieces of `max_input_tokens` of
+    which the last one may be shorter. Raises PlanError for options out of range."""
     if num_samples < 1 or not 0 <= min_tokens < max_input_tokens:
-        raise PlanError("perplexity: num_samples must be 1 or more, min_tokens 0 or more and below max_input_tokens")
+        raise PlanError(
+            "perplexity: num_samples must be 1 or more, min_tokens 0 or more and below"
+            " max_input_tokens"
+        )
     most, least = max_input_tokens * CHARS_PER_TOKEN, min_tokens * CHARS_PER_TOKEN
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        read = [_slimpajama(roots, random_seed)] if files is None else [_own(roots, name) for name in files]
+        read = (
+            [_slimpajama(roots, random_seed)]
+            if files is None
+            else [_own(roots, name) for name in files]
+        )
         texts = [(name, text) for _, named in read for name, text in named]
         if files is not None:
             texts = [
-                (f"{name}-{i // most}", text[i : i + most]) for name, text in texts for i in range(0, len(text), most)
+                (f"{name}-{i // most}", text[i : i + most])
+                for name, text in texts
+                for i in range(0, len(text), most)
             ]
         kept = [(name, text[:most]) for name, text in texts if len(text) > least]
         if not kept or (files is None and len(kept) < wanted):
             raise DatasetError(
-                f"perplexity: {len(kept)} texts are longer than {least} characters; {wanted} are needed",
+                f"perplexity: {len(kept)} texts are longer than {least} characters; {wanted} are"
+                " needed",
                 hint=local.advice(SOURCE),
             )
         return Dataset(
             samples=[Sample(id=name, prompt=text, target="") for name, text in kept[:wanted]],
             files=tuple(file.source for file, _ in read),
             total=len(texts),
-            deviation="the texts are chosen by characters" if files is None else "texts of one's own",
+            deviation=(
+                "the texts are chosen by characters" if files is None else "texts of one's own"
+            ),
         )
 
     return Task(
@@ -87,9 +99,12 @@ def task(
 
 
 def _slimpajama(roots: DataRoots, seed: int) -> tuple[local.DataFile, Iterable[tuple[str, str]]]:
-    split = local.read_split(SOURCE, roots, "test", ["text"], wanted=1, published=None, subfolders=("", "data/"))
+    split = local.read_split(
+        SOURCE, roots, "test", ["text"], wanted=1, published=None, subfolders=("", "data/")
+    )
     order = shuffle(len(split.rows), seed)
-    # The suite strips every text and mends how a news corpus was split into words, whatever its task.
+    # The suite strips every text and mends how a news corpus was split into words, whatever its
+    # task.
     return split.file, [(f"test-{i}", clean(split.rows[i]["text"])) for i in order]
 
 
@@ -98,6 +113,9 @@ def _own(roots: DataRoots, name: str) -> tuple[local.DataFile, Iterable[tuple[st
     places = [root / name for root in (*roots.roots, Path())]
     found = next((place for place in places if place.is_file()), None)
     if found is None:
-        raise DatasetError(f"perplexity: {name} was not found in {', '.join(str(place.parent) for place in places)}")
+        raise DatasetError(
+            f"perplexity: {name} was not found in"
+            f" {', '.join(str(place.parent) for place in places)}"
+        )
     file = local.read_file(found)
     return file, [(Path(name).stem, local.text_of(file))]

@@ -1,9 +1,10 @@
-"""Word problems: small sums told as stories, generated, which the embedded model was made for; 0-shot.
+"""Word problems: small sums told as stories, generated, which the embedded model was made for;
+0-shot.
 
-No data set and no benchmark: it shows whether a model that was trained on such problems still solves those that it has
-never seen. One sample is the prompt "Question: Bela has 12 nuts. Bela wins 30. How many nuts does Bela have now?\\n
-Answer: " with the solution "12+30=42\\n#### 42". The number after the last `#### ` is scored.
-"""
+No data set and no benchmark: it shows whether a model that was trained on such problems still
+solves those that it has never seen. One sample is the prompt "Question: Bela has 12 nuts. Bela wins
+30. How many nuts does Bela have now?\\n Answer: " with the solution "12+30=42\\n#### 42". The
+number after the last `#### ` is scored."""
 
 from __future__ import annotations
 
@@ -47,28 +48,39 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    `apply_chat_template` asks the bare question by chat; `num_fewshot` puts solved problems of the training split
-    before a text. `scoring` "loglikelihood" asks which of four solutions is the likeliest, of which one is right.
-    Raises PlanError for options that exclude each other.
-    """
+    `apply_chat_template` asks the bare question by chat; `num_fewshot` puts solved problems of the
+    training split before a text. `scoring` "loglikelihood" asks which of four solutions is the
+    likeliest, of which one is right. Raises PlanError for options that exclude each other."""
     likelihood = scoring == "loglikelihood"
     if num_samples < 1 or num_fewshot < 0:
         raise PlanError("word_problems: num_samples must be 1 or more, num_fewshot 0 or more")
     if apply_chat_template and (likelihood or num_fewshot):
-        raise PlanError("word_problems: num_fewshot and loglikelihood need apply_chat_template: false")
+        raise PlanError(
+            "word_problems: num_fewshot and loglikelihood need apply_chat_template: false"
+        )
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         shots = problems("train", random_seed)
         samples = []
         for i, problem in enumerate(islice(problems("test", random_seed), wanted)):
-            text = "".join(f"{format_solved(shot)}\n\n" for shot in islice(shots, num_fewshot)) + format_question(
-                problem
+            text = "".join(
+                f"{format_solved(shot)}\n\n" for shot in islice(shots, num_fewshot)
+            ) + format_question(problem)
+            prompt = (
+                (Message(role="user", content=problem.question),) if apply_chat_template else text
             )
-            prompt = (Message(role="user", content=problem.question),) if apply_chat_template else text
-            choices = _choices(problem, random.Random(f"choices:{random_seed}:{i}")) if likelihood else ()
+            choices = (
+                _choices(problem, random.Random(f"choices:{random_seed}:{i}")) if likelihood else ()
+            )
             known = {STEPS: str(problem.solution.count("\n"))}
             samples.append(
-                Sample(id=f"test-{i}", prompt=prompt, target=problem.solution, metadata=known, choices=choices)
+                Sample(
+                    id=f"test-{i}",
+                    prompt=prompt,
+                    target=problem.solution,
+                    metadata=known,
+                    choices=choices,
+                )
             )
         return Dataset(samples=samples, files=(), total=wanted)
 
@@ -83,7 +95,9 @@ def task(
         reference_file="word_problems",
         metric=Metric(),
         hypothesis=Hypothesis(num_samples=num_samples),
-        sampling=SamplingParams(max_tokens=1 if likelihood else 128, stop=() if apply_chat_template else ("\n\n",)),
+        sampling=SamplingParams(
+            max_tokens=1 if likelihood else 128, stop=() if apply_chat_template else ("\n\n",)
+        ),
         chat=apply_chat_template,
         protocol={
             "data_version": DATA_VERSION,
@@ -103,7 +117,10 @@ def task(
 def _choices(problem: Problem, rng: random.Random) -> tuple[str, ...]:
     """The solution and three others that go wrong in their last sum, in a random order."""
     before, _, _ = problem.solution.rpartition("=")
-    wrong = [f"{before}={problem.answer + by}\n#### {problem.answer + by}" for by in rng.sample(OFF_BY, 3)]
+    wrong = [
+        f"{before}={problem.answer + by}\n#### {problem.answer + by}"
+        for by in rng.sample(OFF_BY, 3)
+    ]
     found = [problem.solution, *wrong]
     rng.shuffle(found)
     return tuple(found)
@@ -120,4 +137,9 @@ def _by_steps(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     values: dict[str, list[float]] = {}
     for sample, value in scored:
         values.setdefault(sample.metadata[STEPS], []).append(value)
-    return {STEPS: {n: {"value": 100.0 * sum(v) / len(v), "scored": len(v)} for n, v in sorted(values.items())}}
+    return {
+        STEPS: {
+            n: {"value": 100.0 * sum(v) / len(v), "scored": len(v)}
+            for n, v in sorted(values.items())
+        }
+    }

@@ -1,8 +1,8 @@
-"""Perplexity of solved word problems that the embedded model has never seen; generated; lower is better.
+"""Perplexity of solved word problems that the embedded model has never seen; generated; lower is
+better.
 
-One sample is a problem with its solution, as a text that is sent as a prompt. The endpoint has to give the
-log-probabilities of prompts.
-"""
+One sample is a problem with its solution, as a text that is sent as a prompt. The endpoint has to
+give the log-probabilities of prompts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
 
 
 def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
-    """The task with its options: `num_samples` problems of the seed. Raises PlanError for fewer than one."""
+    """The task with its options: `num_samples` problems of the seed. Raises PlanError for fewer
+    than one."""
     if num_samples < 1:
         raise PlanError("word_problems_perplexity: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         found = islice(problems("test", random_seed), wanted)
-        samples = [Sample(id=f"test-{i}", prompt=format_solved(problem), target="") for i, problem in enumerate(found)]
+        samples = [
+            Sample(id=f"test-{i}", prompt=format_solved(problem), target="")
+            for i, problem in enumerate(found)
+        ]
         return Dataset(samples=samples, files=(), total=wanted)
 
     return Task(

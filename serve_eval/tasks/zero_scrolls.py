@@ -1,9 +1,9 @@
-"""ZeroSCROLLS, SQuALITY: questions about long stories, answered in a summary, ROUGE-1, as TensorRT-LLM's suite had it.
+"""ZeroSCROLLS, SQuALITY: questions about long stories, answered in a summary, ROUGE-1, as
+TensorRT-LLM's suite had it.
 
-Paper: Shaham et al. 2023, "ZeroSCROLLS". Data: tau/zero_scrolls, config squality, 80 validation rows whose `input` is
-the whole prompt. The value is the F measure of ROUGE-1 between the completion and `output`. Layout from documentation,
-not tried on the real set.
-"""
+Paper: Shaham et al. 2023, "ZeroSCROLLS". Data: tau/zero_scrolls, config squality, 80 validation
+rows whose `input` is the whole prompt. The value is the F measure of ROUGE-1 between the completion
+and `output`. Layout from documentation, not tried on the real set."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def task(
 ) -> Task:
     """The task with its options.
 
-    Of long prompts the last 24576 tokens are kept, where the question stands. Raises PlanError for options out
-    of range.
-    """
+    Of long prompts the last 24576 tokens are kept, where the question stands. Raises PlanError for
+    options out of range."""
     if num_samples < 1:
         raise PlanError("zero_scrolls: num_samples must be 1 or more")
 
@@ -51,7 +50,12 @@ def task(
             )
             for i in shuffle(len(split.rows), random_seed)[:wanted]
         ]
-        return Dataset(samples=samples, files=(split.file.source,), total=len(split.rows), deviation=split.deviation)
+        return Dataset(
+            samples=samples,
+            files=(split.file.source,),
+            total=len(split.rows),
+            deviation=split.deviation,
+        )
 
     return Task(
         name="zero_scrolls",

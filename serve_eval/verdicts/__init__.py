@@ -1,3 +1,12 @@
-"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`."""
+"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) ->
+Verdict`."""
 
-__all__ = ["below_reference", "exit_code", "pairing", "reference_samples", "references", "rules", "validity"]
+__all__ = [
+    "below_reference",
+    "exit_code",
+    "pairing",
+    "reference_samples",
+    "references",
+    "rules",
+    "validity",
+]

@@ -19,11 +19,11 @@ _CODES = (
 
 
 def exit_code(verdicts: Sequence[Verdict], *, strict: bool = False) -> int:
-    """The first that holds: 1 any FAIL, 4 any ERROR, 3 any undecided, unsupported or without reference, 5 no
-    verdict at all, 0.
+    """The first that holds: 1 any FAIL, 4 any ERROR, 3 any undecided, unsupported or without
+    reference, 5 no verdict at all, 0.
 
-    `strict` turns 3 into 1. Interruption (130), usage (2) and errors that stop a run have their codes elsewhere.
-    """
+    `strict` turns 3 into 1. Interruption (130), usage (2) and errors that stop a run have their
+    codes elsewhere."""
     return worst([code_of(verdict.outcome) for verdict in verdicts], strict=strict)
 
 
@@ -33,7 +33,8 @@ def code_of(outcome: VerdictOutcome) -> int:
 
 
 def worst(codes: Sequence[int], *, strict: bool = False) -> int:
-    """The code that stands for all of them; a FAIL first, since it alone says something of the model."""
+    """The code that stands for all of them; a FAIL first, since it alone says something of the
+    model."""
     if not codes:
         return NOTHING_SCORED
     code = min(codes, key=_RANK.index)

@@ -1,8 +1,9 @@
-"""Per-sample scores of a registered reference, in a file beside it: what a paired verdict compares with.
+"""Per-sample scores of a registered reference, in a file beside it: what a paired verdict compares
+with.
 
-One JSON file per reference: per prompt a key (48 bits of a hash of id, prompt and target, so that a changed prompt is
-noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in base64. MMLU with 3 runs takes 35 KB.
-"""
+One JSON file per reference: per prompt a key (48 bits of a hash of id, prompt and target, so that a
+changed prompt is noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in
+base64. MMLU with 3 runs takes 35 KB."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ GRADES = 12
 
 
 class _File(msgspec.Struct):
-    """The form of the file. `encoding` is bitmap where every score is lo or hi, else uint16 over lo..hi."""
+    """The form of the file. `encoding` is bitmap where every score is lo or hi, else uint16 over
+    lo..hi."""
 
     schema_version: int
     task: str
@@ -41,7 +43,8 @@ class _File(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScores:
-    """Scores of `runs` over the same prompts, in the order of the protocol; `keys` has KEY_BYTES per prompt."""
+    """Scores of `runs` over the same prompts, in the order of the protocol; `keys` has KEY_BYTES
+    per prompt."""
 
     task: str
     lo: float
@@ -51,13 +54,16 @@ class SampleScores:
 
 
 def write(path: Path, scores: SampleScores) -> str:
-    """Writes the file; returns its sha256. Scores that are neither end of the range are kept to 1/65535 of it.
+    """Writes the file; returns its sha256. Scores that are neither end of the range are kept to
+    1/65535 of it.
 
-    Raises ReferenceFileError for a score outside the range, missing ones included, or when it cannot be written.
-    """
+    Raises ReferenceFileError for a score outside the range, missing ones included, or when it
+    cannot be written."""
     span = scores.hi - scores.lo
     if not all(scores.lo <= value <= scores.hi for run in scores.runs for value in run):
-        raise ReferenceFileError(f"{scores.task}: a score is missing or outside {scores.lo:g}..{scores.hi:g}")
+        raise ReferenceFileError(
+            f"{scores.task}: a score is missing or outside {scores.lo:g}..{scores.hi:g}"
+        )
     two_valued = all(value in (scores.lo, scores.hi) for run in scores.runs for value in run)
     runs = []
     for run in scores.runs:
@@ -68,7 +74,9 @@ def write(path: Path, scores: SampleScores) -> str:
             runs.append(b64encode(bits).decode())
         else:
             levels = (round((value - scores.lo) / span * LEVELS) for value in run)
-            runs.append(b64encode(b"".join(level.to_bytes(2, "little") for level in levels)).decode())
+            runs.append(
+                b64encode(b"".join(level.to_bytes(2, "little") for level in levels)).decode()
+            )
     content = _File(
         schema_version=1,
         task=scores.task,
@@ -89,7 +97,8 @@ def write(path: Path, scores: SampleScores) -> str:
 
 
 def read(path: Path, sha256: str) -> SampleScores:
-    """The scores of a file. Raises ReferenceFileError when it is not the registered one or cannot be read."""
+    """The scores of a file. Raises ReferenceFileError when it is not the registered one or cannot
+    be read."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -97,7 +106,9 @@ def read(path: Path, sha256: str) -> SampleScores:
             f"{path}: cannot be read: {error.strerror}", hint="It belongs to its entry."
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise ReferenceFileError(f"{path} is not the file that was registered", hint="Register the runs again.")
+        raise ReferenceFileError(
+            f"{path} is not the file that was registered", hint="Register the runs again."
+        )
     try:
         content = msgspec.json.decode(data, type=_File)
         keys = b64decode(content.keys)
@@ -113,7 +124,10 @@ def _unpack(content: _File, packed: bytes) -> array[float]:
     if content.encoding == BITMAP:
         if len(packed) != (content.n + 7) // 8:
             raise ValueError(f"a bitmap of {len(packed)} bytes is not one of {content.n} scores")
-        return array("d", (content.hi if packed[i >> 3] >> (i & 7) & 1 else content.lo for i in range(content.n)))
+        return array(
+            "d",
+            (content.hi if packed[i >> 3] >> (i & 7) & 1 else content.lo for i in range(content.n)),
+        )
     if content.encoding != UINT16 or len(packed) != 2 * content.n:
         raise ValueError(f"{content.encoding}: unknown, or not {content.n} scores")
     levels = (int.from_bytes(packed[i : i + 2], "little") for i in range(0, len(packed), 2))
@@ -121,13 +135,15 @@ def _unpack(content: _File, packed: bytes) -> array[float]:
 
 
 def as_stored(score: float, lo: float, hi: float) -> float:
-    """Give a score as it comes out of a file, so that an unchanged answer has the same score on both sides."""
+    """Give a score as it comes out of a file, so that an unchanged answer has the same score on
+    both sides."""
     return score if math.isnan(score) else _value(round((score - lo) / (hi - lo) * LEVELS), lo, hi)
 
 
 @cache
 def _value(level: int, lo: float, hi: float) -> float:
-    """The score of a level: the fraction with the smallest denominator that the level stands for, if that is small.
+    """The score of a level: the fraction with the smallest denominator that the level stands for,
+    if that is small.
 
     Halves and thirds thereby come out as they went in.
     """
@@ -140,6 +156,9 @@ def _value(level: int, lo: float, hi: float) -> float:
 
 
 def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:
-    """Where each key stands among the reference's prompts; None: the reference does not know that prompt."""
-    known = {reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)}
+    """Where each key stands among the reference's prompts; None: the reference does not know that
+    prompt."""
+    known = {
+        reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)
+    }
     return [known.get(key) for key in keys]

@@ -1,8 +1,9 @@
-"""The demo: the main job on a real model, sound and with its weights rounded to fewer and fewer bits.
+"""The demo: the main job on a real model, sound and with its weights rounded to fewer and fewer
+bits.
 
-The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval; none of the runs
-declares that anything was done to the weights, as a deployment that went wrong would not.
-"""
+The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval;
+none of the runs declares that anything was done to the weights, as a deployment that went wrong
+would not."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MODEL, TASK = "embedded", "word_problems"
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A run of the demo: the name of its folder, what it shows, and the exit code that is expected."""
+    """A run of the demo: the name of its folder, what it shows, and the exit code that is
+    expected."""
 
     name: str
     title: str
@@ -28,11 +30,17 @@ class Act:
 def acts() -> Iterator[Act]:
     """The runs, in the order in which they are shown."""
     yield Act("bf16", "The model as it was trained. Expected: PASS.", _plan("none"), PASS)
-    yield Act("int8", "Its weights rounded to 8 bits, which costs nothing. Expected: PASS.", _plan("int8"), PASS)
+    yield Act(
+        "int8",
+        "Its weights rounded to 8 bits, which costs nothing. Expected: PASS.",
+        _plan("int8"),
+        PASS,
+    )
     yield Act("int3", "Rounded to 3 bits, which ruins it. Expected: FAIL.", _plan("int3"), FAIL)
     yield Act(
         "int4-g32",
-        "Rounded to 4 bits in groups of 32: a few points, too few for the classic test of 500 answers. Expected: PASS.",
+        "Rounded to 4 bits in groups of 32: a few points, too few for the classic test of 500"
+        " answers. Expected: PASS.",
         _plan("int4-g32"),
         PASS,
     )

@@ -29,7 +29,18 @@ from serve_eval.evaluation.trust import to_read
 from serve_eval.harness.layout import NO_FILTER, Logged, file_name, mean_stderr, results, row, stamp
 from serve_eval.plugins.scope import with_scope
 from serve_eval.processes.bounded_call import Apart, Unfinished
-from serve_eval.schema import HOLDOUT, MEAN, Message, Plan, Report, Response, Sample, Score, Task, TaskResult
+from serve_eval.schema import (
+    HOLDOUT,
+    MEAN,
+    Message,
+    Plan,
+    Report,
+    Response,
+    Sample,
+    Score,
+    Task,
+    TaskResult,
+)
 
 LM_EVAL = "lm_eval:"
 _HIDDEN = "(of a hold-out set)"
@@ -45,12 +56,13 @@ class Exported:
 
 @with_scope
 def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
-    """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout, below `to` in a folder
-    with the model's name. The time is that of the run's start, so the same run gives the same files. `include_path` has
-    the folders of code that may be used, which the saved plan alone does not allow.
+    """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout,
+    below `to` in a folder with the model's name. The time is that of the run's start, so the same
+    run gives the same files. `include_path` has the folders of code that may be used, which the
+    saved plan alone does not allow.
 
-    Raises RunFolderError for a run without a report, DatasetError when the samples are not those of the run.
-    """
+    Raises RunFolderError for a run without a report, DatasetError when the samples are not those of
+    the run."""
     saved, prints = to_read(run, include_path), run_folder.read_fingerprints(run)
     report = read_report(run)
     told = {task.result.task: task.result for task in report.tasks}
@@ -60,16 +72,23 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     for p in prepared:
         if p.fingerprint["samples"] != prints.get(p.task.name, {}).get("samples"):
             raise DatasetError(
-                f"{p.task.name}: the data is not what {run} asked", hint="Put the data back that the run was made with."
+                f"{p.task.name}: the data is not what {run} asked",
+                hint="Put the data back that the run was made with.",
             )
         times = saved.times(p.task.name)
         one, more = _build_log(saved, run, p, told[p.task.name], times)
         notes += more
         if times > 1 and p.task.name.startswith(LM_EVAL):
-            notes.append(f"{one.task}: the first of {times} answers to each document; the others are left out")
+            notes.append(
+                f"{one.task}: the first of {times} answers to each document; the others are"
+                " left out"
+            )
         logged.append(one)
         if one.answered < one.planned:
-            notes.append(f"{one.task}: {one.answered} of {one.planned} samples have a score; the others are left out")
+            notes.append(
+                f"{one.task}: {one.answered} of {one.planned} samples have a score; the others are"
+                " left out"
+            )
     started = datetime.fromisoformat(report.started_at)
     model = str(report.endpoint.model or saved.model)
     content = results(
@@ -82,7 +101,9 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"{folder}: cannot write: {error.strerror}", hint="Choose another with -o.") from error
+        raise RunFolderError(
+            f"{folder}: cannot write: {error.strerror}", hint="Choose another with -o."
+        ) from error
     files = [folder / f"results_{when}.json"]
     write_private(files[0], _json(content, indent=2).encode())
     for one in logged:
@@ -99,8 +120,10 @@ def _about(report: Report, started: datetime) -> dict[str, Any]:
         "total_evaluation_time_seconds": str(report.wall_s),
         "start_time": started.timestamp(),
         "end_time": started.timestamp() + report.wall_s,
-        "pretty_env_info": f"serve-eval {environment['serve_eval']}, Python {environment['python']}, "
-        f"{environment['platform']}",
+        "pretty_env_info": (
+            f"serve-eval {environment['serve_eval']}, Python {environment['python']}, "
+            f"{environment['platform']}"
+        ),
         "transformers_version": "N/A",
         "lm_eval_version": environment["packages"].get("lm-eval", "N/A"),
     }
@@ -116,9 +139,16 @@ def _build_log(
         if record.response is not None:
             responses.setdefault(record.id, record.response)
     if prepared.task.name.startswith(LM_EVAL):
-        answered = {sample.id: responses[sample.id] for sample in prepared.dataset.samples if sample.id in responses}
+        answered = {
+            sample.id: responses[sample.id]
+            for sample in prepared.dataset.samples
+            if sample.id in responses
+        }
         return _of_lm_eval(saved, prepared, answered)
-    scores = {name: line.score() for name, line in read_scores(run, prepared.task.name, unfinished=True).items()}
+    scores = {
+        name: line.score()
+        for name, line in read_scores(run, prepared.task.name, unfinished=True).items()
+    }
     return _ours(prepared, result, responses, scores, repeats), ()
 
 
@@ -144,12 +174,17 @@ def _of_lm_eval(
                 why.append(found.told)
             else:
                 judged[doc] = Judged(results=results[doc], found=found[0], filtered=found[1])
-    notes = (f"{name}: {len(why)} answers are left out, as they cannot be scored: {why[0]}",) if why else ()
+    notes = (
+        (f"{name}: {len(why)} answers are left out, as they cannot be scored: {why[0]}",)
+        if why
+        else ()
+    )
     return build_log(name, here, measures, judged, planned=len(prepared.dataset.samples)), notes
 
 
 def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
-    """Build a task of lm-eval again, and return the function that scores an answer to one of its documents."""
+    """Build a task of lm-eval again, and return the function that scores an answer to one of its
+    documents."""
     from serve_eval.harness.measures import measure_document
     from serve_eval.tasks.lm_eval import load_parts
 
@@ -165,7 +200,8 @@ def _ours(
     scores: Mapping[str, Score],
     repeats: int,
 ) -> Logged:
-    """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its responses."""
+    """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its
+    responses."""
     task, metric = prepared.task, prepared.task.metric
     rows, values = [], []
     for number, sample in enumerate(prepared.dataset.samples):
@@ -202,16 +238,24 @@ def _ours(
 def _requests(
     task: Task, sample: Sample, responses: Sequence[Response], scores: Sequence[Score]
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
-    """What was asked, what came back, and what was made of it, per request. Of a hold-out set neither question nor
-    answer, which may be the right one: such files are made to be handed on."""
+    """What was asked, what came back, and what was made of it, per request. Of a hold-out set
+    neither question nor answer, which may be the right one: such files are made to be handed on."""
     if sample.choices:
         asked: list[list[Any]] = [list(pair) for pair in sample.continued]
         told = [response.choice_logprobs or () for response in responses]
         sums = [[[sum(one[i]), None] for one in told] for i in range(len(asked))]
         return asked, sums, [one[0] for one in sums]
-    prompt = sample.prompt if isinstance(sample.prompt, str) else [_json(list(map(_turn, sample.prompt)))]
+    prompt = (
+        sample.prompt
+        if isinstance(sample.prompt, str)
+        else [_json(list(map(_turn, sample.prompt)))]
+    )
     if task.prompt_logprobs:
-        totals = [sum(response.prompt_logprobs.values) for response in responses if response.prompt_logprobs]
+        totals = [
+            sum(response.prompt_logprobs.values)
+            for response in responses
+            if response.prompt_logprobs
+        ]
         return [[prompt]], [totals], [totals[0] if totals else None]
     sampling = request_of(task, sample).sampling
     given = {
@@ -222,8 +266,16 @@ def _requests(
     }
     answers = [score.answer or "" for score in scores]
     if HOLDOUT in sample.metadata:
-        return [[_HIDDEN, given]], [[_HIDDEN] * len(responses)], answers[:1] if len(answers) == 1 else answers
-    return [[prompt, given]], [[response.text for response in responses]], answers[:1] if len(answers) == 1 else answers
+        return (
+            [[_HIDDEN, given]],
+            [[_HIDDEN] * len(responses)],
+            answers[:1] if len(answers) == 1 else answers,
+        )
+    return (
+        [[prompt, given]],
+        [[response.text for response in responses]],
+        answers[:1] if len(answers) == 1 else answers,
+    )
 
 
 def _turn(message: Message) -> dict[str, object]:

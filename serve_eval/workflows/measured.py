@@ -1,4 +1,5 @@
-"""What a finished run measured that helps to plan the next: the spread of its scores, and its throughput."""
+"""What a finished run measured that helps to plan the next: the spread of its scores, and its
+throughput."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from serve_eval.schema import MEAN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Of one task: `sigma` is the standard deviation of its scores in points, `bernoulli` that of right-or-wrong scores
-    with the same mean, `per_second` the samples that the last session finished (None: not known)."""
+    """Of one task: `sigma` is the standard deviation of its scores in points, `bernoulli` that of
+    right-or-wrong scores with the same mean, `per_second` the samples that the last session
+    finished (None: not known)."""
 
     task: str
     n: int
@@ -27,15 +29,17 @@ class Measured:
 
 
 def measure_run(run: Path) -> list[Measured]:
-    """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a task whose value is
-    no mean of scores: their spread does not tell its own."""
+    """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a
+    task whose value is no mean of scores: their spread does not tell its own."""
     report, loads = read_report(run), sessions.loads(run)
     rate = loads[-1].finished / loads[-1].wall_s if loads and loads[-1].wall_s else None
     found = []
     for task in report.tasks:
         name, scale, how = task.result.task, task.result.metric.scale, task.result.aggregation
         if how != MEAN.name:
-            raise RunFolderError(f"{run}: the value of {name} is the {how}, whose spread is not that of its scores")
+            raise RunFolderError(
+                f"{run}: the value of {name} is the {how}, whose spread is not that of its scores"
+            )
         values = [scale * value for value in read_values(run, name).values()]
         if not values:
             raise RunFolderError(f"{run}: {name} has no score")

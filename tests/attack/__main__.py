@@ -1,4 +1,5 @@
-"""Attacks a run as `make attack` does and prints the account; exit code 1 when anything was lost or wrong."""
+"""Attacks a run as `make attack` does and prints the account; exit code 1 when anything was lost or
+wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run of the command line against a hostile server, killed again and again, and an account of what it kept."""
+"""A run of the command line against a hostile server, killed again and again, and an account of
+what it kept."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ _OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What became of `planned` samples: each is answered, failed (with a reason that the report counts) or lost.
+    """What became of `planned` samples: each is answered, failed (with a reason that the report
+    counts) or lost.
 
-    `doubled` are samples that were scored more than once, `swapped` those whose kept answer names another sample,
-    `changed` those whose score is not the one that the server's answer has.
-    """
+    `doubled` are samples that were scored more than once, `swapped` those whose kept answer names
+    another sample, `changed` those whose score is not the one that the server's answer has."""
 
     planned: int
     answered: int
@@ -45,9 +46,22 @@ class Account:
 
     def table(self) -> str:
         """A line for each figure."""
-        names = ["planned", "answered", "failed", "lost", "doubled", "swapped", "changed", "withdrawn", "kills"]
+        names = [
+            "planned",
+            "answered",
+            "failed",
+            "lost",
+            "doubled",
+            "swapped",
+            "changed",
+            "withdrawn",
+            "kills",
+        ]
         lines = [f"{name:10} {getattr(self, name)}" for name in names]
-        lines.append(f"value      {self.value:.2f} (of the answered samples without an attack: {self.expected:.2f})")
+        lines.append(
+            f"value      {self.value:.2f} (of the answered samples without an attack:"
+            f" {self.expected:.2f})"
+        )
         return "\n".join([*lines, f"wall_s     {self.wall_s:.0f}", *self.said])
 
 
@@ -57,8 +71,13 @@ def write_questions(root: Path, count: int) -> None:
     folder.mkdir(parents=True)
     with (folder / "test.jsonl").open("w") as file:
         for case in range(count):
-            file.write(json.dumps({"question": question(case), "answer": f"One more.\n#### {case + 1}"}) + "\n")
-    (folder / "train.jsonl").write_text(json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n")
+            file.write(
+                json.dumps({"question": question(case), "answer": f"One more.\n#### {case + 1}"})
+                + "\n"
+            )
+    (folder / "train.jsonl").write_text(
+        json.dumps({"question": "1 + 1?", "answer": "#### 2"}) + "\n"
+    )
 
 
 @contextmanager
@@ -94,10 +113,37 @@ def attack(
     out, rng, began = folder / "out", random.Random(seed), time.monotonic()
     env = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     killed = sessions = 0
-    how = ["--share", str(share), "--seed", str(seed), "--latency-s", str(latency_s), "--faults", faults]
+    how = [
+        "--share",
+        str(share),
+        "--seed",
+        str(seed),
+        "--latency-s",
+        str(latency_s),
+        "--faults",
+        faults,
+    ]
     with hostile(folder, *how) as url:
-        command = [sys.executable, "-m", "serve_eval", "run", "--base-url", url, "--model", "m", "--tasks", "gsm8k"]
-        command += ["--dataset-root", str(folder / "data"), "--num-fewshot", "0", "--no-reference", "--set"]
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval",
+            "run",
+            "--base-url",
+            url,
+            "--model",
+            "m",
+            "--tasks",
+            "gsm8k",
+        ]
+        command += [
+            "--dataset-root",
+            str(folder / "data"),
+            "--num-fewshot",
+            "0",
+            "--no-reference",
+            "--set",
+        ]
         command += [f"gsm8k.num_samples={samples}", "--concurrency", str(in_flight), "-o", str(out)]
         command += ["--stall-timeout", "3", "--sample-timeout", "60", "--max-error-rate", "0.5"]
         command += ["--stream" if stream else "--no-stream", *flags]
@@ -105,30 +151,42 @@ def attack(
         code = -1
         for moment in sorted(rng.uniform(0.0, 0.95 * samples) for _ in range(kills)):
             sessions += 1
-            with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            with subprocess.Popen(
+                command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            ) as process:
                 began_s = time.monotonic()
                 while process.poll() is None and _lines(journal) < moment:
                     time.sleep(0.01)
-                if time.monotonic() - began_s < 1.0:  # so much was answered before: some moment of the beginning
+                if (
+                    time.monotonic() - began_s < 1.0
+                ):  # so much was answered before: some moment of the beginning
                     time.sleep(rng.uniform(0.0, 3.0))
                 if process.poll() is not None:
-                    raise AssertionError(f"session {sessions} ended with {process.returncode} before it was killed")
+                    raise AssertionError(
+                        f"session {sessions} ended with {process.returncode} before it was killed"
+                    )
                 process.kill()
                 killed += 1
         for _ in range(3):  # what failed in a way that may pass is asked again by each session
             sessions += 1
-            last = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200, check=False)
+            last = subprocess.run(
+                command, env=env, capture_output=True, text=True, timeout=1200, check=False
+            )
             code = last.returncode
             if code not in (0, 1, 3):
                 raise AssertionError(f"ended with {code}: {last.stderr[-3000:]}")
-    return _account(out, samples, killed, sessions, code, time.monotonic() - began, last.stdout + last.stderr)
+    return _account(
+        out, samples, killed, sessions, code, time.monotonic() - began, last.stdout + last.stderr
+    )
 
 
 def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def _account(out: Path, samples: int, kills: int, sessions: int, code: int, wall_s: float, printed: str) -> Account:
+def _account(
+    out: Path, samples: int, kills: int, sessions: int, code: int, wall_s: float, printed: str
+) -> Account:
     answers: dict[str, str] = {}
     failed: set[str] = set()
     withdrawn = 0
@@ -162,5 +220,7 @@ def _account(out: Path, samples: int, kills: int, sessions: int, code: int, wall
         exit_code=code,
         wall_s=wall_s,
         withdrawn=withdrawn,
-        said=[line for line in printed.splitlines() if "withdr" in line or "asked again" in line][:6],
+        said=[line for line in printed.splitlines() if "withdr" in line or "asked again" in line][
+            :6
+        ],
     )

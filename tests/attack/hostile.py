@@ -1,8 +1,9 @@
-"""A server of its own process that answers made-up questions and breaks at random: `python -m tests.attack.hostile`.
+"""A server of its own process that answers made-up questions and breaks at random: `python -m
+tests.attack.hostile`.
 
-Which answers come right and which wrong follows from the question alone, so that a run under attack must end with the
-scores of one that nobody attacked. Each answer names its question: one that reaches another sample is seen.
-"""
+Which answers come right and which wrong follows from the question alone, so that a run under attack
+must end with the scores of one that nobody attacked. Each answer names its question: one that
+reaches another sample is seen."""
 
 from __future__ import annotations
 
@@ -39,8 +40,13 @@ def said(case: int) -> str:
 
 
 def case_of(request: Received) -> int | None:
-    """The case that a request asks; None for a request of another kind, such as the check before a run."""
-    found = _CASE.search(request.question) if "prompt" in request.body or "messages" in request.body else None
+    """The case that a request asks; None for a request of another kind, such as the check before a
+    run."""
+    found = (
+        _CASE.search(request.question)
+        if "prompt" in request.body or "messages" in request.body
+        else None
+    )
     return int(found[1]) if found else None
 
 
@@ -51,7 +57,9 @@ def _text(request: Received) -> str:
 
 def _answer(request: Received) -> bytes:
     """A sound answer without an id, as the hardest servers give it."""
-    return act.answer(request, _text(request)).replace(f'"id":"cmpl-{request.number}",'.encode(), b"", 1)
+    return act.answer(request, _text(request)).replace(
+        f'"id":"cmpl-{request.number}",'.encode(), b"", 1
+    )
 
 
 async def sound(turn: Turn) -> None:
@@ -63,12 +71,15 @@ async def sound(turn: Turn) -> None:
     await turn.write(act.STREAM_HEAD)
     for piece in _text(request).split(" "):
         await turn.write(act.chunked(act.chunk(request, f" {piece}")))
-    await turn.write(act.chunked(act.chunk(request, "", "stop")) + act.chunked(act.DONE) + act.LAST_CHUNK)
+    await turn.write(
+        act.chunked(act.chunk(request, "", "stop")) + act.chunked(act.DONE) + act.LAST_CHUNK
+    )
 
 
 def _twice(delay_s: float) -> Act:
     async def twice(turn: Turn) -> None:
-        """The right answer, and once more some time later, whether something was asked meanwhile or not."""
+        """The right answer, and once more some time later, whether something was asked meanwhile or
+        not."""
         await sound(turn)
         if delay_s:
             await asyncio.sleep(delay_s)
@@ -108,7 +119,12 @@ async def unasked_error(turn: Turn) -> None:
 async def marked_stream(turn: Turn) -> None:
     """A sound stream that begins with a byte order mark."""
     request = turn.request
-    body = b"\xef\xbb\xbf" + act.chunk(request, _text(request)) + act.chunk(request, "", "stop") + act.DONE
+    body = (
+        b"\xef\xbb\xbf"
+        + act.chunk(request, _text(request))
+        + act.chunk(request, "", "stop")
+        + act.DONE
+    )
     await turn.write(act.STREAM_HEAD + act.chunked(body) + act.LAST_CHUNK)
 
 
@@ -123,13 +139,19 @@ async def two_streams(turn: Turn) -> None:
     await turn.write(act.STREAM_HEAD)
     for mine, theirs in zip(_text(request).split(" "), said(other).split(" "), strict=False):
         await turn.write(piece("one", f" {mine}") + piece("two", f" {theirs}"))
-    await turn.write(piece("one", "", "stop") + piece("two", "", "stop") + act.chunked(act.DONE) + act.LAST_CHUNK)
+    await turn.write(
+        piece("one", "", "stop") + piece("two", "", "stop") + act.chunked(act.DONE) + act.LAST_CHUNK
+    )
 
 
 async def text_after_the_finish(turn: Turn) -> None:
     """A sound stream whose text goes on behind its finish_reason."""
     request = turn.request
-    whole = act.chunk(request, _text(request)) + act.chunk(request, "", "stop") + act.chunk(request, "7\n#### 7")
+    whole = (
+        act.chunk(request, _text(request))
+        + act.chunk(request, "", "stop")
+        + act.chunk(request, "7\n#### 7")
+    )
     await turn.write(act.STREAM_HEAD + act.chunked(whole + act.DONE) + act.LAST_CHUNK)
 
 
@@ -186,13 +208,18 @@ ALL: dict[str, Act] = {
 async def _get(turn: Turn) -> None:
     """What is asked beside completions."""
     if turn.request.path.endswith("/models"):
-        await turn.write(act.http(b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"test"}]}'))
+        await turn.write(
+            act.http(b'{"object":"list","data":[{"id":"m","object":"model","owned_by":"test"}]}')
+        )
     else:
         await turn.write(act.http(b'{"detail":"Not Found"}', "404 Not Found"))
 
 
-def script(*, share: float, seed: int, latency_s: float, faults: dict[str, Act]) -> Callable[[Received], Act]:
-    """Breaks that share of the requests, each in a way drawn by the seed, the number and the case of the request."""
+def script(
+    *, share: float, seed: int, latency_s: float, faults: dict[str, Act]
+) -> Callable[[Received], Act]:
+    """Breaks that share of the requests, each in a way drawn by the seed, the number and the case
+    of the request."""
     ways = list(faults.values())
 
     def chosen(request: Received) -> Act:

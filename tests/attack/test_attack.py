@@ -1,4 +1,5 @@
-"""Runs under attack end with every sample's own answer: nothing is lost, doubled, swapped or changed."""
+"""Runs under attack end with every sample's own answer: nothing is lost, doubled, swapped or
+changed."""
 
 from __future__ import annotations
 
@@ -18,21 +19,36 @@ def _held(account: Account) -> None:
 
 @pytest.mark.slow
 def test_every_fault_and_a_kill_leave_each_sample_its_own_answer(tmp_path: Path) -> None:
-    account = attack(tmp_path, samples=600, in_flight=64, share=0.2, kills=1, seed=1, latency_s=0.05)
+    account = attack(
+        tmp_path, samples=600, in_flight=64, share=0.2, kills=1, seed=1, latency_s=0.05
+    )
     assert account.kills == 1
     _held(account)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [True, False])
-def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(tmp_path: Path, stream: bool) -> None:
-    account = attack(tmp_path, samples=10_000, in_flight=256, share=0.1, kills=30, seed=2, latency_s=0.3, stream=stream)
+def test_ten_thousand_samples_hold_against_every_fault_and_thirty_kills(
+    tmp_path: Path, stream: bool
+) -> None:
+    account = attack(
+        tmp_path,
+        samples=10_000,
+        in_flight=256,
+        share=0.1,
+        kills=30,
+        seed=2,
+        latency_s=0.3,
+        stream=stream,
+    )
     assert account.kills == 30
     _held(account)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["twice at once", "twice 2 ms apart", "twice while the next is asked"])
+@pytest.mark.parametrize(
+    "when", ["twice at once", "twice 2 ms apart", "twice while the next is asked"]
+)
 def test_one_answer_too_many_in_five_hundred_swaps_nothing(tmp_path: Path, when: str) -> None:
     account = attack(
         tmp_path,

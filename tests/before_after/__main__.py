@@ -1,4 +1,5 @@
-"""Compare two checkouts of this repository: `python -m tests.before_after results|folders|speed|house BEFORE AFTER`."""
+"""Compare two checkouts of this repository: `python -m tests.before_after
+results|folders|speed|house BEFORE AFTER`."""
 
 from __future__ import annotations
 
@@ -17,18 +18,40 @@ def main() -> int:
     """Run one of the comparisons. Returns the exit code: 1 where something differs or fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.before_after", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    results = commands.add_parser("results", help="twelve deterministic runs leave the same results")
+    results = commands.add_parser(
+        "results", help="twelve deterministic runs leave the same results"
+    )
     _two(results)
-    results.add_argument("--only", action="append", default=[], metavar="NAME", help="one of the runs; repeatable")
+    results.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="one of the runs; repeatable"
+    )
     renamed = "a meant change of a key or of a whole value; repeatable"
-    results.add_argument("--renamed", action="append", default=[], type=Renamed.parse, metavar="OLD=NEW", help=renamed)
-    folders = commands.add_parser("folders", help="folders of the first checkout are read by the second")
+    results.add_argument(
+        "--renamed",
+        action="append",
+        default=[],
+        type=Renamed.parse,
+        metavar="OLD=NEW",
+        help=renamed,
+    )
+    folders = commands.add_parser(
+        "folders", help="folders of the first checkout are read by the second"
+    )
     _two(folders)
-    folders.add_argument("--renamed", action="append", default=[], type=Renamed.parse, metavar="OLD=NEW", help=renamed)
+    folders.add_argument(
+        "--renamed",
+        action="append",
+        default=[],
+        type=Renamed.parse,
+        metavar="OLD=NEW",
+        help=renamed,
+    )
     speed = commands.add_parser("speed", help="one table of medians and their ratios")
     _two(speed)
     speed.add_argument("--rounds", type=int, default=7)
-    speed.add_argument("--samples", type=int, default=100_000, help="of the run whose peak memory is measured")
+    speed.add_argument(
+        "--samples", type=int, default=100_000, help="of the run whose peak memory is measured"
+    )
     house = commands.add_parser("house", help="figures of the code, side by side")
     house.add_argument("checkouts", type=_checkout, nargs="+", metavar="CHECKOUT")
     given = parser.parse_args()
@@ -38,7 +61,9 @@ def main() -> int:
         case "folders":
             return check_folders(given.before, given.after, given.renamed)
         case "speed":
-            return print_speed(given.before, given.after, rounds=given.rounds, samples=given.samples)
+            return print_speed(
+                given.before, given.after, rounds=given.rounds, samples=given.samples
+            )
         case "house":
             return print_house(given.checkouts)
     raise AssertionError(given.command)

@@ -20,7 +20,8 @@ _WHERE = "import launchers, serve_eval; print(serve_eval.__file__); print(launch
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A command that has ended: exit code, both streams, CPU seconds of it and its children, wall seconds."""
+    """A command that has ended: exit code, both streams, CPU seconds of it and its children, wall
+    seconds."""
 
     code: int
     out: str
@@ -39,8 +40,8 @@ class Ended:
 class Checkout:
     """A checkout, and the folder in which its commands run.
 
-    Compiled modules go to `scratch`, never into the checkout, so that a start costs what it costs a user.
-    """
+    Compiled modules go to `scratch`, never into the checkout, so that a start costs what it costs a
+    user."""
 
     root: Path
     cwd: Path
@@ -67,15 +68,22 @@ class Checkout:
     def check(self) -> None:
         """Raise SystemExit unless the interpreter imports the code of this checkout."""
         found = self.python("-c", _WHERE).out.split()
-        if len(found) != 2 or not all(Path(file).resolve().is_relative_to(self.root) for file in found):
-            raise SystemExit(f"{self.root} is not what this interpreter imports: {' '.join(found) or 'nothing'}")
+        if len(found) != 2 or not all(
+            Path(file).resolve().is_relative_to(self.root) for file in found
+        ):
+            raise SystemExit(
+                f"{self.root} is not what this interpreter imports: {' '.join(found) or 'nothing'}"
+            )
 
     def serve_eval(self, *arguments: str, limit_s: float = LIMIT_S) -> Ended:
         """Run one command to its end."""
         return self.python("-m", "serve_eval", *arguments, limit_s=limit_s)
 
     def python(
-        self, *arguments: str, limit_s: float = LIMIT_S, started: Callable[[int], None] = lambda pid: None
+        self,
+        *arguments: str,
+        limit_s: float = LIMIT_S,
+        started: Callable[[int], None] = lambda pid: None,
     ) -> Ended:
         """Run this interpreter with the code of the checkout; `started` receives the process id."""
         out, err = self.scratch / f"{self.cwd.name}.out", self.scratch / f"{self.cwd.name}.err"
@@ -100,21 +108,27 @@ class Checkout:
             peak_mb=usage.ru_maxrss / 1024,
         )
 
-    def interrupt(self, arguments: Sequence[str], when: Callable[[], bool], *, limit_s: float = LIMIT_S) -> Ended:
+    def interrupt(
+        self, arguments: Sequence[str], when: Callable[[], bool], *, limit_s: float = LIMIT_S
+    ) -> Ended:
         """Run one command, and send SIGINT to its process as soon as `when` holds."""
 
         def watch(pid: int) -> None:
             deadline = time.monotonic() + limit_s
             while not when():
                 if time.monotonic() > deadline:
-                    raise SystemExit(f"nothing to interrupt after {limit_s:.0f} s: {' '.join(arguments)}")
+                    raise SystemExit(
+                        f"nothing to interrupt after {limit_s:.0f} s: {' '.join(arguments)}"
+                    )
                 time.sleep(0.02)
             os.kill(pid, signal.SIGINT)
 
         return self.python("-m", "serve_eval", *arguments, limit_s=limit_s, started=watch)
 
 
-def _wait(process: subprocess.Popen[bytes], limit_s: float, started: Callable[[int], None]) -> resource.struct_rusage:
+def _wait(
+    process: subprocess.Popen[bytes], limit_s: float, started: Callable[[int], None]
+) -> resource.struct_rusage:
     """Wait for the end of a process, and kill it after `limit_s` seconds."""
     deadline = time.monotonic() + limit_s
     try:
@@ -125,7 +139,9 @@ def _wait(process: subprocess.Popen[bytes], limit_s: float, started: Callable[[i
                 process.returncode = os.waitstatus_to_exitcode(status)
                 return usage
             if time.monotonic() > deadline:
-                raise SystemExit(f"still running after {limit_s:.0f} s: {' '.join(map(str, process.args))}")  # type: ignore[arg-type]
+                raise SystemExit(
+                    f"still running after {limit_s:.0f} s: {' '.join(map(str, process.args))}"
+                )  # type: ignore[arg-type]
             time.sleep(0.005)
     except BaseException:
         process.kill()

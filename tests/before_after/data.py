@@ -1,4 +1,5 @@
-"""Write the data sets, plans and cases of the runs that are compared: the same bytes for both checkouts."""
+"""Write the data sets, plans and cases of the runs that are compared: the same bytes for both
+checkouts."""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ advice:
     scorer: yes_no
 """
 LM_EVAL = {
-    "made_sums": """
+    "made_sums": (
+        """
 task: made_sums
 dataset_path: json
 dataset_kwargs: {data_files: {train: sums_train.jsonl, test: sums_test.jsonl}}
@@ -69,8 +71,10 @@ metric_list:
 filter_list:
   - name: strict-match
     filter: [{function: regex, regex_pattern: "#### (\\\\-?[0-9]+)"}, {function: take_first}]
-""",
-    "made_choices": """
+"""
+    ),
+    "made_choices": (
+        """
 task: made_choices
 dataset_path: json
 dataset_kwargs: {data_files: {test: choices.jsonl}}
@@ -80,7 +84,8 @@ doc_to_text: "The sum of {{a}} and {{b}} is"
 doc_to_choice: "{{choices}}"
 doc_to_target: "{{gold}}"
 metadata: {version: 1}
-""",
+"""
+    ),
 }
 
 
@@ -92,7 +97,11 @@ def write_all(folder: Path) -> None:
         _jsonl(data / "gsm8k" / f"{split}.jsonl", (_word_problem(rng) for _ in range(count)))
     for split, count in (("dev", 5), ("test", 4)):
         for subject in SUBJECTS:
-            _mmlu(data / "mmlu" / split / f"{subject}_{split}.csv", random.Random(f"{split} {subject}"), count)
+            _mmlu(
+                data / "mmlu" / split / f"{subject}_{split}.csv",
+                random.Random(f"{split} {subject}"),
+                count,
+            )
     rng = random.Random("humaneval")
     lines = "".join(json.dumps(_function(i, rng)) + "\n" for i in range(40))
     file = data / "humaneval" / "HumanEval.jsonl.gz"
@@ -116,7 +125,10 @@ def plan(file: Path, **fields: object) -> None:
 def _word_problem(rng: random.Random) -> Mapping[str, str]:
     name, thing = rng.choice(("Ada", "Ben", "Cleo", "Dan")), rng.choice(("pears", "pens", "stamps"))
     has, finds, days = rng.randint(5, 900), rng.randint(2, 90), rng.randint(2, 30)
-    question = f"{name} has {has} {thing} and finds {finds} more on each of {days} days. How many are there then?"
+    question = (
+        f"{name} has {has} {thing} and finds {finds} more on each of {days} days. How many are"
+        " there then?"
+    )
     steps = f"{finds} * {days} = <<{finds}*{days}={finds * days}>>{finds * days}"
     return {"question": question, "answer": f"{steps}\n#### {has + finds * days}"}
 
@@ -134,10 +146,15 @@ def _mmlu(file: Path, rng: random.Random, rows: int) -> None:
 
 def _function(number: int, rng: random.Random) -> Mapping[str, str]:
     factor, shift = rng.randint(2, 9), rng.randint(1, 9)
-    asserts = "".join(f"    assert candidate({x}) == {factor * x + shift}\n" for x in rng.sample(range(-20, 20), 3))
+    asserts = "".join(
+        f"    assert candidate({x}) == {factor * x + shift}\n"
+        for x in rng.sample(range(-20, 20), 3)
+    )
     return {
         "task_id": f"Made/{number}",
-        "prompt": f'def line_{number}(x: int) -> int:\n    """Return {factor} times x, plus {shift}."""\n',
+        "prompt": (
+            f'def line_{number}(x: int) -> int:\n    """Return {factor} times x, plus {shift}."""\n'
+        ),
         "entry_point": f"line_{number}",
         "canonical_solution": f"    return {factor} * x + {shift}\n",
         "test": f"def check(candidate):\n{asserts}",
@@ -145,7 +162,10 @@ def _function(number: int, rng: random.Random) -> Mapping[str, str]:
 
 
 def _sum(i: int) -> Mapping[str, object]:
-    return {"question": f"What is {i} plus {2 * i + 1}?", "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}"}
+    return {
+        "question": f"What is {i} plus {2 * i + 1}?",
+        "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}",
+    }
 
 
 def _choice(i: int) -> Mapping[str, object]:

@@ -1,4 +1,5 @@
-"""Compare what two run folders hold, field by field, but for what differs between any two runs of the same code."""
+"""Compare what two run folders hold, field by field, but for what differs between any two runs of
+the same code."""
 
 from __future__ import annotations
 
@@ -64,7 +65,10 @@ _MASKED, _OPTIONAL = _pattern(MASKED), _pattern(OPTIONAL)
 _TEXTS = (
     (re.compile(r"(127\.0\.0\.1|localhost):\d+"), r"\1:<port>"),
     (re.compile(r"-\d{8}T\d{12}(?=\.json)"), "-<time>"),  # name of a reference's samples
-    (re.compile(r'(created\\*": ?)\d+'), r"\1<time>"),  # within an answer that is quoted in a message
+    (
+        re.compile(r'(created\\*": ?)\d+'),
+        r"\1<time>",
+    ),  # within an answer that is quoted in a message
     (re.compile(r"(scored again at )[\dT:+-]+"), r"\1<time>"),
     (re.compile(r"\b(lie) \d+ s (apart)"), r"\1 <time> \2"),
     (re.compile(r"\b(after|in|p50|p90|p99|max) \d+\.?\d* (s|ms)\b"), r"\1 <time> \2"),
@@ -120,7 +124,8 @@ def masked(path: str) -> bool:
 
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Return every scalar of a JSON value with its path; an empty list or mapping counts as a scalar."""
+    """Return every scalar of a JSON value with its path; an empty list or mapping counts as a
+    scalar."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{path}/{str(key).replace('/', '|')}")
@@ -141,11 +146,11 @@ def neutral(text: str, places: Iterable[str]) -> str:
 
 
 def records(text: str, *, ordered: bool) -> dict[str, Any]:
-    """Return the records of a journal by the sample that they are of; `ordered` keeps the order of the ids too.
+    """Return the records of a journal by the sample that they are of; `ordered` keeps the order of
+    the ids too.
 
-    Repeats of a sample, and attempts of several sessions, are told apart by their number within the sample's records,
-    after these were sorted by what they say without what is masked.
-    """
+    Repeats of a sample, and attempts of several sessions, are told apart by their number within the
+    sample's records, after these were sorted by what they say without what is masked."""
     found: dict[str, list[Any]] = {}
     ids: list[str] = []
     for line in text.splitlines():
@@ -158,7 +163,9 @@ def records(text: str, *, ordered: bool) -> dict[str, Any]:
 
 
 def _sort_key(record: object) -> str:
-    return json.dumps([(path, leaf) for path, leaf in leaves(record) if not masked(path)], sort_keys=True)
+    return json.dumps(
+        [(path, leaf) for path, leaf in leaves(record) if not masked(path)], sort_keys=True
+    )
 
 
 def read(folder: Path, places: Sequence[str], *, ordered: bool) -> dict[str, Leaves]:
@@ -169,7 +176,9 @@ def read(folder: Path, places: Sequence[str], *, ordered: bool) -> dict[str, Lea
             for file in sorted(folder.glob(where + pattern)):
                 if file.is_file():
                     text = neutral(file.read_text("utf-8"), places)
-                    found[_stable_name(file.relative_to(folder))] = dict(leaves(_parsed(file.suffix, text, ordered)))
+                    found[_stable_name(file.relative_to(folder))] = dict(
+                        leaves(_parsed(file.suffix, text, ordered))
+                    )
     return found
 
 
@@ -184,18 +193,25 @@ def _stable_name(file: Path) -> str:
     return re.sub(r"\d{4}-?\d\d-?\d\dT[\d.:-]*\d", "<time>", str(file))
 
 
-def compare(before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()) -> Compared:
-    """Compare two sides: leaves by file and path. Renames apply to keys and to whole values of the first side."""
+def compare(
+    before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()
+) -> Compared:
+    """Compare two sides: leaves by file and path. Renames apply to keys and to whole values of the
+    first side."""
     old = {_renamed_path(file, renamed): _rename(side, renamed) for file, side in before.items()}
     count: Counter[str] = Counter(files=len(old.keys() | after.keys()))
     found: list[Difference] = []
     for file in sorted(old.keys() | after.keys()):
         if file not in old or file not in after:
-            found.append(Difference(file, *("a file" if file in side else ABSENT for side in (old, after))))
+            found.append(
+                Difference(file, *("a file" if file in side else ABSENT for side in (old, after)))
+            )
             continue
         one, two = old[file], after[file]
         for path in sorted(one.keys() | two.keys()):
-            if masked(f"/{file}{path}") and ((path in one and path in two) or _OPTIONAL.search(path)):
+            if masked(f"/{file}{path}") and (
+                (path in one and path in two) or _OPTIONAL.search(path)
+            ):
                 count["masked"] += 1
                 continue
             count["fields"] += 1
@@ -210,7 +226,9 @@ def _said(side: Leaves, path: str) -> str:
 
 
 def _rename(side: Leaves, renamed: Sequence[Renamed]) -> Leaves:
-    return {_renamed_path(path, renamed): _renamed_value(value, renamed) for path, value in side.items()}
+    return {
+        _renamed_path(path, renamed): _renamed_value(value, renamed) for path, value in side.items()
+    }
 
 
 def _renamed_path(path: str, renamed: Sequence[Renamed]) -> str:

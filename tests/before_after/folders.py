@@ -24,7 +24,8 @@ _AGES = re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.+]+")
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """Something that is done with old folders: its command, and the folder or file that it leaves behind."""
+    """Something that is done with old folders: its command, and the folder or file that it leaves
+    behind."""
 
     what: str
     arguments: Sequence[str]
@@ -35,7 +36,10 @@ STEPS = (
     Old("resume an interrupted run", ("run", "--resume", "cut"), "cut"),
     Old("resume a finished run", ("run", "--resume", "fine"), "fine"),
     Old("verdict", ("verdict", "fine", "--json")),
-    Old("verdict by another rule", ("verdict", "fine", "--verdict", "paired", "--references-dir", "refs", "--json")),
+    Old(
+        "verdict by another rule",
+        ("verdict", "fine", "--verdict", "paired", "--references-dir", "refs", "--json"),
+    ),
     Old("rescore", ("rescore", "fine", "--json")),
     Old(
         "rescore with another option",
@@ -46,7 +50,11 @@ STEPS = (
     Old("go on with an old comparison", ("compare", "fine", "other", "--json", "-o", "twins")),
     Old("export", ("export", "fine", "-o", "theirs"), "theirs"),
     Old("diagnose", ("diagnose", "other", "--json")),
-    Old("references register", ("references", "register", "fine", "--wanted", "1", "--references-dir", "new"), "new"),
+    Old(
+        "references register",
+        ("references", "register", "fine", "--wanted", "1", "--references-dir", "new"),
+        "new",
+    ),
     Old("resume an interrupted suite", ("suite", "--resume", "nightly"), "nightly"),
     Old("resume a finished suite", ("suite", "--resume", "nightly", "--json")),
     Old("drift", ("drift", ".", "--json")),
@@ -54,7 +62,8 @@ STEPS = (
 
 
 def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) -> int:
-    """Print a line for each step. Returns 1 where one neither works as before nor is refused with a clear message."""
+    """Print a line for each step. Returns 1 where one neither works as before nor is refused with a
+    clear message."""
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="before-after-") as name:
         scratch, here = Path(name), Path(name) / "folders"
@@ -68,7 +77,10 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
         here.rename(kept)
         places = (str(here), str(before), str(after), str(scratch))
         told = []
-        for side in (old, new):  # at the same place, since plans hold paths and folders are signed for theirs
+        for side in (
+            old,
+            new,
+        ):  # at the same place, since plans hold paths and folders are signed for theirs
             shutil.copytree(kept, here)
             told.append([_do(step, side, places) for step in STEPS])
             shutil.rmtree(here)
@@ -81,7 +93,10 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
                 said = f"refused: {ended.err.strip()[:200]}"
             else:
                 wrong += 1
-                said = f"DIFFERS: exit code {code} -> {now}, {len(found.differences)} of {found.fields} fields"
+                said = (
+                    f"DIFFERS: exit code {code} -> {now}, {len(found.differences)} of"
+                    f" {found.fields} fields"
+                )
             print(f"{step.what:30} {said}")
             if said.startswith("DIFFERS"):
                 print("".join(f"    {one}\n" for one in found.differences[:SHOWN]), end="")
@@ -90,14 +105,20 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
 
 
 def _make(old: Checkout, here: Path) -> None:
-    """Write the old folders: two finished runs, references, a comparison, and a run and a suite cut in the middle."""
+    """Write the old folders: two finished runs, references, a comparison, and a run and a suite cut
+    in the middle."""
     write_all(here)
     tasks = [{"gsm8k": {"num_samples": SAMPLES}}, {"word_problems": {"num_samples": 60}}]
     for name, run, damage in (("fine", 0, 0.0), ("other", 1, 0.2)):
         served = simulated(accuracy=0.8, flip_rate=0.05, run=run, damage=damage)
         plan(here / f"{name}.yaml", tasks=tasks, launcher=served, **common(8, order_seed=7))
         _sound(old.serve_eval("run", f"{name}.yaml", "--no-reference", "-o", name), name)
-    _sound(old.serve_eval("references", "register", "fine", "--wanted", "1", "--references-dir", "refs"), "refs")
+    _sound(
+        old.serve_eval(
+            "references", "register", "fine", "--wanted", "1", "--references-dir", "refs"
+        ),
+        "refs",
+    )
     _sound(old.serve_eval("compare", "fine", "other", "-o", "twins"), "twins")
     slow = simulated(accuracy=0.8, flip_rate=0.05, run=3, latency_s=0.05)
     plan(here / "cut.yaml", tasks=tasks, launcher=slow, **common(4, order_seed=7))
@@ -106,9 +127,15 @@ def _make(old: Checkout, here: Path) -> None:
     shared = {"model": "m", "dataset_root": "data", "references_dir": "refs", "tasks": tasks}
     limits = {"concurrency": 4, "order_seed": 7}
     plan(
-        here / "nightly.yaml", defaults={**shared, "limits": limits}, plans=[quick, {"name": "slow", "launcher": slow}]
+        here / "nightly.yaml",
+        defaults={**shared, "limits": limits},
+        plans=[quick, {"name": "slow", "launcher": slow}],
     )
-    _cut(old, ("suite", "nightly.yaml", "-o", "nightly"), here / "nightly/runs/slow/samples/gsm8k.jsonl")
+    _cut(
+        old,
+        ("suite", "nightly.yaml", "-o", "nightly"),
+        here / "nightly/runs/slow/samples/gsm8k.jsonl",
+    )
 
 
 def _sound(ended: Ended, what: str) -> None:
@@ -122,9 +149,13 @@ def _cut(old: Checkout, arguments: Sequence[str], journal: Path) -> None:
     ended = old.interrupt(arguments, some)
     if ended.code != 130 or not SAMPLES // 4 <= _records(journal) < SAMPLES:
         raise SystemExit(
-            f"not cut in the middle: exit code {ended.code}, {_records(journal)} answers: {ended.last_words}"
+            f"not cut in the middle: exit code {ended.code}, {_records(journal)} answers:"
+            f" {ended.last_words}"
         )
-    print(f"{arguments[0]} interrupted after {_records(journal)} of {SAMPLES} answers of the first task")
+    print(
+        f"{arguments[0]} interrupted after {_records(journal)} of {SAMPLES} answers of the first"
+        " task"
+    )
 
 
 def _records(journal: Path) -> int:

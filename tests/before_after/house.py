@@ -1,8 +1,8 @@
 """Count what a checkout's code looks like, from its syntax alone.
 
-A room is a package folder of `serve_eval` (at any depth), the top of `launchers`, a package folder of it, or one module
-that lies directly in `serve_eval`. A test for size, not for taste: the order of layers is held elsewhere.
-"""
+A room is a package folder of `serve_eval` (at any depth), the top of `launchers`, a package folder
+of it, or one module that lies directly in `serve_eval`. A test for size, not for taste: the order
+of layers is held elsewhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,11 @@ class Module:
         """The package that holds it; itself, where it lies directly in serve_eval."""
         if self.is_package:
             return self.name
-        return self.name if self.name.count(".") == 1 and self.name.startswith("serve_eval.") else _parent(self.name)
+        return (
+            self.name
+            if self.name.count(".") == 1 and self.name.startswith("serve_eval.")
+            else _parent(self.name)
+        )
 
 
 def print_house(roots: Sequence[Path]) -> int:
@@ -55,7 +59,9 @@ def print_house(roots: Sequence[Path]) -> int:
         lists = [column[name] for column in columns]
         if any(isinstance(cell, list) and cell for cell in lists):
             print(f"\n{name}:")
-            for row in zip_longest(*(cell if isinstance(cell, list) else [] for cell in lists), fillvalue=""):
+            for row in zip_longest(
+                *(cell if isinstance(cell, list) else [] for cell in lists), fillvalue=""
+            ):
                 print("  " + "  ".join(f"{cell:{LONGEST_CELL}}" for cell in row).rstrip())
     return 0
 
@@ -73,7 +79,11 @@ def _figures(root: Path) -> Mapping[str, object]:
             held[_parent(module.name)] += 1
     largest = max(held, key=lambda folder: held[folder])
     docstrings = list(_docstrings(modules))
-    asking = sum(text.split(maxsplit=1)[0].strip(".,:").lower() in WH_WORDS for text in docstrings if text.strip())
+    asking = sum(
+        text.split(maxsplit=1)[0].strip(".,:").lower() in WH_WORDS
+        for text in docstrings
+        if text.strip()
+    )
     return {
         "modules": len(modules),
         "lines": sum(module.lines for module in modules.values()),
@@ -84,14 +94,21 @@ def _figures(root: Path) -> Mapping[str, object]:
         "floors of rooms": _floors(rooms),
         "modules in the largest folder": held[largest],
         f"files above {LONG_FILE} lines": sorted(
-            (f"{module.lines:5} {name}" for name, module in modules.items() if module.lines > LONG_FILE), reverse=True
+            (
+                f"{module.lines:5} {name}"
+                for name, module in modules.items()
+                if module.lines > LONG_FILE
+            ),
+            reverse=True,
         ),
         f"functions with McCabe above {COMPLEX}": _complex(root),
         "public class names that are not unique": _duplicates(modules),
         "modules without __all__": _without_all(modules, packages=False),
         "packages without __all__": _without_all(modules, packages=True),
         "docstrings": len(docstrings),
-        "docstrings that open with a wh-word": f"{asking} ({100 * asking / max(len(docstrings), 1):.1f} %)",
+        "docstrings that open with a wh-word": (
+            f"{asking} ({100 * asking / max(len(docstrings), 1):.1f} %)"
+        ),
         "dependencies installed by default": _dependencies(root),
         "parameters of `serve-eval run`": _parameters(modules),
     }
@@ -108,7 +125,8 @@ def _modules(root: Path) -> Iterator[Module]:
 
 
 def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
-    """Return the modules that a file imports at any place, but not what only type checkers see, nor its own package."""
+    """Return the modules that a file imports at any place, but not what only type checkers see, nor
+    its own package."""
     base = module.name if module.is_package else _parent(module.name)
     found: set[str] = set()
     for node in _running(module.tree):
@@ -119,7 +137,11 @@ def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
             source = ".".join([*above, *([node.module] if node.module else [])])
             for alias in node.names:
                 inner = f"{source}.{alias.name}"
-                found |= {name for name in ((inner,) if inner in modules else (source,)) if name in modules}
+                found |= {
+                    name
+                    for name in ((inner,) if inner in modules else (source,))
+                    if name in modules
+                }
     return found - {module.name}
 
 
@@ -179,10 +201,29 @@ def _floors(graph: Graph) -> int:
 
 
 def _complex(root: Path) -> list[str]:
-    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--no-cache", "--select", "C901", "--exit-zero"]
-    command += ["--config", f"lint.mccabe.max-complexity={COMPLEX}", "--output-format", "json", *PACKAGES]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--select",
+        "C901",
+        "--exit-zero",
+    ]
+    command += [
+        "--config",
+        f"lint.mccabe.max-complexity={COMPLEX}",
+        "--output-format",
+        "json",
+        *PACKAGES,
+    ]
     said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    rows = ((row["message"], Path(row["filename"]).relative_to(root.resolve())) for row in json.loads(said))
+    rows = (
+        (row["message"], Path(row["filename"]).relative_to(root.resolve()))
+        for row in json.loads(said)
+    )
     return sorted(f"{file}: {message.replace(' is too complex', '')}" for message, file in rows)
 
 
@@ -197,11 +238,15 @@ def _duplicates(modules: Mapping[str, Module]) -> list[str]:
 
 def _without_all(modules: Mapping[str, Module], *, packages: bool) -> int:
     def has(tree: ast.Module) -> bool:
-        targets = (target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets)
+        targets = (
+            target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+        )
         named = (node.target for node in tree.body if isinstance(node, ast.AnnAssign))
         return any(isinstance(one, ast.Name) and one.id == "__all__" for one in (*targets, *named))
 
-    return sum(module.is_package is packages and not has(module.tree) for module in modules.values())
+    return sum(
+        module.is_package is packages and not has(module.tree) for module in modules.values()
+    )
 
 
 def _docstrings(modules: Mapping[str, Module]) -> Iterator[str]:
@@ -214,16 +259,23 @@ def _docstrings(modules: Mapping[str, Module]) -> Iterator[str]:
 
 
 def _dependencies(root: Path) -> int:
-    return len(tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"])
+    return len(
+        tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
+    )
 
 
 def _parameters(modules: Mapping[str, Module]) -> object:
-    """Return the number of parameters of the function behind `serve-eval run`: `run` in the module of that name."""
+    """Return the number of parameters of the function behind `serve-eval run`: `run` in the module
+    of that name."""
     found: list[ast.arguments] = []
     is_run: Callable[[ast.AST], bool] = lambda node: getattr(node, "name", "") == "run"  # noqa: E731
     for name in ("serve_eval.cli.run", "serve_eval.cli.commands.run"):
         if name in modules:
             body = [node for node in modules[name].tree.body if is_run(node)]
-            found += [node.args for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found += [
+                node.args
+                for node in body
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
     counted = [len(each.posonlyargs) + len(each.args) + len(each.kwonlyargs) for each in found]
     return counted[0] if counted else "not found"

@@ -1,4 +1,5 @@
-"""Give the commands of the twelve runs with the code of two checkouts, and compare what they leave behind."""
+"""Give the commands of the twelve runs with the code of two checkouts, and compare what they leave
+behind."""
 
 from __future__ import annotations
 
@@ -23,13 +24,19 @@ _URL = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 _UNKNOWN = ("No such command", "No such option")
 
 
-def compare_results(before: Path, after: Path, only: Sequence[str] = (), renamed: Sequence[Renamed] = ()) -> int:
+def compare_results(
+    before: Path, after: Path, only: Sequence[str] = (), renamed: Sequence[Renamed] = ()
+) -> int:
     """Print for each run what was compared and what differs. Returns the exit code."""
     if unknown := set(only) - {run.name for run in RUNS}:
-        raise SystemExit(f"no run is called {', '.join(sorted(unknown))}: {', '.join(run.name for run in RUNS)}")
+        raise SystemExit(
+            f"no run is called {', '.join(sorted(unknown))}: {', '.join(run.name for run in RUNS)}"
+        )
     differ = skipped = 0
     with tempfile.TemporaryDirectory(prefix="before-after-") as name:
-        sides = [_side(root, Path(name) / side) for side, root in (("before", before), ("after", after))]
+        sides = [
+            _side(root, Path(name) / side) for side, root in (("before", before), ("after", after))
+        ]
         for run in RUNS:
             if only and run.name not in only:
                 continue
@@ -54,7 +61,8 @@ def _side(root: Path, scratch: Path) -> Checkout:
 
 
 def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
-    """Return the leaves of everything that a run left behind, by file, and of what its commands said, by number."""
+    """Return the leaves of everything that a run left behind, by file, and of what its commands
+    said, by number."""
     here = side.scratch / run.name
     here.mkdir()
     write_all(here)
@@ -88,7 +96,11 @@ def _commands(run: Run, inside: Checkout, places: Sequence[str]) -> Iterator[tup
 
 def _one(step: Step, inside: Checkout, held: str) -> Ended:
     ended = inside.serve_eval(*(part.replace("{held}", held) for part in step.arguments))
-    if step.otherwise and ended.code == UNKNOWN_COMMAND and any(words in ended.err for words in _UNKNOWN):
+    if (
+        step.otherwise
+        and ended.code == UNKNOWN_COMMAND
+        and any(words in ended.err for words in _UNKNOWN)
+    ):
         return inside.serve_eval(*step.otherwise)
     return ended
 
@@ -104,7 +116,8 @@ def _said(ended: Ended, places: Sequence[str]) -> dict[str, object]:
 def _print(run: Run, found: Compared, codes: Sequence[object]) -> None:
     what = f"{found.files:4} files, {found.fields:6} fields, {found.masked:6} masked"
     print(
-        f"{run.name:12} {what}: {len(found.differences)} differences; exit codes {' '.join(map(str, codes))}",
+        f"{run.name:12} {what}: {len(found.differences)} differences; exit codes"
+        f" {' '.join(map(str, codes))}",
         flush=True,
     )
     for difference in found.differences[:SHOWN]:

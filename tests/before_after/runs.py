@@ -44,13 +44,22 @@ RULES = ("classic", "paired", "noninferiority", "anchors")
 
 
 def _rules(folder: Path) -> None:
-    for name, number, damage in (("r0", 0, 0), ("r1", 1, 0), ("r2", 2, 0), ("r3", 3, 0), ("worse", 9, 0.25)):
+    for name, number, damage in (
+        ("r0", 0, 0),
+        ("r1", 1, 0),
+        ("r2", 2, 0),
+        ("r3", 3, 0),
+        ("worse", 9, 0.25),
+    ):
         served = simulated(accuracy=0.8, flip_rate=0.05, run=number, damage=damage)
         plan(folder / f"{name}.yaml", tasks=[GSM8K, WORDS], launcher=served, **common(8))
 
 
 def _judged(name: str) -> list[Step]:
-    return [shown("verdict", name, "--verdict", rule, "--references-dir", "refs", "--json") for rule in RULES]
+    return [
+        shown("verdict", name, "--verdict", rule, "--references-dir", "refs", "--json")
+        for rule in RULES
+    ]
 
 
 VERDICTS = Run(
@@ -60,10 +69,23 @@ VERDICTS = Run(
         *(run(f"r{number}.yaml") for number in range(3)),
         Step(("references", "register", "r0", "r1", "r2", "--references-dir", "refs")),
         run("r3.yaml", "--references-dir", "refs"),
-        *(run("worse.yaml", "--references-dir", "refs", "--verdict", rule, out=f"worse_{rule}") for rule in RULES),
+        *(
+            run("worse.yaml", "--references-dir", "refs", "--verdict", rule, out=f"worse_{rule}")
+            for rule in RULES
+        ),
         shown("run", "worse.yaml", "--references-dir", "refs", "--verdict", "paired", "--dry-run"),
         *_judged("r3"),
-        shown("verdict", "worse_classic", "--verdict", "paired", "--margin", "2", "--references-dir", "refs", "--json"),
+        shown(
+            "verdict",
+            "worse_classic",
+            "--verdict",
+            "paired",
+            "--margin",
+            "2",
+            "--references-dir",
+            "refs",
+            "--json",
+        ),
     ),
     ("r0", "r1", "r2", "r3", *(f"worse_{rule}" for rule in RULES), "refs"),
 )
@@ -83,7 +105,18 @@ COMPARE = Run(
         run("a.yaml", out="run_a"),
         Step(("compare", "run_a", "b.yaml", "--order-seed", "7", "-o", "mixed")),
         run("b.yaml", out="run_b"),
-        shown("compare", "run_a", "run_b", "--verdict", "noninferiority", "--margin", "2", "--json", "-o", "runs"),
+        shown(
+            "compare",
+            "run_a",
+            "run_b",
+            "--verdict",
+            "noninferiority",
+            "--margin",
+            "2",
+            "--json",
+            "-o",
+            "runs",
+        ),
         shown("compare", "run_a", "run_a", "--json", "-o", "same"),
     ),
     ("both", "run_a", "run_b", "runs", "same", "mixed"),
@@ -94,7 +127,13 @@ def _suite(folder: Path) -> None:
     _rules(folder)
     served = simulated(accuracy=0.8, flip_rate=0.05, run=3)
     limits = {"concurrency": 8, "order_seed": 7}
-    shared = {"model": "m", "references_dir": "refs", "dataset_root": "data", "limits": limits, "tasks": [GSM8K, WORDS]}
+    shared = {
+        "model": "m",
+        "references_dir": "refs",
+        "dataset_root": "data",
+        "limits": limits,
+        "tasks": [GSM8K, WORDS],
+    }
     bad = {"name": "simulated", "seed": 3, "accuracy": 0.3, "run": 4}
     plans = [
         {"name": "fine", "launcher": served, "verdict": "paired", "attributes": {"load": "low"}},
@@ -130,10 +169,17 @@ def _early(folder: Path) -> None:
     limits = common(1)
     for name, accuracy in (("lost", 0.1), ("won", 0.99)):
         served = simulated(accuracy=accuracy, run=5)
-        plan(folder / f"{name}.yaml", tasks=[{"gsm8k": {"num_samples": 400}}], launcher=served, **limits)
+        plan(
+            folder / f"{name}.yaml",
+            tasks=[{"gsm8k": {"num_samples": 400}}],
+            launcher=served,
+            **limits,
+        )
     references = folder / "refs"
     references.mkdir()
-    (references / "gsm8k.yaml").write_text("m:\n  - accuracy: 80.0\n    source: made\n", encoding="utf-8")
+    (references / "gsm8k.yaml").write_text(
+        "m:\n  - accuracy: 80.0\n    source: made\n", encoding="utf-8"
+    )
 
 
 EARLY = Run(
@@ -161,7 +207,19 @@ CASES = Run(
         shown("cases", "expand", "cases.yaml"),
         shown("run", "own.yaml", "--no-reference", "--dry-run"),
         run("own.yaml"),
-        Step(("run", "own.yaml", "--no-reference", "--order-seed", "7", "--rerun", "all", "-o", "own")),
+        Step(
+            (
+                "run",
+                "own.yaml",
+                "--no-reference",
+                "--order-seed",
+                "7",
+                "--rerun",
+                "all",
+                "-o",
+                "own",
+            )
+        ),
     ),
     ("own",),
 )
@@ -189,13 +247,24 @@ LM_EVAL = Run(
 def _repeats(folder: Path) -> None:
     served = simulated(accuracy=0.7, flip_rate=0.1, varied=True)
     plan(folder / "thrice.yaml", tasks=[GSM8K, WORDS], repeats=3, launcher=served, **common(1))
-    plan(folder / "some.yaml", tasks=[WORDS, GSM8K], limit=40, repeats={"gsm8k": 2}, launcher=served, **common(1))
+    plan(
+        folder / "some.yaml",
+        tasks=[WORDS, GSM8K],
+        limit=40,
+        repeats={"gsm8k": 2},
+        launcher=served,
+        **common(1),
+    )
 
 
 REPEATS = Run(
     "repeats",
     _repeats,
-    (run("thrice.yaml"), run("some.yaml"), shown("run", "thrice.yaml", "--no-reference", "--dry-run")),
+    (
+        run("thrice.yaml"),
+        run("some.yaml"),
+        shown("run", "thrice.yaml", "--no-reference", "--dry-run"),
+    ),
     ("thrice", "some"),
     ordered=True,
 )
@@ -203,9 +272,16 @@ REPEATS = Run(
 
 def _failures(folder: Path) -> None:
     limits = {"max_attempts": 2, "retry_budget": 60, "max_error_rate": 0.5}
-    kinds = {"once": ("500", 1), "always": ("bad_json", 0), "refused": ("wrapped_400", 0), "shut": ("disconnect", 1)}
+    kinds = {
+        "once": ("500", 1),
+        "always": ("bad_json", 0),
+        "refused": ("wrapped_400", 0),
+        "shut": ("disconnect", 1),
+    }
     for name, (kind, times) in kinds.items():
-        served = simulated(accuracy=0.7, failure_rate=0.1, failure_kind=kind, failures_per_prompt=times)
+        served = simulated(
+            accuracy=0.7, failure_rate=0.1, failure_kind=kind, failures_per_prompt=times
+        )
         plan(folder / f"{name}.yaml", tasks=[WORDS], launcher=served, **common(1, **limits))
     served = simulated(accuracy=0.7, truncate_rate=0.2, empty_rate=0.1)
     plan(folder / "cut.yaml", tasks=[GSM8K], launcher=served, **common(1))
@@ -217,7 +293,10 @@ FAULTS = ("once", "always", "refused", "shut", "cut", "most")
 FAILURES = Run(
     "failures",
     _failures,
-    (*(run(f"{name}.yaml") for name in FAULTS), *(shown("diagnose", name, "--json") for name in FAULTS)),
+    (
+        *(run(f"{name}.yaml") for name in FAULTS),
+        *(shown("diagnose", name, "--json") for name in FAULTS),
+    ),
     FAULTS,
     ordered=True,
 )
@@ -245,7 +324,17 @@ def _invariants(folder: Path) -> None:
     plan(folder / "one.yaml", tasks=[WORDS], launcher=served, **common(4))
 
 
-_INVARIANTS = ("one.yaml", "--limit", "20", "--order-seed", "7", "--chunk-tokens", "0", "-o", "passes")
+_INVARIANTS = (
+    "one.yaml",
+    "--limit",
+    "20",
+    "--order-seed",
+    "7",
+    "--chunk-tokens",
+    "0",
+    "-o",
+    "passes",
+)
 INVARIANTS = Run(
     "invariants",
     _invariants,
@@ -266,4 +355,17 @@ SMOKE = Run(
     last=Step(("serve", "--stop", "all")),
 )
 
-RUNS = (TASKS, VERDICTS, COMPARE, SUITE, EARLY, CASES, LM_EVAL, REPEATS, FAILURES, AGAIN, INVARIANTS, SMOKE)
+RUNS = (
+    TASKS,
+    VERDICTS,
+    COMPARE,
+    SUITE,
+    EARLY,
+    CASES,
+    LM_EVAL,
+    REPEATS,
+    FAILURES,
+    AGAIN,
+    INVARIANTS,
+    SMOKE,
+)

@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command. `shown`: its standard output is compared too. `otherwise` is tried when the tool does not know it."""
+    """A command. `shown`: its standard output is compared too. `otherwise` is tried when the tool
+    does not know it."""
 
     arguments: Sequence[str]
     shown: bool = False
@@ -19,12 +20,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Commands given one after the other in a folder of data, and the folders and files that hold what came of them.
+    """Commands given one after the other in a folder of data, and the folders and files that hold
+    what came of them.
 
-    `ordered`: requests follow each other, so that the order of the records is compared. `needs` is a package without
-    which the run is left out. `last` is given whatever happened before. `{held}` in a step is the base URL that an
-    earlier one printed.
-    """
+    `ordered`: requests follow each other, so that the order of the records is compared. `needs` is
+    a package without which the run is left out. `last` is given whatever happened before. `{held}`
+    in a step is the base URL that an earlier one printed."""
 
     name: str
     prepare: Callable[[Path], None]
@@ -38,7 +39,12 @@ class Run:
 
 def run(name: str, *more: str, out: str | None = None) -> Step:
     """Evaluate a plan in a folder of its name, without a reference unless there are some."""
-    flags = ("--order-seed", "7", *(("--no-reference",) if "--references-dir" not in more else ()), *more)
+    flags = (
+        "--order-seed",
+        "7",
+        *(("--no-reference",) if "--references-dir" not in more else ()),
+        *more,
+    )
     return Step(("run", name, *flags, "-o", out or name.removesuffix(".yaml")))
 
 

@@ -7,9 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.before_after.difference import ABSENT, Compared, Difference, Renamed, compare, leaves, masked, read
+from tests.before_after.difference import (
+    ABSENT,
+    Compared,
+    Difference,
+    Renamed,
+    compare,
+    leaves,
+    masked,
+    read,
+)
 
-REPORT = {"wall_s": 1.5, "plan": {"limits": {"connect_timeout_s": 60.0}}, "tasks": [{"value": 66.5, "verdict": "PASS"}]}
+REPORT = {
+    "wall_s": 1.5,
+    "plan": {"limits": {"connect_timeout_s": 60.0}},
+    "tasks": [{"value": 66.5, "verdict": "PASS"}],
+}
 
 
 def _compared(before: object, after: object, *renamed: str) -> Compared:
@@ -19,7 +32,9 @@ def _compared(before: object, after: object, *renamed: str) -> Compared:
 
 def test_durations_may_differ_and_nothing_else() -> None:
     assert _compared(REPORT, {**REPORT, "wall_s": 9.0}).differences == ()
-    [found] = _compared(REPORT, {**REPORT, "tasks": [{"value": 66.4, "verdict": "PASS"}]}).differences
+    [found] = _compared(
+        REPORT, {**REPORT, "tasks": [{"value": 66.4, "verdict": "PASS"}]}
+    ).differences
     assert found == Difference("report.json/tasks/0/value", "66.5", "66.4")
     assert not masked("/plan/limits/connect_timeout_s")
     assert not masked("/plan/connection")
@@ -28,9 +43,15 @@ def test_durations_may_differ_and_nothing_else() -> None:
 
 def test_what_is_gone_or_new_differs_even_where_its_value_may() -> None:
     without = {name: value for name, value in REPORT.items() if name != "wall_s"}
-    assert _compared(REPORT, without).differences == (Difference("report.json/wall_s", "1.5", ABSENT),)
-    assert _compared(without, REPORT).differences == (Difference("report.json/wall_s", ABSENT, "1.5"),)
-    assert compare({"report.json": {}}, {}).differences == (Difference("report.json", "a file", ABSENT),)
+    assert _compared(REPORT, without).differences == (
+        Difference("report.json/wall_s", "1.5", ABSENT),
+    )
+    assert _compared(without, REPORT).differences == (
+        Difference("report.json/wall_s", ABSENT, "1.5"),
+    )
+    assert compare({"report.json": {}}, {}).differences == (
+        Difference("report.json", "a file", ABSENT),
+    )
     assert len(_compared({"a": []}, {"a": [1]}).differences) == 2
 
 
@@ -43,11 +64,15 @@ def test_a_meant_rename_holds_for_whole_keys_and_values() -> None:
         Renamed.parse("verdict")
 
 
-def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(tmp_path: Path) -> None:
+def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(
+    tmp_path: Path,
+) -> None:
     rows = [{"id": "b", "value": 1.0}, {"id": "a", "value": 0.0}, {"id": "b", "value": 0.5}]
     for name, order in (("one", rows), ("two", rows[::-1])):
         (tmp_path / name / "scores").mkdir(parents=True)
-        (tmp_path / name / "scores/t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in order))
+        (tmp_path / name / "scores/t.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in order)
+        )
 
     def found(*, ordered: bool) -> tuple[Difference, ...]:
         one, two = (read(tmp_path / name, (), ordered=ordered) for name in ("one", "two"))
@@ -55,8 +80,13 @@ def test_records_are_compared_by_sample_and_in_their_order_where_it_is_fixed(tmp
 
     assert found(ordered=False) == ()
     assert [one.path for one in found(ordered=True)] == []
-    (tmp_path / "two/scores/t.jsonl").write_text("".join(json.dumps(rows[i]) + "\n" for i in (1, 0, 2)))
-    assert [one.path for one in found(ordered=True)] == ["scores/t.jsonl/order/0", "scores/t.jsonl/order/1"]
+    (tmp_path / "two/scores/t.jsonl").write_text(
+        "".join(json.dumps(rows[i]) + "\n" for i in (1, 0, 2))
+    )
+    assert [one.path for one in found(ordered=True)] == [
+        "scores/t.jsonl/order/0",
+        "scores/t.jsonl/order/1",
+    ]
     (tmp_path / "two/scores/t.jsonl").write_text(json.dumps(rows[0]) + "\n")
     assert Difference("scores/t.jsonl/count", "3", "1") in found(ordered=False)
 
@@ -66,7 +96,9 @@ def test_places_and_ports_are_no_difference(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         said = {"url": f"http://127.0.0.1:{port}/v1", "log": str(tmp_path / name / "logs/x.log")}
         (tmp_path / name / "report.json").write_text(json.dumps(said))
-    sides = [read(tmp_path / name, (str(tmp_path / name),), ordered=False) for name in ("one", "two")]
+    sides = [
+        read(tmp_path / name, (str(tmp_path / name),), ordered=False) for name in ("one", "two")
+    ]
     assert compare(sides[0], sides[1]).differences == ()
     bare = [read(tmp_path / name, (), ordered=False) for name in ("one", "two")]
     assert [one.path for one in compare(bare[0], bare[1]).differences] == ["report.json/log"]

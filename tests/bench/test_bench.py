@@ -20,7 +20,8 @@ TINY = {
     "launch.py": ("1",),
     "embedded.py": ("4", "1"),
 }
-"""Each part of `make bench`, `make bench-launch` and `make bench-embedded` but the table, with its smallest size."""
+"""Each part of `make bench`, `make bench-launch` and `make bench-embedded` but the table, with its
+smallest size."""
 SLOW = ("transports.py", "launch.py", "embedded.py")
 PEERS = (
     "wrk, client alone",
@@ -43,11 +44,18 @@ OURS = ("ours, client alone", "ours, streamed", "serve-eval run")
 
 def _bench(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
-@pytest.mark.parametrize("script", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TINY])
+@pytest.mark.parametrize(
+    "script", [pytest.param(one, marks=pytest.mark.slow) if one in SLOW else one for one in TINY]
+)
 def test_every_part_ends_well(script: str) -> None:
     done = _bench(f"bench/{script}", *TINY[script])
     assert done.returncode == 0, done.stderr
@@ -56,7 +64,11 @@ def test_every_part_ends_well(script: str) -> None:
 
 def test_no_part_of_the_makefile_is_forgotten() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    named = set(re.findall(r"\w+\.py", " ".join(re.findall(r"^BENCH = .*|bench/\w+\.py", makefile, re.MULTILINE))))
+    named = set(
+        re.findall(
+            r"\w+\.py", " ".join(re.findall(r"^BENCH = .*|bench/\w+\.py", makefile, re.MULTILINE))
+        )
+    )
     assert named == {*TINY, "client_table.py"}
 
 
@@ -70,7 +82,9 @@ def table() -> subprocess.CompletedProcess[str]:
 def test_the_table_has_every_row_and_ends_well(table: subprocess.CompletedProcess[str]) -> None:
     assert table.returncode == 0, table.stderr
     rows = table.stdout.partition("answers after")[2].partition("goals, by")[0].splitlines()
-    names = {re.split(r" {2,}", row)[0] for row in rows if re.search(r" {2,}(\d+ ms|200 chunks)", row)}
+    names = {
+        re.split(r" {2,}", row)[0] for row in rows if re.search(r" {2,}(\d+ ms|200 chunks)", row)
+    }
     assert names == {*PEERS, *OURS}
     assert "MISSED" in table.stdout or "reached" in table.stdout
 

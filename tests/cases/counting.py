@@ -1,4 +1,5 @@
-"""An endpoint that counts what it is asked: every chat prompt that begins with "Question", and every other text."""
+"""An endpoint that counts what it is asked: every chat prompt that begins with "Question", and
+every other text."""
 
 from __future__ import annotations
 
@@ -6,11 +7,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.scripted_server import HttpRequest, Reply, ScriptedServer, after, answer, fail, models, version
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    after,
+    answer,
+    fail,
+    models,
+    version,
+)
 
 
 class Counting:
-    """Answers every prompt with its last word, counted by prompt. `refused` prompts get a 400; `version` is told."""
+    """Answers every prompt with its last word, counted by prompt. `refused` prompts get a 400;
+    `version` is told."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
@@ -40,7 +51,8 @@ def counting() -> Iterator[Counting]:
     """The endpoint on a free port, served by a thread until the end of the block."""
     endpoint = Counting()
     server = ScriptedServer(
-        endpoint.reply, routes={"/v1/models": models("m"), "/version": lambda request: version(endpoint.version)}
+        endpoint.reply,
+        routes={"/v1/models": models("m"), "/version": lambda request: version(endpoint.version)},
     )
     with server.serve_in_thread() as endpoint.url:
         yield endpoint

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 FILES = {
-    "exam_data.yaml": """
+    "exam_data.yaml": (
+        """
 medical_exam:
   - case: single_choice:heart:en
     input:
@@ -31,8 +32,10 @@ twice:
   - {case: same, input: {prompt: x}, expected: {answer: y}}
 odd:
   - {case: a, input: {prompt: x}, expected: {entities: [Gene]}}
-""",
-    "rag_data.yaml": """
+"""
+    ),
+    "rag_data.yaml": (
+        """
 rag_interpretation:
   - case: relevant
     input:
@@ -42,16 +45,22 @@ rag_interpretation:
   - case: implicit
     input: {prompt: "Is it?", system_messages: ["x"]}
     expected: {behaviour: decline}
-""",
-    "rag_more_data.yaml": """
+"""
+    ),
+    "rag_more_data.yaml": (
+        """
 rag_interpretation:
   - {case: answers, input: {prompt: "Is it so?"}, expected: {answer: "no"}}
-""",
-    "schema_data.yaml": """
+"""
+    ),
+    "schema_data.yaml": (
+        """
 kg_schemas:
   genes: {gene: {id: str}}
-""",
-    "query_data.yaml": """
+"""
+    ),
+    "query_data.yaml": (
+        """
 biocypher_query_generation:
   - case: simple
     input: {kg_schema: genes, prompt: "Which genes?"}
@@ -66,8 +75,10 @@ fragments:
     case_id: 1
     input: {prompt: {background: {short: "I am 40.", long: "I am a man of 40."}, question: "Should I?"}}
     expected: {answer: ["No"], summary: x, key_words: [y], individual: z}
-""",
-    "longevity_data.yaml": """
+"""
+    ),
+    "longevity_data.yaml": (
+        """
 longevity_advice:
   - general_system_messages:
       brief: ["Advise.", "Be brief."]
@@ -89,8 +100,10 @@ longevity_advice:
         question: "Should I?"
     contexts: {one: {Title: "On cats", Price: "${5}"}}
     expected: {answer: ["No"], summary: x}
-""",
-    "extract_data.yaml": """
+"""
+    ),
+    "extract_data.yaml": (
+        """
 text_extraction:
   - case: extraction
     input:
@@ -102,7 +115,8 @@ text_extraction:
       answer:
         one: {gene: TP53, assay: blot}
         two: {gene: BRCA1, assay: PCR}
-""",
+"""
+    ),
 }
 
 

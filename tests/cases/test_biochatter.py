@@ -1,4 +1,5 @@
-"""Files in the form of BioChatter's benchmark, written here: what runs unchanged, what is skipped and why."""
+"""Files in the form of BioChatter's benchmark, written here: what runs unchanged, what is skipped
+and why."""
 
 from __future__ import annotations
 
@@ -54,9 +55,13 @@ def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_as
     assert "it is the same as at" in _reasons(twice)["same"]
 
 
-def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(found: file.CaseFiles) -> None:
+def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
+    found: file.CaseFiles,
+) -> None:
     first, *_, last = questions(found, "medical_exam").asked
-    assert [(q.scorer.options, q.as_biochatter) for q in (first, last)] == [({"as_biochatter": True}, True)] * 2
+    assert [(q.scorer.options, q.as_biochatter) for q in (first, last)] == [
+        ({"as_biochatter": True}, True)
+    ] * 2
     assert last.expected == {"words_in_response": [["air", "breath"], "oxygen"]}
     first, *_, last = questions(found, "medical_exam", as_biochatter=False).asked
     assert [(q.scorer.options, q.as_biochatter) for q in (first, last)] == [({}, False)] * 2
@@ -65,17 +70,27 @@ def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(fou
     assert [(q.scorer, q.expected["words_in_response"], q.as_biochatter) for q in terms.asked] == [
         (Spec(name="words"), ["data_1", "format_2"], True)
     ]
-    assert biochatter.choose_scoring("text_extraction", {"answer": "x"}) == ({"answer": "x"}, Spec(name="rouge"))
+    assert biochatter.choose_scoring("text_extraction", {"answer": "x"}) == (
+        {"answer": "x"},
+        Spec(name="rouge"),
+    )
 
 
 def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseFiles) -> None:
     exam = questions(found, "medical_exam")
     assert exam.notes == (
-        "5 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected); to compare what "
-        "is meant: --set cases:medical_exam.as_biochatter=false",
-        "1 case, such as short_words:heart:en: as BioChatter scores, no answer is right, since it puts the answer "
-        "into lower case and not what is expected",
-        "2 cases, such as regex:lungs:en: as BioChatter scores, of a word without synonyms any letter will do",
+        (
+            "5 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected);"
+            " to compare what is meant: --set cases:medical_exam.as_biochatter=false"
+        ),
+        (
+            "1 case, such as short_words:heart:en: as BioChatter scores, no answer is right, since"
+            " it puts the answer into lower case and not what is expected"
+        ),
+        (
+            "2 cases, such as regex:lungs:en: as BioChatter scores, of a word without synonyms any"
+            " letter will do"
+        ),
     )
     assert questions(found, "medical_exam", as_biochatter=False).notes == ()
 
@@ -97,7 +112,9 @@ capitals:
 """
 
 
-def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(tmp_path: Path) -> None:
+def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
+    tmp_path: Path,
+) -> None:
     """Somebody who never heard of BioChatter may well call a file so."""
     (tmp_path / "city_data.yaml").write_text(OWN)
     files = file.read([str(tmp_path)])
@@ -109,18 +126,25 @@ def test_a_file_of_the_users_whose_name_ends_alike_is_scored_as_other_files_are(
     assert own.asked[1].expected == {"words_in_response": ["Rome", "air|breath"]}
     assert own.notes == ()
     strict = questions(files, "capitals", as_biochatter=True)
-    assert [(q.scorer.options, q.as_biochatter) for q in strict.asked] == [({"as_biochatter": True}, True)] * 2
+    assert [(q.scorer.options, q.as_biochatter) for q in strict.asked] == [
+        ({"as_biochatter": True}, True)
+    ] * 2
 
 
 def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path: Path) -> None:
     """The option of BioChatter's tasks would be refused there."""
-    own = "c:\n  - {case: a, input: {prompt: p}, expected: Paris, scorer: {exact: {as_biochatter: true}}}\n"
+    own = (
+        "c:\n  - {case: a, input: {prompt: p}, expected: Paris, scorer: {exact: {as_biochatter:"
+        " true}}}\n"
+    )
     (tmp_path / "own.yaml").write_text(own)
     [note] = questions(file.read([str(tmp_path / "own.yaml")]), "c").notes
     assert note.startswith("1 case, such as a: as BioChatter scores, no answer is right")
 
 
-def test_a_scorer_that_says_the_strict_form_itself_gets_what_is_expected_as_it_stands(tmp_path: Path) -> None:
+def test_a_scorer_that_says_the_strict_form_itself_gets_what_is_expected_as_it_stands(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "city_data.yaml").write_text(
         OWN.replace("{case: b,", "{case: b, scorer: {words: {as_biochatter: true}},")
     )
@@ -145,28 +169,38 @@ def test_fragments_of_prompts_are_joined_and_asked_with_each_of_the_common_syste
         ("system", "Be brief."),
         ("user", "I am 40.\n Should I?"),
     ]
-    assert by_name["advice:long:cat:full"].turns[-1].text == "I am a man of 40. Should I? My cat sleeps."
+    assert (
+        by_name["advice:long:cat:full"].turns[-1].text
+        == "I am a man of 40. Should I? My cat sleeps."
+    )
 
 
-def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(found: file.CaseFiles) -> None:
+def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
+    found: file.CaseFiles,
+) -> None:
     """As Python writes the mapping, and with its rule of braces."""
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     messages = [turn.text for turn in by_name["rag:advice:short:brief"].turns]
-    assert messages == ["Use {'one': {'Title': 'On cats', 'Price': '${5}'}} and {braces}.", "I am 40. Should I?"]
+    assert messages == [
+        "Use {'one': {'Title': 'On cats', 'Price': '${5}'}} and {braces}.",
+        "I am 40. Should I?",
+    ]
 
 
 def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles) -> None:
-    """Written down here as BioChatter would have it: the order of keys, the place of the system messages."""
+    """Written down here as BioChatter would have it: the order of keys, the place of the system
+    messages."""
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     wanted = (
-        '{"case": "advice:short:cat:full", "case_id": "1", "input": {"prompt": "I am 40.\\n Should I? My cat sleeps.", '
-        '"system_messages": ["Advise."]}, "expected": {"answer": ["No"], "summary": "x", "key_words": ["y"]}}'
+        '{"case": "advice:short:cat:full", "case_id": "1", "input": {"prompt": "I am 40.\\n Should'
+        ' I? My cat sleeps.", "system_messages": ["Advise."]}, "expected": {"answer": ["No"],'
+        ' "summary": "x", "key_words": ["y"]}}'
     )
     assert by_name["advice:short:cat:full"].md5 == hashlib.md5(wanted.encode()).hexdigest()
     rag = (
-        '{"case": "rag:advice:short:brief", "input": {"prompt": "I am 40. Should I?", "system_messages": '
-        '["Use {contexts} and {{braces}}."]}, "contexts": {"one": {"Title": "On cats", "Price": "${5}"}}, '
-        '"expected": {"answer": ["No"], "summary": "x"}}'
+        '{"case": "rag:advice:short:brief", "input": {"prompt": "I am 40. Should I?",'
+        ' "system_messages": ["Use {contexts} and {{braces}}."]}, "contexts": {"one": {"Title": "On'
+        ' cats", "Price": "${5}"}}, "expected": {"answer": ["No"], "summary": "x"}}'
     )
     assert by_name["rag:advice:short:brief"].md5 == hashlib.md5(rag.encode()).hexdigest()
 
@@ -176,12 +210,14 @@ def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles) -> No
     assert [(one.name, one.md5) for one in skipped] == [(q.name, q.md5) for q in asked]
     one = skipped[0].reason
     assert one.startswith(
-        "BioChatter has a model judge its answer; name a scorer (for a file of your own, use a name that "
-        "does not end in _data.yaml): --set 'cases:longevity_advice.scorer="
+        "BioChatter has a model judge its answer; name a scorer (for a file of your own, use a name"
+        " that does not end in _data.yaml): --set 'cases:longevity_advice.scorer="
     )
 
 
-def test_modules_of_several_files_are_one_and_a_mapping_of_mappings_is_a_resource(found: file.CaseFiles) -> None:
+def test_modules_of_several_files_are_one_and_a_mapping_of_mappings_is_a_resource(
+    found: file.CaseFiles,
+) -> None:
     assert len(found.modules["rag_interpretation"].cases) == 3
     assert set(found.resources) == {"kg_schemas"}
 
@@ -190,31 +226,45 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
     rag = questions(found, "rag_interpretation")
     assert [q.name for q in rag.asked] == ["relevant:short", "relevant:long", "answers"]
     assert _reasons(rag) == {
-        "implicit": "BioChatter has a model judge its answer; name a scorer: "
-        "--set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
+        "implicit": (
+            "BioChatter has a model judge its answer; name a scorer: --set"
+            " 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
+        )
     }
     for module, words in {
         "biocypher_query_generation": "a knowledge graph's schema",
         "api_calling": "an agent that knows the parameters of an API",
         "mcp_edam_qa": "tools of an MCP server",
-        "text_extraction": "it has no prompt, which BioChatter's Python code makes of ${query}, ${caption}, ${format}",
+        "text_extraction": (
+            "it has no prompt, which BioChatter's Python code makes of ${query}, ${caption},"
+            " ${format}"
+        ),
         "fragments": "its list has no general_system_messages for it",
         "odd": "scored by BioChatter's Python code alone",
     }.items():
         one = questions(found, module)
         assert not one.asked
-        assert all(words in reason or "it is no case" in reason for reason in _reasons(one).values()), module
-    assert _reasons(questions(found, "fragments"))["number 1"].startswith("it is no case: it has no input (for a file")
+        assert all(
+            words in reason or "it is no case" in reason for reason in _reasons(one).values()
+        ), module
+    assert _reasons(questions(found, "fragments"))["number 1"].startswith(
+        "it is no case: it has no input (for a file"
+    )
 
 
 def test_options_give_what_is_missing(found: file.CaseFiles) -> None:
     extraction = questions(
-        found, "text_extraction", prompt="${caption} / ${query} / ${format}", scorer=Spec(name="words")
+        found,
+        "text_extraction",
+        prompt="${caption} / ${query} / ${format}",
+        scorer=Spec(name="words"),
     )
     assert len(extraction.asked) == 2 * 2 * 2
     assert extraction.asked[0].turns[-1].text == "TP53 by blot. / Which gene? / one symbol"
     assert extraction.asked[0].expected == {"answer": "TP53"}
-    graph = questions(found, "biocypher_query_generation", system_messages=["Schema: ${kg_schemas[kg_schema]}"])
+    graph = questions(
+        found, "biocypher_query_generation", system_messages=["Schema: ${kg_schemas[kg_schema]}"]
+    )
     assert graph.asked[0].turns[0].text == 'Schema: {\n  "gene": {\n    "id": "str"\n  }\n}'
     assert graph.asked[0].scorer.name == "regex"
     with pytest.raises(PlanError, match="case implicit: expected must be a word, or synonyms"):
@@ -222,7 +272,9 @@ def test_options_give_what_is_missing(found: file.CaseFiles) -> None:
 
 
 def test_a_file_of_another_name_has_no_such_leave(tmp_path: Path) -> None:
-    (tmp_path / "own.yaml").write_text("c:\n  - {case: a, input: {kg_schema: g}, expected: {behaviour: x}}\n")
+    (tmp_path / "own.yaml").write_text(
+        "c:\n  - {case: a, input: {kg_schema: g}, expected: {behaviour: x}}\n"
+    )
     with pytest.raises(PlanError, match="there is nothing to answer"):
         questions(file.read([str(tmp_path / "own.yaml")]), "c")
 
@@ -234,13 +286,20 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
     dataset = made.load(DataRoots(), 3)
     assert dataset.total == 3
     assert dataset.notes == (
-        "1 skipped (implicit): BioChatter has a model judge its answer; name a scorer: "
-        "--set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'",
-        "3 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected); to compare what "
-        "is meant: --set cases:rag_interpretation.as_biochatter=false",
+        (
+            "1 skipped (implicit): BioChatter has a model judge its answer; name a scorer: --set"
+            " 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
+        ),
+        (
+            "3 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected);"
+            " to compare what is meant: --set cases:rag_interpretation.as_biochatter=false"
+        ),
     )
     table = made.breakdown((sample, 1.0) for sample in dataset.samples)
-    assert table["field 1"] == {"answers": {"value": 100.0, "scored": 1}, "relevant": {"value": 100.0, "scored": 2}}
+    assert table["field 1"] == {
+        "answers": {"value": 100.0, "scored": 1},
+        "relevant": {"value": 100.0, "scored": 2},
+    }
 
 
 @pytest.mark.parametrize(
@@ -257,7 +316,9 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
         ("m", "a", None),
     ],
 )
-def test_what_is_expected_says_how_biochatter_scores(module: str, expected: object, scorer: str | None) -> None:
+def test_what_is_expected_says_how_biochatter_scores(
+    module: str, expected: object, scorer: str | None
+) -> None:
     """An answer goes before the rest; one that a model judged is compared by nothing of ours."""
     _, found = biochatter.choose_scoring(module, expected)
     assert (found and found.name) == scorer

@@ -21,7 +21,10 @@ EXTRACTION: dict[str, Any] = {
         "system_messages": {"short": ["Be brief."], "long": ["Be", "thorough."]},
     },
     "expected": {
-        "answer": {"one": {"gene": "TP53", "assay": "western blot"}, "two": {"gene": "BRCA1", "assay": "PCR"}},
+        "answer": {
+            "one": {"gene": "TP53", "assay": "western blot"},
+            "two": {"gene": "BRCA1", "assay": "PCR"},
+        },
         "note": "kept",
     },
 }
@@ -31,10 +34,16 @@ def _names(case: dict[str, Any]) -> list[str]:
     return [one.name for one in expand(case)]
 
 
-def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_of_the_file() -> None:
+def test_each_mapping_of_the_input_is_an_axis_and_names_are_joined_in_the_order_of_the_file() -> (
+    None
+):
     assert count(EXTRACTION) == 8
     names = _names(EXTRACTION)
-    assert names[:3] == ["extraction:gene:one:short", "extraction:gene:one:long", "extraction:gene:two:short"]
+    assert names[:3] == [
+        "extraction:gene:one:short",
+        "extraction:gene:one:long",
+        "extraction:gene:two:short",
+    ]
     assert names[-1] == "extraction:assay:two:long"
     assert len(set(names)) == 8
 
@@ -52,7 +61,11 @@ def test_format_goes_with_query_and_the_answer_is_looked_up_by_caption_and_query
 
 
 def test_a_case_without_an_axis_is_itself() -> None:
-    case = {"case": "plain", "input": {"prompt": "x", "system_messages": ["a"]}, "expected": {"answer": "b"}}
+    case = {
+        "case": "plain",
+        "input": {"prompt": "x", "system_messages": ["a"]},
+        "expected": {"answer": "b"},
+    }
     [one] = expand(case)
     assert (one.name, one.content) == ("plain", case)
 
@@ -62,8 +75,14 @@ def test_the_order_of_the_keys_stays_so_that_the_old_hash_comes_out() -> None:
     values = {"prompt": {"a": "A?", "b": "B?"}, "system_messages": ["s"]}
     case = {"case": "rag", "input": values, "expected": {"answer": "x"}}
     wanted = [
-        '{"case": "rag:a", "input": {"prompt": "A?", "system_messages": ["s"]}, "expected": {"answer": "x"}}',
-        '{"case": "rag:b", "input": {"prompt": "B?", "system_messages": ["s"]}, "expected": {"answer": "x"}}',
+        (
+            '{"case": "rag:a", "input": {"prompt": "A?", "system_messages": ["s"]}, "expected":'
+            ' {"answer": "x"}}'
+        ),
+        (
+            '{"case": "rag:b", "input": {"prompt": "B?", "system_messages": ["s"]}, "expected":'
+            ' {"answer": "x"}}'
+        ),
     ]
     assert [json.dumps(one.content) for one in expand(case)] == wanted
     hashes = [hashlib.md5(text.encode()).hexdigest() for text in wanted]
@@ -75,7 +94,12 @@ def test_named_axes_are_the_only_ones_and_have_their_own_order() -> None:
         "case": "c",
         "axes": ["b", "a"],
         "zip_with": {"hint": "a"},
-        "input": {"a": {"x": 1, "y": 2}, "b": ["p", "q"], "hint": {"x": "hx", "y": "hy"}, "schema": {"k": "v"}},
+        "input": {
+            "a": {"x": 1, "y": 2},
+            "b": ["p", "q"],
+            "hint": {"x": "hx", "y": "hy"},
+            "schema": {"k": "v"},
+        },
         "expected": {"answer": {"by": ["a"], "values": {"x": "X", "y": "Y"}}, "note": "n"},
     }
     found = list(expand(case))
@@ -124,7 +148,11 @@ JOINED: dict[str, Any] = {
 def test_parts_are_joined_to_one_text_and_those_that_are_mappings_are_axes() -> None:
     found = list(expand(JOINED))
     assert count(JOINED) == len(found) == 8
-    assert [one.name for one in found[:3]] == ["advice:brief:she:none", "advice:brief:she:cat", "advice:brief:he:none"]
+    assert [one.name for one in found[:3]] == [
+        "advice:brief:she:none",
+        "advice:brief:she:cat",
+        "advice:brief:he:none",
+    ]
     assert [one.content["input"]["prompt"] for one in found[:4]] == [
         "She is 40. Should I run?",
         "She is 40. Should I run? I have a cat.",
@@ -144,7 +172,12 @@ def test_named_axes_may_be_parts_and_something_may_go_with_them() -> None:
         "input": {"prompt": JOINED["input"]["prompt"], "hint": {"she": "her", "he": "him"}},
     }
     found = list(expand(case))
-    assert [one.name for one in found] == ["advice:none:she", "advice:none:he", "advice:cat:she", "advice:cat:he"]
+    assert [one.name for one in found] == [
+        "advice:none:she",
+        "advice:none:he",
+        "advice:cat:she",
+        "advice:cat:he",
+    ]
     assert found[1].content["input"] == {"prompt": "He is 50.\n Should I run?", "hint": "him"}
 
 
@@ -153,9 +186,17 @@ def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
     beside = {"prompt": "${a} ${hint}", "a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
     case = {"case": "c", "zip_with": {"hint": "a"}, "input": beside, "expected": "z"}
     assert count(case) == 2
-    assert [(one.name, one.content["input"]["hint"]) for one in expand(case)] == [("c:x", "HX"), ("c:y", "HY")]
+    assert [(one.name, one.content["input"]["hint"]) for one in expand(case)] == [
+        ("c:x", "HX"),
+        ("c:y", "HY"),
+    ]
     parts = {"a": {"x": "X", "y": "Y"}, "hint": {"y": "HY", "x": "HX"}}
-    joined = {**case, "join": {"prompt": "-"}, "zip_with": {"prompt.hint": "prompt.a"}, "input": {"prompt": parts}}
+    joined = {
+        **case,
+        "join": {"prompt": "-"},
+        "zip_with": {"prompt.hint": "prompt.a"},
+        "input": {"prompt": parts},
+    }
     assert [(one.name, one.content["input"]) for one in expand(joined)] == [
         ("c:x", {"prompt": "X-HX"}),
         ("c:y", {"prompt": "Y-HY"}),
@@ -165,7 +206,14 @@ def test_what_goes_with_an_axis_is_none_itself_and_may_be_a_part() -> None:
 
 
 def test_parts_without_a_variant_are_joined_too() -> None:
-    [one] = expand({"case": "c", "join": {"prompt": "\n"}, "input": {"prompt": {"a": "A", "b": 2}}, "expected": "x"})
+    [one] = expand(
+        {
+            "case": "c",
+            "join": {"prompt": "\n"},
+            "input": {"prompt": {"a": "A", "b": 2}},
+            "expected": "x",
+        }
+    )
     assert one.content == {"case": "c", "input": {"prompt": "A\n2"}, "expected": "x"}
 
 
@@ -177,28 +225,48 @@ def test_parts_without_a_variant_are_joined_too() -> None:
             "input.style must be a mapping of the parts",
             ("join", "style"),
         ),
-        ({"input": {"prompt": {}}}, "input.prompt must be a mapping of the parts", ("join", "prompt")),
+        (
+            {"input": {"prompt": {}}},
+            "input.prompt must be a mapping of the parts",
+            ("join", "prompt"),
+        ),
         (
             {"join": {"tool_choice": " "}, "input": {"tool_choice": {"type": "function"}}},
             "'tool_choice' cannot be joined: it stands as the API has it",
             ("join", "tool_choice"),
         ),
-        ({"join": {"no": " "}}, "input.no must be a mapping of the parts that are joined", ("join", "no")),
+        (
+            {"join": {"no": " "}},
+            "input.no must be a mapping of the parts that are joined",
+            ("join", "no"),
+        ),
         (
             {"input": {"prompt": {"a": {"x": ""}}, "prompt.a": "1"}},
             "'prompt.a' is there already, as another input",
             ("input", "prompt"),
         ),
-        ({"axes": ["style", "prompt.who"]}, "'prompt.more' is a mapping that `axes` leaves out", ("input", "prompt")),
+        (
+            {"axes": ["style", "prompt.who"]},
+            "'prompt.more' is a mapping that `axes` leaves out",
+            ("input", "prompt"),
+        ),
         ({"axes": ["prompt.what"]}, "'prompt.what' is no axis", ("axes",)),
         ({"input": {"prompt": {"a": {}}}}, "an axis without a variant", ("input", "prompt.a")),
-        ({"input": {"prompt": {"a": True}}}, "'prompt.a' is no text: put it in quotes", ("input", "prompt")),
+        (
+            {"input": {"prompt": {"a": True}}},
+            "'prompt.a' is no text: put it in quotes",
+            ("input", "prompt"),
+        ),
         (
             {"input": {"prompt": {"a": {"x": {"deep": "X"}}}}},
             "a variant of 'prompt.a' is a mapping, and must be a text",
             ("input", "prompt"),
         ),
-        ({"input": {"prompt": {"a": ["x"]}}}, "'prompt.a' is a list, and must be a text", ("input", "prompt")),
+        (
+            {"input": {"prompt": {"a": ["x"]}}},
+            "'prompt.a' is a list, and must be a text",
+            ("input", "prompt"),
+        ),
     ],
 )
 def test_parts_that_cannot_be_joined_say_where_and_why(
@@ -214,26 +282,56 @@ def test_parts_that_cannot_be_joined_say_where_and_why(
     ("change", "message", "key"),
     [
         ({"input": {"prompt": {}}}, "an axis without a variant", ("input", "prompt")),
-        ({"input": {"prompt": {True: "x"}}}, "the key True of an axis is no text", ("input", "prompt")),
+        (
+            {"input": {"prompt": {True: "x"}}},
+            "the key True of an axis is no text",
+            ("input", "prompt"),
+        ),
         (
             {"axes": ["tools"], "input": {"tools": [{"type": "function"}]}},
             "'tools' can be no axis: it stands as the API has it",
             ("axes",),
         ),
-        ({"axes": ["k"], "input": {"k": ["a", "b", "a"]}}, "'a' stands there twice", ("input", "k")),
-        ({"axes": ["k"], "input": {"k": [True]}}, "YAML reads True there, which is no text", ("input", "k")),
-        ({"axes": ["style"]}, "'style' is no axis: input.style must be a mapping or a list", ("axes",)),
-        ({"zip_with": {"format": "none"}}, "'none' is no axis of this case: query, caption", ("zip_with", "format")),
-        ({"input": {"query": {"a": "?"}, "format": {"b": "!"}}}, "'query' and has nothing for a", ("input", "format")),
+        (
+            {"axes": ["k"], "input": {"k": ["a", "b", "a"]}},
+            "'a' stands there twice",
+            ("input", "k"),
+        ),
+        (
+            {"axes": ["k"], "input": {"k": [True]}},
+            "YAML reads True there, which is no text",
+            ("input", "k"),
+        ),
+        (
+            {"axes": ["style"]},
+            "'style' is no axis: input.style must be a mapping or a list",
+            ("axes",),
+        ),
+        (
+            {"zip_with": {"format": "none"}},
+            "'none' is no axis of this case: query, caption",
+            ("zip_with", "format"),
+        ),
+        (
+            {"input": {"query": {"a": "?"}, "format": {"b": "!"}}},
+            "'query' and has nothing for a",
+            ("input", "format"),
+        ),
         (
             {"input": {"query": {"gene": "?"}, "caption": {"three": "!"}}},
             "nothing is expected for caption 'three'",
             ("expected", "answer"),
         ),
-        ({"axes": [], "expected": {"by": "a", "values": {}}}, "by 'a', which is no axis of this case", ("expected",)),
+        (
+            {"axes": [], "expected": {"by": "a", "values": {}}},
+            "by 'a', which is no axis of this case",
+            ("expected",),
+        ),
     ],
 )
-def test_what_cannot_be_expanded_says_where_and_why(change: dict[str, Any], message: str, key: tuple[str, ...]) -> None:
+def test_what_cannot_be_expanded_says_where_and_why(
+    change: dict[str, Any], message: str, key: tuple[str, ...]
+) -> None:
     with pytest.raises(ExpansionError) as error:
         list(expand({**EXTRACTION, **change}))
     assert message in str(error.value)
@@ -241,7 +339,9 @@ def test_what_cannot_be_expanded_says_where_and_why(change: dict[str, Any], mess
 
 
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(1, 3), max_size=3))
-def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(sizes: dict[str, int]) -> None:
+def test_as_many_cases_as_the_product_of_the_variants_with_names_of_their_own(
+    sizes: dict[str, int],
+) -> None:
     axes = {name: {f"{name}{i}": f"value {i}" for i in range(size)} for name, size in sizes.items()}
     case = {"case": "c", "input": {**axes, "prompt": "p"}, "expected": "x"}
     names = _names(case)

@@ -25,7 +25,16 @@ from serve_eval.cases.failure_modes import (
 )
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, encode
-from serve_eval.schema import ExecutionResult, ExitReason, Outcome, Response, Sample, Score, Task, ToolCall
+from serve_eval.schema import (
+    ExecutionResult,
+    ExitReason,
+    Outcome,
+    Response,
+    Sample,
+    Score,
+    Task,
+    ToolCall,
+)
 from tests.evaluation.test_capabilities import prepared
 from tests.scorers.test_offered import made
 
@@ -79,7 +88,9 @@ WRONG = Score(value=0.0, outcome=Outcome.WRONG)
         (_response("London"), Score(value=0.2, outcome=Outcome.PARTIAL), "partial match"),
     ],
 )  # fmt: skip
-def test_what_became_of_the_answer_comes_before_its_text(response: Response, score: Score, mode: str) -> None:
+def test_what_became_of_the_answer_comes_before_its_text(
+    response: Response, score: Score, mode: str
+) -> None:
     assert failure_mode({"answer": ["Paris", "Lutetia"]}, response, score) == mode
 
 
@@ -124,14 +135,22 @@ CALL = {"name": "weather", "arguments": {"city": "Paris"}}
         ({}, CALL, (ToolCall("time"),), "other tools"),
         ({}, CALL, (ToolCall("weather", "{city"),), "arguments are no JSON"),
         ({}, CALL, (ToolCall("weather", '{"city": "Lyon"}'),), "other arguments"),
-        ({"ordered": True}, [{"name": "a"}, {"name": "b"}], (ToolCall("b"), ToolCall("a")), "another order"),
+        (
+            {"ordered": True},
+            [{"name": "a"}, {"name": "b"}],
+            (ToolCall("b"), ToolCall("a")),
+            "another order",
+        ),
     ],
 )
 def test_calls_fail_in_ways_of_their_own(
     options: dict[str, Any], expected: Any, calls: tuple[ToolCall, ...], mode: str
 ) -> None:
     response = _response("Let me see.", tool_calls=calls)
-    assert failure_mode(expected, response, made("tool_call", options).score(expected, response)) == mode
+    assert (
+        failure_mode(expected, response, made("tool_call", options).score(expected, response))
+        == mode
+    )
 
 
 def test_every_mode_stands_on_the_page() -> None:
@@ -158,7 +177,8 @@ def test_any_two_texts_have_a_mode(expected: str, text: str) -> None:
     assert text_mode(expected, text) in ("case", "format", "partial match", "other")
 
 
-# ------------------------------------------------------------------------------------------------------- in the records
+# -------------------------------------------------------------------------------------------------------
+# in the records
 
 
 def _task() -> Task:
@@ -177,10 +197,19 @@ def test_every_failing_iteration_has_its_mode_and_the_report_counts_them() -> No
         def write(self, record: ScoreRecord, /) -> None:
             lines.append(encode(record))
 
-    accumulator = ScoreAccumulator(_task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4)
-    for i, answer in enumerate((_response("Paris"), _response("It is Paris"), _response(), _response("in Paris"))):
+    accumulator = ScoreAccumulator(
+        _task(), [Sample(id="1", prompt="?", target="Paris")], Kept(), repeats=4
+    )
+    for i, answer in enumerate(
+        (_response("Paris"), _response("It is Paris"), _response(), _response("in Paris"))
+    ):
         accumulator.add(i, answer)
-    assert [json.loads(line).get("mode") for line in lines] == [None, "partial match", "empty", "partial match"]
+    assert [json.loads(line).get("mode") for line in lines] == [
+        None,
+        "partial match",
+        "empty",
+        "partial match",
+    ]
     assert accumulator.result().modes == {"partial match": 2, "empty": 1}
 
 

@@ -27,7 +27,10 @@ BAD = {
     "a number": ("c: 3\n", "1: c: expected a list of cases, or a mapping with `cases`"),
     "no YAML": (
         "c:\n  - case: a\n   input: b\n",
-        "3: while parsing a block collection, expected <block end>, but found '<block mapping start>'",
+        (
+            "3: while parsing a block collection, expected <block end>, but found '<block mapping"
+            " start>'"
+        ),
     ),
     "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it stands first on line 1"),
     "a name": (
@@ -42,22 +45,33 @@ BAD = {
     "cases misspelt": (
         "c:\n  scorer: exact\n  case: []\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
-        "1: c.cases: is missing: the list of the task's cases (what prompts share stands in `resources`)",
+        (
+            "1: c.cases: is missing: the list of the task's cases (what prompts share stands in"
+            " `resources`)"
+        ),
     ),
     "cases misspelt and nothing else that a task has": (
         "c:\n  description: x\n  case:\n    - {case: a, input: {prompt: x}, expected: y}\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
-        "1: c.cases: is missing: the list of the task's cases (what prompts share stands in `resources`)",
+        (
+            "1: c.cases: is missing: the list of the task's cases (what prompts share stands in"
+            " `resources`)"
+        ),
     ),
     "cases as a mapping": ("c:\n  cases: {a: 1}\n", "2: c.cases: expected a list"),
     "what is common": (
-        "c:\n  iterations: 0\n  sampling: {max_tokens: many}\n  scorers: exact\n"
-        "  cases: [{case: a, input: {prompt: x}, expected: y}]\n",
+        (
+            "c:\n  iterations: 0\n  sampling: {max_tokens: many}\n  scorers: exact\n"
+            "  cases: [{case: a, input: {prompt: x}, expected: y}]\n"
+        ),
         "2: c.iterations: expected a whole number, 1 or more",
         "3: c.sampling: max_tokens: expected a whole number, got a text",
         "4: c.scorers: unknown key. Did you mean 'scorer'?",
     ),
-    "a text": ("c:\n  - just text\n", "2: c: case number 1: expected a mapping with case, input and expected"),
+    "a text": (
+        "c:\n  - just text\n",
+        "2: c: case number 1: expected a mapping with case, input and expected",
+    ),
     "missing keys": (
         "c:\n  - input: {prompt: x}\n    expected: y\n  - {case: b, expected: y}\n",
         "2: c: case number 1: case: is missing",
@@ -84,8 +98,11 @@ BAD = {
         "3: c: case a: input.prompt: expected a text or a mapping, got a list",
     ),
     "turns": (
-        "c:\n  - case: a\n    input:\n      messages: [{role: user, text: x}]\n    expected: y\n"
-        "  - case: b\n    input:\n      messages: [{role: bot, content: x}]\n    expected: y\n",
+        (
+            "c:\n  - case: a\n    input:\n      messages: [{role: user, text: x}]\n    expected:"
+            " y\n  - case: b\n    input:\n      messages: [{role: bot, content: x}]\n   "
+            " expected: y\n"
+        ),
         "4: c: case a: input.messages: [0]: unknown key `text`",
         "8: c: case b: input.messages: [0].role: unknown word 'bot'",
     ),
@@ -94,9 +111,14 @@ BAD = {
         "3: c: case a: input.tools: expected a list, got a text",
     ),
     "sampling of a case": (
-        "c:\n  - case: a\n    input: {prompt: x}\n    expected: y\n    sampling: {temperature: 1, max_tokens: 0}\n",
-        "5: c: case a: sampling.temperature: unknown key. Known: max_tokens, stop. (those of the whole task may say "
-        "more)",
+        (
+            "c:\n  - case: a\n    input: {prompt: x}\n    expected: y\n    sampling: {temperature:"
+            " 1, max_tokens: 0}\n"
+        ),
+        (
+            "5: c: case a: sampling.temperature: unknown key. Known: max_tokens, stop. (those of"
+            " the whole task may say more)"
+        ),
         "5: c: case a: sampling.max_tokens: expected a whole number, 1 or more",
     ),
     "a scorer": (
@@ -117,31 +139,53 @@ BAD = {
     ),
     "no without quotes": (
         "c:\n  - {case: a, input: {prompt: x}, expected: {answer: no}}\n",
-        "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true or false "
-        "(YAML makes that of yes and no: put it in quotes to have a text) (scorer exact)",
+        (
+            "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true"
+            " or false (YAML makes that of yes and no: put it in quotes to have a text) (scorer"
+            " exact)"
+        ),
     ),
     "a number that was a text": (
         "c:\n  - {case: a, input: {prompt: x}, expected: 3.10}\n",
-        "2: c: case a: expected must be a text, such as `expected: Paris`, and is a number with a decimal point "
-        "(YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes) (scorer exact)",
+        (
+            "2: c: case a: expected must be a text, such as `expected: Paris`, and is a number with"
+            " a decimal point (YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes)"
+            " (scorer exact)"
+        ),
     ),
     "a time that is a number": (
         "c:\n  - {case: a, input: {prompt: x}, expected: 12:30}\n",
         "2: digits with a colon are a number to the base 60, and YAML reads 12:30 as 750",
     ),
     "words without quotes in options": (
-        "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {yes_no: {yes: [yes], no: [no]}}}\n",
-        "2: c: case a: scorer.yes_no.no[0]: Expected `str`, got `bool` (YAML reads yes and no as true and "
-        "false: put a text in quotes); scorer.yes_no.yes[0]: Expected `str`, got `bool` (YAML reads yes and "
-        "no as true and false: put a text in quotes)",
+        (
+            "c:\n  - {case: a, input: {prompt: x}, expected: y, scorer: {yes_no: {yes: [yes], no:"
+            " [no]}}}\n"
+        ),
+        (
+            "2: c: case a: scorer.yes_no.no[0]: Expected `str`, got `bool` (YAML reads yes and no"
+            " as true and false: put a text in quotes); scorer.yes_no.yes[0]: Expected `str`, got"
+            " `bool` (YAML reads yes and no as true and false: put a text in quotes)"
+        ),
     ),
     "what a prompt would write otherwise": (
-        'c:\n  - case: a\n    input: {prompt: "${v} ${w}", v: 3.10, w: [no, 1.5, 2, true], x: 0x1F,\n'
-        "      tools: [{type: function, function: {name: f, strict: yes}}]}\n    expected: y\n",
-        "3: c: case a: input.v: YAML reads 3.10 as a number, which a prompt would write otherwise: put it in quotes",
-        "3: c: case a: input.w.0: YAML reads no as true or false, which a prompt would write otherwise: "
-        "put it in quotes",
-        "3: c: case a: input.x: YAML reads 0x1F as a number, which a prompt would write otherwise: put it in quotes",
+        (
+            'c:\n  - case: a\n    input: {prompt: "${v} ${w}", v: 3.10, w: [no, 1.5, 2, true], x:'
+            " 0x1F,\n      tools: [{type: function, function: {name: f, strict: yes}}]}\n   "
+            " expected: y\n"
+        ),
+        (
+            "3: c: case a: input.v: YAML reads 3.10 as a number, which a prompt would write"
+            " otherwise: put it in quotes"
+        ),
+        (
+            "3: c: case a: input.w.0: YAML reads no as true or false, which a prompt would write"
+            " otherwise: put it in quotes"
+        ),
+        (
+            "3: c: case a: input.x: YAML reads 0x1F as a number, which a prompt would write"
+            " otherwise: put it in quotes"
+        ),
     ),
     "half a character": (
         'c:\n  - {case: a, input: {prompt: "\\ud800"}, expected: y}\n',
@@ -149,47 +193,75 @@ BAD = {
     ),
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",
-        "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing (scorer exact)",
+        (
+            "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing"
+            " (scorer exact)"
+        ),
     ),
     "a name that is not there": (
         'c:\n  - case: a\n    input: {prompt: "${cuontry}?", country: Peru}\n    expected: y\n',
-        "3: c: case a: input: ${cuontry}: nothing is called 'cuontry'. Did you mean 'country'? "
-        "Write $${ for a plain ${.",
+        (
+            "3: c: case a: input: ${cuontry}: nothing is called 'cuontry'. Did you mean 'country'? "
+            "Write $${ for a plain ${."
+        ),
     ),
     "once for all variants": (
         'c:\n  - case: a\n    input: {prompt: "${z}", x: {m: 1, n: 2}}\n    expected: y\n',
-        "3: c: case a:m: input: ${z}: nothing is called 'z'. Known: prompt, x. Write $${ for a plain ${.",
+        (
+            "3: c: case a:m: input: ${z}: nothing is called 'z'. Known: prompt, x. Write $${ for a"
+            " plain ${."
+        ),
     ),
     "no prompt": (
         "c:\n  - {case: a, input: {system_messages: [x]}, expected: y}\n",
-        "2: c: case a: input: there is nothing to answer: give a prompt, or messages that end with the user's turn",
+        (
+            "2: c: case a: input: there is nothing to answer: give a prompt, or messages that end"
+            " with the user's turn"
+        ),
     ),
     "an axis": (
         "c:\n  - {case: a, axes: [style], input: {prompt: x}, expected: y}\n",
         "2: c: case a: axes: 'style' is no axis: input.style must be a mapping or a list",
     ),
     "an address": (
-        'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k}", k: {a: A, b: B}}\n'
-        "    expected: {by: k, values: {a: 1}}\n",
+        (
+            'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k}", k: {a: A, b: B}}\n'
+            "    expected: {by: k, values: {a: 1}}\n"
+        ),
         "5: c: case a: expected: nothing is expected for k 'b'",
     ),
     "a case twice": (
-        "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x}, expected: y}\n",
+        (
+            "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x},"
+            " expected: y}\n"
+        ),
         "3: c: case a: it is there already, at cases.yaml:2",
     ),
     "two answers": (
-        "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x}, expected: z}\n",
+        (
+            "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x},"
+            " expected: z}\n"
+        ),
         "3: c: case a: the same question expects something else at cases.yaml:2",
     ),
     "too many": (
-        f"c:\n  - case: a\n    input: {{prompt: x, a: {{{MANY}}}, b: {{{MANY}}}}}\n    expected: y\n",
-        "2: c: the cases expand to 10201, more than the 10000 of max_expanded (a alone to 10201): "
-        "leave variants out, or raise it: --set cases:c.max_expanded=10201",
+        (
+            f"c:\n  - case: a\n    input: {{prompt: x, a: {{{MANY}}}, b: {{{MANY}}}}}\n   "
+            " expected: y\n"
+        ),
+        (
+            "2: c: the cases expand to 10201, more than the 10000 of max_expanded (a alone to"
+            " 10201): leave variants out, or raise it: --set cases:c.max_expanded=10201"
+        ),
     ),
     "too many to be written": (
-        json.dumps({"c": [{"case": "a", "input": {f"k{i}": {"a": "", "b": ""} for i in range(40)}}]}),
-        "1: c: the cases expand to 1000000000 or more, more than the 10000 of max_expanded (a alone to 1000000000 or "
-        "more): leave variants out",
+        json.dumps(
+            {"c": [{"case": "a", "input": {f"k{i}": {"a": "", "b": ""} for i in range(40)}}]}
+        ),
+        (
+            "1: c: the cases expand to 1000000000 or more, more than the 10000 of max_expanded (a"
+            " alone to 1000000000 or more): leave variants out"
+        ),
     ),
 }
 
@@ -263,13 +335,18 @@ def test_modules_of_one_name_in_several_files_are_one_and_share_resources() -> N
     found = file.read(["."])
     assert [Path(one.path).name for one in found.files] == ["a.yaml", "b.yml"]
     asked = questions(found, "c").asked
-    assert [(q.name, q.turns[-1].text, q.scorer.name) for q in asked] == [("a", "Hello", "words"), ("b", "q", "words")]
+    assert [(q.name, q.turns[-1].text, q.scorer.name) for q in asked] == [
+        ("a", "Hello", "words"),
+        ("b", "q", "words"),
+    ]
 
 
 def test_what_two_files_say_of_one_module_must_agree() -> None:
     for name, scorer in (("a", "exact"), ("b", "words")):
         case = f"{{case: {name}, input: {{prompt: q}}, expected: x}}"
-        Path(f"{name}.yaml").write_text(f"shared: {{k: {name}}}\nc:\n  scorer: {scorer}\n  cases: [{case}]\n")
+        Path(f"{name}.yaml").write_text(
+            f"shared: {{k: {name}}}\nc:\n  scorer: {scorer}\n  cases: [{case}]\n"
+        )
     assert _problems(".") == [
         "b.yaml:1: shared: has another value at a.yaml:1",
         "b.yaml:3: c.scorer: has another value at a.yaml:3",
@@ -290,13 +367,17 @@ def test_a_file_that_changed_is_read_anew() -> None:
 
 def test_the_parts_of_a_case_say_what_is_sent() -> None:
     Path("a.yaml").write_text(
-        "c:\n  sampling: {max_tokens: 9, temperature: 0.5, stop: [END]}\n  system_messages: [S]\n  prompt: 'Q ${x}'\n"
-        "  cases:\n    - {case: a, input: {x: 1}, expected: y}\n"
-        "    - case: b\n      input: {prompt: P, system_messages: [], tools: [{type: function}]}\n"
-        "      sampling: {max_tokens: 3, stop: []}\n      expected: {parts_of_query: [y]}\n"
+        "c:\n  sampling: {max_tokens: 9, temperature: 0.5, stop: [END]}\n  system_messages: [S]\n "
+        " prompt: 'Q ${x}'\n  cases:\n    - {case: a, input: {x: 1}, expected: y}\n    - case: b\n "
+        "     input: {prompt: P, system_messages: [], tools: [{type: function}]}\n      sampling:"
+        " {max_tokens: 3, stop: []}\n      expected: {parts_of_query: [y]}\n"
     )
     found = questions(file.read(["a.yaml"]), "c")
-    assert (found.sampling.max_tokens, found.sampling.temperature, found.sampling.stop) == (9, 0.5, ("END",))
+    assert (found.sampling.max_tokens, found.sampling.temperature, found.sampling.stop) == (
+        9,
+        0.5,
+        ("END",),
+    )
     first, second = found.asked
     assert [(turn.role, turn.text) for turn in first.turns] == [("system", "S"), ("user", "Q 1")]
     assert first.override is None
@@ -309,7 +390,10 @@ def test_the_parts_of_a_case_say_what_is_sent() -> None:
 
 def test_all_that_is_asked_makes_the_id_and_nothing_else_does() -> None:
     def id_of(more: str, scorer: str = "exact") -> str:
-        text = f"resources: {{r: R}}\nc:\n  scorer: {scorer}\n  cases:\n    - case: a\n      expected: y\n{more}"
+        text = (
+            f"resources: {{r: R}}\nc:\n  scorer: {scorer}\n  cases:\n    - case: a\n      expected:"
+            f" y\n{more}"
+        )
         Path("a.yaml").write_text(text)
         [asked] = questions(file.read(["a.yaml"]), "c").asked
         return asked.id
@@ -327,11 +411,14 @@ def test_all_that_is_asked_makes_the_id_and_nothing_else_does() -> None:
     assert len(others) == 5
 
 
-# ---------------------------------------------------------------------------------------- the schema for editors
+# ---------------------------------------------------------------------------------------- the
+# schema for editors
 
 
 def _valid(text: str) -> bool:
-    return bool(jsonschema.Draft202012Validator(json_schema()).is_valid(parse(text, "x", PlanError).value))
+    return bool(
+        jsonschema.Draft202012Validator(json_schema()).is_valid(parse(text, "x", PlanError).value)
+    )
 
 
 def test_the_schema_is_one_and_takes_the_example() -> None:
@@ -366,18 +453,29 @@ def test_the_example_of_the_page_is_what_it_says() -> None:
     assert {q.turns[0].text for q in asked} == {"Answer with the name alone."}
 
 
-# ------------------------------------------------------------------------------------------------- whatever is in it
+# -------------------------------------------------------------------------------------------------
+# whatever is in it
 
-_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"]))
+_SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 3), st.sampled_from(["", "x", "${x}", "query", "a:b"])
+)
 _KEYS = st.sampled_from(
     [key for kind in (form.Case, form.Input, form.ModuleForm, form.Turn) for key in form.keys(kind)]
 ) | st.sampled_from(["query", "format", "caption", "answer", "by", "values", "x", "words"])
 _VALUES = st.recursive(
-    _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4), max_leaves=12
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=4),
+    max_leaves=12,
 )
 _CASES = st.fixed_dictionaries(
     {"case": st.sampled_from(["a", "b"]), "input": st.dictionaries(_KEYS, _VALUES, max_size=4)},
-    optional={"expected": _VALUES, "scorer": _VALUES, "axes": _VALUES, "zip_with": _VALUES, "sampling": _VALUES},
+    optional={
+        "expected": _VALUES,
+        "scorer": _VALUES,
+        "axes": _VALUES,
+        "zip_with": _VALUES,
+        "sampling": _VALUES,
+    },
 )
 _VARIANTS = st.dictionaries(_KEYS, _VALUES, min_size=1, max_size=2)
 _NEARLY_RIGHT = st.fixed_dictionaries(
@@ -385,11 +483,19 @@ _NEARLY_RIGHT = st.fixed_dictionaries(
         "case": st.just("a"),
         "input": st.fixed_dictionaries(
             {"prompt": st.just("p") | _VARIANTS},
-            optional={"system_messages": _VARIANTS, "query": _VARIANTS, "caption": _VARIANTS, "x": _VALUES},
+            optional={
+                "system_messages": _VARIANTS,
+                "query": _VARIANTS,
+                "caption": _VARIANTS,
+                "x": _VALUES,
+            },
         ),
         "expected": st.just("y") | _VALUES,
     },
-    optional={"axes": st.lists(_KEYS, max_size=2), "zip_with": st.dictionaries(_KEYS, _KEYS, max_size=1)},
+    optional={
+        "axes": st.lists(_KEYS, max_size=2),
+        "zip_with": st.dictionaries(_KEYS, _KEYS, max_size=1),
+    },
 )
 
 

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 fernet = pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
 KEY = "cw_0x689RpI-jtRR7oE8h_eQsKImvJapLeSbXpwF4e4="
 OTHER = "A" * 43 + "="
-CASES = "secret:\n  cases:\n    - {case: a:one, input: {prompt: 'Question of the vault?'}, expected: {answer: vault}}\n"
+CASES = (
+    "secret:\n  cases:\n    - {case: a:one, input: {prompt: 'Question of the vault?'}, expected:"
+    " {answer: vault}}\n"
+)
 
 
 @pytest.fixture
@@ -31,7 +34,9 @@ def sealed(tmp_path: Path) -> Path:
     return tmp_path / "secret.yaml.enc"
 
 
-def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_tells_nothing_and_the_key_tells_all(
+    sealed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert b"vault" not in sealed.read_bytes()
     monkeypatch.setenv(holdout.VARIABLE, KEY)
     [one] = questions(file.read([str(sealed)]), "secret").asked
@@ -42,7 +47,13 @@ def test_the_file_tells_nothing_and_the_key_tells_all(sealed: Path, monkeypatch:
     ("key", "message"),
     [
         ("", "secret.yaml.enc: is encrypted, and SERVE_EVAL_HOLDOUT_KEY is not set"),
-        (OTHER, "secret.yaml.enc: cannot be decrypted: the key of SERVE_EVAL_HOLDOUT_KEY is another one, or the file"),
+        (
+            OTHER,
+            (
+                "secret.yaml.enc: cannot be decrypted: the key of SERVE_EVAL_HOLDOUT_KEY is another"
+                " one, or the file"
+            ),
+        ),
         ("short", "SERVE_EVAL_HOLDOUT_KEY is no key"),
     ],
 )
@@ -74,10 +85,22 @@ def test_encrypting_needs_a_key_and_a_file_that_is_right(tmp_path: Path) -> None
     assert not (tmp_path / "a.yaml.enc").exists()
 
 
-def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Path, tmp_path: Path) -> None:
+def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(
+    sealed: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     with counting() as endpoint:
-        arguments = ["--cases", sealed, "--base-url", endpoint.url, "--model", "m", "--no-reference", "-o", out]
+        arguments = [
+            "--cases",
+            sealed,
+            "--base-url",
+            endpoint.url,
+            "--model",
+            "m",
+            "--no-reference",
+            "-o",
+            out,
+        ]
         done = serve_eval("run", *arguments, SERVE_EVAL_HOLDOUT_KEY=KEY)
         assert done.returncode == 3, done.stderr
         assert endpoint.taken() == {"Question of the vault?": 1}
@@ -101,8 +124,16 @@ def test_no_file_of_the_run_but_the_journal_of_answers_has_its_texts(sealed: Pat
 
 def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path: Path) -> None:
     for name, accuracy in (("right", 1), ("wrong", 0)):
-        endpoint = ["--launcher", "simulated", "--set", f"launcher.accuracy={accuracy}", "--no-reference"]
-        serve_eval("run", "--cases", sealed, *endpoint, "-o", tmp_path / name, SERVE_EVAL_HOLDOUT_KEY=KEY)
+        endpoint = [
+            "--launcher",
+            "simulated",
+            "--set",
+            f"launcher.accuracy={accuracy}",
+            "--no-reference",
+        ]
+        serve_eval(
+            "run", "--cases", sealed, *endpoint, "-o", tmp_path / name, SERVE_EVAL_HOLDOUT_KEY=KEY
+        )
     sides = [tmp_path / "right", tmp_path / "wrong"]
     done = serve_eval("compare", *sides, "-o", tmp_path / "out", SERVE_EVAL_HOLDOUT_KEY=KEY)
     written = (tmp_path / "out" / "comparison.json").read_text()

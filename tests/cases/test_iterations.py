@@ -1,4 +1,5 @@
-"""`iterations` of a case file are those of its own task: in what is asked, gone on with, told and compared."""
+"""`iterations` of a case file are those of its own task: in what is asked, gone on with, told and
+compared."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def endpoint() -> Iterator[Counting]:
 def files(tmp_path: Path) -> list[str]:
     for name, times in (("threes", 3), ("twos", 2)):
         cases = [
-            {"case": f"n{i}", "input": {"prompt": f"Question {i} of {name}: what is {i}?"}, "expected": i}
+            {
+                "case": f"n{i}",
+                "input": {"prompt": f"Question {i} of {name}: what is {i}?"},
+                "expected": i,
+            }
             for i in range(LIMIT)
         ]
         content = {name: {"iterations": times, "scorer": "exact", "cases": cases}}
@@ -59,7 +64,9 @@ def _settings(files: list[str], url: str, **more: Any) -> dict[str, Any]:
 
 
 def _run(files: list[str], url: str, out: Path, **more: Any) -> Report:
-    return asyncio.run(evaluate(resolve.resolve({}, _settings(files, url, **more), {}).plan, out, environ={}))
+    return asyncio.run(
+        evaluate(resolve.resolve({}, _settings(files, url, **more), {}).plan, out, environ={})
+    )
 
 
 def _asked(endpoint: Counting) -> int:
@@ -110,7 +117,10 @@ def test_every_task_is_asked_as_often_as_its_own_file_says(
 def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
     files: list[str], endpoint: Counting, tmp_path: Path
 ) -> None:
-    sides = [CompareSide(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan) for _ in range(2)]
+    sides = [
+        CompareSide(plan=resolve.resolve({}, _settings(files, endpoint.url), {}).plan)
+        for _ in range(2)
+    ]
     rules = CompareRules(rule=Spec(name="paired"), again=100)
     found = asyncio.run(compare(sides[0], sides[1], rules, tmp_path / "out", environ={}))
     assert {task.task: (task.a.planned, task.b.planned) for task in found.tasks} == {
@@ -139,5 +149,12 @@ def test_the_runs_of_a_suite_keep_to_their_own_files(files: list[str], tmp_path:
     ]
     (tmp_path / "suite.yaml").write_text(json.dumps({"defaults": {"model": "m"}, "plans": runs}))
     suite = read_suite(tmp_path / "suite.yaml", {})
-    told = {run.name: {task.name: run.plan.times(task.name) for task in run.plan.tasks} for run in suite.runs}
-    assert told == {"cases": {"cases:threes": 3, "cases:twos": 2}, "plain": {PLAIN: 1}, "both": TIMES}
+    told = {
+        run.name: {task.name: run.plan.times(task.name) for task in run.plan.tasks}
+        for run in suite.runs
+    }
+    assert told == {
+        "cases": {"cases:threes": 3, "cases:twos": 2},
+        "plain": {PLAIN: 1},
+        "both": TIMES,
+    }

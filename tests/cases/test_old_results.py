@@ -25,7 +25,9 @@ def exam(tmp_path: Path) -> list[str]:
 
 def _specs(tmp_path: Path, *names: str) -> list[Spec]:
     path = str(tmp_path / "data")
-    return [Spec(name=f"cases:{name}", options={"path": path}) for name in names or ("medical_exam",)]
+    return [
+        Spec(name=f"cases:{name}", options={"path": path}) for name in names or ("medical_exam",)
+    ]
 
 
 def _csv(path: Path, *rows: tuple[str, str, int, str]) -> Path:
@@ -38,7 +40,12 @@ def _csv(path: Path, *rows: tuple[str, str, int, str]) -> Path:
 
 
 def test_both_forms_of_a_score_are_read(tmp_path: Path) -> None:
-    path = _csv(tmp_path / "r.csv", ("m", "1;0;2/4", 3, "a"), ("m", "0.3636/1", 5, "b"), ("m", "3/4", 1, "c"))
+    path = _csv(
+        tmp_path / "r.csv",
+        ("m", "1;0;2/4", 3, "a"),
+        ("m", "0.3636/1", 5, "b"),
+        ("m", "3/4", 1, "c"),
+    )
     new, old, single = read(path)
     assert (new.scores, new.each, new.mean) == ((0.25, 0.0, 0.5), True, 0.25)
     assert (old.scores, old.each, old.mean) == ((0.3636,), False, 0.3636)
@@ -54,7 +61,10 @@ def test_a_score_that_is_none_is_told_with_its_line(tmp_path: Path, score: str) 
 
 def test_a_file_without_the_columns_is_told(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("model_name,confidence\nm,1\n")
-    with pytest.raises(DatasetError, match="no result file: there is no column subtask, score, iterations, md5_hash"):
+    with pytest.raises(
+        DatasetError,
+        match="no result file: there is no column subtask, score, iterations, md5_hash",
+    ):
         read(tmp_path / "r.csv")
 
 
@@ -74,17 +84,23 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
     )
     found = import_results([results], _specs(tmp_path), tmp_path / "refs")
     assert (found.rows, found.matched, found.orphans) == (7, 6, 1)
-    assert [(w.model, w.cases, w.of, w.runs) for w in found.written] == [("org/m:7", 5, 5, 3), ("old", 1, 5, 0)]
+    assert [(w.model, w.cases, w.of, w.runs) for w in found.written] == [
+        ("org/m:7", 5, 5, 3),
+        ("old", 1, 5, 0),
+    ]
     assert found.warnings == [
-        "cases:medical_exam: 1 model has results of some of the 5 cases alone, such as old (1): no scores per sample "
-        "are kept of it"
+        "cases:medical_exam: 1 model has results of some of the 5 cases alone, such as old (1): no"
+        " scores per sample are kept of it"
     ]
     by_model = references.load(tmp_path / "refs/cases-medical_exam.yaml")
     [whole] = by_model["org/m:7"]
     assert whole.value == pytest.approx(100 * (2 / 3 + 0 + 0 + 1 + 5 / 6) / 5)
     assert whole.source == "BioChatter's results, medical_exam.csv: 5 of 5 cases"
     assert whole.protocol is not None
-    assert (whole.protocol["as_biochatter"], whole.protocol["scorers"]) == (True, {"exact": 1, "words": 1})
+    assert (whole.protocol["as_biochatter"], whole.protocol["scorers"]) == (
+        True,
+        {"exact": 1, "words": 1},
+    )
     assert whole.runs is not None
     stored = reference_samples.read(tmp_path / "refs" / whole.runs.samples, whole.runs.sha256)
     assert [list(map(round, run, [2] * 5)) for run in stored.runs] == [
@@ -96,14 +112,20 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
     assert (old.value, old.runs) == (40.0, None)
 
 
-def test_results_of_two_tests_of_the_same_cases_are_not_mixed(tmp_path: Path, exam: list[str]) -> None:
+def test_results_of_two_tests_of_the_same_cases_are_not_mixed(
+    tmp_path: Path, exam: list[str]
+) -> None:
     first = _csv(tmp_path / "one.csv", ("m", "1/1", 1, exam[0]))
     second = _csv(tmp_path / "two.csv", ("m", "0/1", 1, exam[0]))
-    with pytest.raises(DatasetError, match=r"one\.csv and two\.csv both have results of cases:medical_exam for m"):
+    with pytest.raises(
+        DatasetError, match=r"one\.csv and two\.csv both have results of cases:medical_exam for m"
+    ):
         import_results([first, second], _specs(tmp_path), tmp_path / "refs")
 
 
-def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(tmp_path: Path, exam: list[str]) -> None:
+def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(
+    tmp_path: Path, exam: list[str]
+) -> None:
     results = _csv(tmp_path / "r.csv", ("m", "0/1", 1, exam[0]), ("m", "1/1", 1, exam[0]))
     [written] = import_results([results], _specs(tmp_path), tmp_path / "refs").written
     assert written.value == 100.0
@@ -112,7 +134,9 @@ def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(t
     import_results([results], _specs(tmp_path), tmp_path / "refs", reason="again")
 
 
-def test_results_of_a_task_that_is_scored_otherwise_are_refused(tmp_path: Path, exam: list[str]) -> None:
+def test_results_of_a_task_that_is_scored_otherwise_are_refused(
+    tmp_path: Path, exam: list[str]
+) -> None:
     results = _csv(tmp_path / "r.csv", ("m", "1/1", 1, exam[0]))
     [spec] = _specs(tmp_path)
     lenient = Spec(name=spec.name, options={**spec.options, "as_biochatter": False})
@@ -122,19 +146,34 @@ def test_results_of_a_task_that_is_scored_otherwise_are_refused(tmp_path: Path, 
     assert not (tmp_path / "refs").exists()
 
 
-def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(tmp_path: Path, exam: list[str]) -> None:
+def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(
+    tmp_path: Path, exam: list[str]
+) -> None:
     """Else the same command, once it is mended, would want a reason for what it wrote itself."""
     [rag, *_] = questions(file.read([str(tmp_path / "data")]), "rag_interpretation").asked
-    both = _csv(tmp_path / "both.csv", ("new", "1/1", 1, exam[0]), ("m", "1/1", 1, exam[0]), ("m", "1/1", 1, rag.md5))
+    both = _csv(
+        tmp_path / "both.csv",
+        ("new", "1/1", 1, exam[0]),
+        ("m", "1/1", 1, exam[0]),
+        ("m", "1/1", 1, rag.md5),
+    )
     first, second = _specs(tmp_path, "medical_exam", "rag_interpretation")
     lenient = Spec(name=second.name, options={**second.options, "as_biochatter": False})
-    with pytest.raises(DatasetError, match="cases:rag_interpretation: this task is not scored as BioChatter scored"):
+    with pytest.raises(
+        DatasetError, match="cases:rag_interpretation: this task is not scored as BioChatter scored"
+    ):
         import_results([both], [first, lenient], tmp_path / "refs")
     assert not (tmp_path / "refs").exists()
-    import_results([_csv(tmp_path / "rag.csv", ("m", "1/1", 1, rag.md5))], [second], tmp_path / "refs")
-    with pytest.raises(ReferenceFileError, match=r"cases-rag_interpretation\.yaml: m has a reference for default"):
+    import_results(
+        [_csv(tmp_path / "rag.csv", ("m", "1/1", 1, rag.md5))], [second], tmp_path / "refs"
+    )
+    with pytest.raises(
+        ReferenceFileError, match=r"cases-rag_interpretation\.yaml: m has a reference for default"
+    ):
         import_results([both], [first, second], tmp_path / "refs")
-    assert [path.name for path in (tmp_path / "refs").glob("*.yaml")] == ["cases-rag_interpretation.yaml"]
+    assert [path.name for path in (tmp_path / "refs").glob("*.yaml")] == [
+        "cases-rag_interpretation.yaml"
+    ]
 
 
 def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_are_replaced(
@@ -154,19 +193,25 @@ def test_models_of_nearly_the_same_name_keep_scores_of_their_own_also_when_they_
         assert 100 * sum(stored.runs[0]) / 5 == pytest.approx(entry.value, abs=0.01)
 
 
-def test_models_without_results_of_every_case_are_told_in_one_line(tmp_path: Path, exam: list[str]) -> None:
+def test_models_without_results_of_every_case_are_told_in_one_line(
+    tmp_path: Path, exam: list[str]
+) -> None:
     results = _csv(tmp_path / "r.csv", *((model, "1/1", 1, exam[0]) for model in "abc"))
     found = import_results([results, results], _specs(tmp_path), tmp_path / "refs")
     assert found.rows == 3
     assert found.warnings == [
-        "cases:medical_exam: 3 models have results of some of the 5 cases alone, such as a (1): no scores per sample "
-        "are kept of them"
+        "cases:medical_exam: 3 models have results of some of the 5 cases alone, such as a (1): no"
+        " scores per sample are kept of them"
     ]
 
 
-def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(tmp_path: Path, exam: list[str]) -> None:
+def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(
+    tmp_path: Path, exam: list[str]
+) -> None:
     results = _csv(tmp_path / "entity_selection.csv", ("m", "1/1", 1, exam[0]))
-    with pytest.raises(DatasetError, match=r"entity_selection\.csv: these scores come from a test that looks into"):
+    with pytest.raises(
+        DatasetError, match=r"entity_selection\.csv: these scores come from a test that looks into"
+    ):
         import_results([results], _specs(tmp_path), tmp_path / "refs")
 
 
@@ -182,5 +227,7 @@ def test_a_reference_that_does_not_say_that_it_is_scored_as_biochatter_scores_is
     [file] = (tmp_path / "refs").glob("*.yaml")
     lines = file.read_text().splitlines(keepends=True)
     file.write_text("".join(line for line in lines if "as_biochatter" not in line))
-    with pytest.raises(NotComparableError, match="as_biochatter is True here and None with the reference"):
+    with pytest.raises(
+        NotComparableError, match="as_biochatter is True here and None with the reference"
+    ):
         prepare(plan)

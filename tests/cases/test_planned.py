@@ -29,7 +29,11 @@ def cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _write(path: Path, first: int | None, second: int | None, answer: str = "x") -> None:
     def module(name: str, iterations: int | None) -> dict[str, Any]:
-        case = {"case": "a", "input": {"prompt": f"Question of {name}: {answer}"}, "expected": answer}
+        case = {
+            "case": "a",
+            "input": {"prompt": f"Question of {name}: {answer}"},
+            "expected": answer,
+        }
         return {**({"iterations": iterations} if iterations else {}), "cases": [case]}
 
     path.write_text(json.dumps({"one": module("one", first), "two": module("two", second)}))
@@ -76,7 +80,8 @@ def test_options_are_set_by_name(cases: Path) -> None:
     options = {task.name: task.options for task in found.plan.tasks}
     assert options["cases:one"]["scorer"] == {"words": {"ignore_case": False}}
     with pytest.raises(
-        PlanError, match=r"^tasks\[0\]\.cases:one: scorer: unknown scorer 'wrds'\. Did you mean 'words'\?$"
+        PlanError,
+        match=r"^tasks\[0\]\.cases:one: scorer: unknown scorer 'wrds'\. Did you mean 'words'\?$",
     ):
         _resolve(cases=["cases.yaml"], set=["cases:one.scorer=wrds"])
 
@@ -86,8 +91,14 @@ def test_options_are_set_by_name(cases: Path) -> None:
     [
         (2, 3, {}, {"gsm8k": 1, "cases:one": 2, "cases:two": 3}),
         (None, 4, {}, {"gsm8k": 1, "cases:one": 1, "cases:two": 4}),
-        # What a plan says of a task comes before its case file, and a number for all of them before both.
-        (2, 3, {"repeats": {"gsm8k": 5, "cases:two": 1}}, {"gsm8k": 5, "cases:one": 2, "cases:two": 1}),
+        # What a plan says of a task comes before its case file, and a number for all of them before
+        # both.
+        (
+            2,
+            3,
+            {"repeats": {"gsm8k": 5, "cases:two": 1}},
+            {"gsm8k": 5, "cases:one": 2, "cases:two": 1},
+        ),
         (2, 3, {"repeats": 4}, {"gsm8k": 4, "cases:one": 4, "cases:two": 4}),
         (2, 3, {"tasks": ["cases:one"]}, {"cases:one": 2}),
     ],
@@ -127,15 +138,25 @@ def test_repeats_that_cannot_be_meant_are_told(repeats: Any, problem: str) -> No
     assert error.value.problems == [problem]
 
 
-def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_options_say_how(tmp_path: Path) -> None:
+def test_a_module_of_which_nothing_can_be_asked_is_told_and_runs_once_its_options_say_how(
+    tmp_path: Path,
+) -> None:
     write_biochatter(tmp_path)
     found = _resolve(cases=[str(tmp_path)])
-    assert [task.name for task in found.plan.tasks] == ["cases:medical_exam", "cases:twice", "cases:rag_interpretation"]
+    assert [task.name for task in found.plan.tasks] == [
+        "cases:medical_exam",
+        "cases:twice",
+        "cases:rag_interpretation",
+    ]
     assert any(
-        note.startswith("cases:text_extraction: all 8 cases are skipped: it has no prompt") for note in found.notes
+        note.startswith("cases:text_extraction: all 8 cases are skipped: it has no prompt")
+        for note in found.notes
     )
     assert len(found.notes) == 7
-    options = ['cases:text_extraction.prompt="${caption} ${query}"', "cases:text_extraction.scorer=exact"]
+    options = [
+        'cases:text_extraction.prompt="${caption} ${query}"',
+        "cases:text_extraction.scorer=exact",
+    ]
     told = _resolve(cases=[str(tmp_path)], set=options)
     assert "cases:text_extraction" in [task.name for task in told.plan.tasks]
 
@@ -157,7 +178,8 @@ def test_a_module_that_is_not_there_is_told(cases: Path) -> None:
         _resolve(tasks=["cases"])
 
 
-# ------------------------------------------------------------------------------------------------------- suites
+# -------------------------------------------------------------------------------------------------------
+# suites
 
 
 def _suite(folder: Path, endpoint: Counting, rerun: Any = "failed") -> Any:
@@ -185,7 +207,11 @@ def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path) -
         assert [run.kept for run in report.runs] == [False, False]
         assert sum(endpoint.taken().values()) == 2 * 2 * 3
         assert {row.evaluated for row in report.rows} == {100.0}
-        assert any("6 records lie" in w or "3 records lie" in w for run in report.runs for w in run.warnings)
+        assert any(
+            "6 records lie" in w or "3 records lie" in w
+            for run in report.runs
+            for w in run.warnings
+        )
         _suite(cases.parent, endpoint, "all")
         assert sum(endpoint.taken().values()) == 2 * 2 * 3
 
@@ -197,4 +223,8 @@ def test_a_suite_of_other_plans_is_still_another_suite(cases: Path) -> None:
             (cases.parent / "suite.yaml").read_text().replace('"seed": 1', '"seed": 2')
         )
         with pytest.raises(RunFolderError, match=r"b\.seed: was 1, now 2"):
-            asyncio.run(evaluate_suite(read_suite(cases.parent / "suite2.yaml", {}), cases.parent / "out", environ={}))
+            asyncio.run(
+                evaluate_suite(
+                    read_suite(cases.parent / "suite2.yaml", {}), cases.parent / "out", environ={}
+                )
+            )

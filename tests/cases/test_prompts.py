@@ -10,7 +10,10 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import ImagePart, Message, TextPart
 from tests.tasks.made_data import png
 
-RESOURCES = {"manner": {"short": "Be brief.", "of": "In ${place}."}, "schemas": {"gene": {"id": "int"}}}
+RESOURCES = {
+    "manner": {"short": "Be brief.", "of": "In ${place}."},
+    "schemas": {"gene": {"id": "int"}},
+}
 
 
 @pytest.mark.parametrize(
@@ -32,7 +35,10 @@ def test_names_are_filled_in(text: str, filled: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("${plcae}", "${plcae}: nothing is called 'plcae'. Did you mean 'place'? Write $${ for a plain ${."),
+        (
+            "${plcae}",
+            "${plcae}: nothing is called 'plcae'. Did you mean 'place'? Write $${ for a plain ${.",
+        ),
         ("${manner.long}", "${manner.long}: there is no 'long'. Known: short, of."),
         ("${schemas[place]}", "${schemas[place]}: there is no 'Rome'. Known: gene."),
         ("${place!}", "${place!}: nothing is called 'place!'. Did you mean 'place'?"),
@@ -49,7 +55,10 @@ def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str) ->
 def test_several_system_messages_and_earlier_turns_come_before_the_prompt() -> None:
     values = {
         "system_messages": ["${manner.short}", "Second."],
-        "messages": [{"role": "user", "content": "Hi ${name}"}, {"role": "assistant", "content": "Hello."}],
+        "messages": [
+            {"role": "user", "content": "Hi ${name}"},
+            {"role": "assistant", "content": "Hello."},
+        ],
         "prompt": "And now?",
         "name": "Ada",
     }
@@ -87,15 +96,32 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
         ({"prompt": "x", "images": ["a\0.png"]}, "'a\\x00.png' is no file name"),
         ({"prompt": {"a": "x"}}, 'prompt: expected a text, got {"a": "x"}'),
         ({"prompt": True}, "prompt: expected a text, got true"),
-        ({"system_messages": [["x"]], "prompt": "x"}, 'system_messages: expected a text, got ["x"]'),
-        ({"system_messages": {"a": 1}, "prompt": "x"}, 'system_messages: expected a text, got {"a": 1}'),
-        ({"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]}, "images: go with the prompt"),
-        ({"prompt": "x", "images": ["none.png"]}, "none.png: cannot be read: No such file or directory"),
-        ({"prompt": "x", "images": ["../a.png"]}, "../a.png: images lie beside the file or below, in "),
+        (
+            {"system_messages": [["x"]], "prompt": "x"},
+            'system_messages: expected a text, got ["x"]',
+        ),
+        (
+            {"system_messages": {"a": 1}, "prompt": "x"},
+            'system_messages: expected a text, got {"a": 1}',
+        ),
+        (
+            {"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]},
+            "images: go with the prompt",
+        ),
+        (
+            {"prompt": "x", "images": ["none.png"]},
+            "none.png: cannot be read: No such file or directory",
+        ),
+        (
+            {"prompt": "x", "images": ["../a.png"]},
+            "../a.png: images lie beside the file or below, in ",
+        ),
         ({"prompt": "x", "images": ["text.png"]}, "text.png: neither PNG, JPEG, GIF, BMP nor WebP"),
     ],
 )
-def test_turns_that_cannot_be_made_say_why(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_turns_that_cannot_be_made_say_why(
+    values: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     (tmp_path / "text.png").write_text("no picture")
     with pytest.raises(PlanError) as error:
         turns(values, {}, tmp_path)

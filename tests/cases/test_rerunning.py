@@ -1,4 +1,5 @@
-"""Which requests are sent when a run of cases goes on: counted at the endpoint, over real sockets."""
+"""Which requests are sent when a run of cases goes on: counted at the endpoint, over real
+sockets."""
 
 from __future__ import annotations
 
@@ -31,18 +32,22 @@ ROUNDS = 3
 
 
 class Cases:
-    """A case file of `count` questions, each of which asks for its number, to be changed question by question."""
+    """A case file of `count` questions, each of which asks for its number, to be changed question
+    by question."""
 
     def __init__(self, file: Path, count: int) -> None:
         self.file = file
         self.questions = {
-            f"n{i}": {"input": {"prompt": f"Question {i}: what is {i}?"}, "expected": i} for i in range(count)
+            f"n{i}": {"input": {"prompt": f"Question {i}: what is {i}?"}, "expected": i}
+            for i in range(count)
         }
         self.write()
 
     def write(self) -> None:
         cases = [{"case": name, **one} for name, one in self.questions.items()]
-        self.file.write_text(json.dumps({"numbers": {"iterations": ROUNDS, "scorer": "exact", "cases": cases}}))
+        self.file.write_text(
+            json.dumps({"numbers": {"iterations": ROUNDS, "scorer": "exact", "cases": cases}})
+        )
 
     def change(self, name: str, **more: Any) -> None:
         self.questions[name] = {**self.questions[name], **more}
@@ -60,9 +65,19 @@ def endpoint() -> Iterator[Counting]:
         yield server
 
 
-def _run(cases: Cases, endpoint: Counting, out: Path, rerun: Rerun = "failed", **more: Any) -> Report:
-    settings = {"cases": [str(cases.file)], "base_url": endpoint.url, "model": "m", "no_reference": True, **more}
-    return asyncio.run(evaluate(resolve.resolve({}, settings, {}).plan, out, environ={}, rerun=rerun))
+def _run(
+    cases: Cases, endpoint: Counting, out: Path, rerun: Rerun = "failed", **more: Any
+) -> Report:
+    settings = {
+        "cases": [str(cases.file)],
+        "base_url": endpoint.url,
+        "model": "m",
+        "no_reference": True,
+        **more,
+    }
+    return asyncio.run(
+        evaluate(resolve.resolve({}, settings, {}).plan, out, environ={}, rerun=rerun)
+    )
 
 
 def _records(out: Path, place: str = "samples") -> int:
@@ -101,13 +116,18 @@ def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_n
     assert endpoint.taken() == cases.prompts("n2")
     assert (_records(out), _archived(out)) == (15, 3)
     assert (report.tasks[0].result.planned, _value(report)) == (15, 80.0)
-    assert any("3 records lie in archive/ and do not count" in warning for warning in report.warnings)
+    assert any(
+        "3 records lie in archive/ and do not count" in warning for warning in report.warnings
+    )
     del cases.questions["n4"]
     cases.write()
     report = _run(cases, endpoint, out)
     assert not endpoint.taken()
     assert (_records(out), _archived(out), report.tasks[0].result.planned) == (12, 6, 12)
-    ids = [json.loads(line)["id"] for line in (out / "samples/cases-numbers.jsonl").read_text().splitlines()]
+    ids = [
+        json.loads(line)["id"]
+        for line in (out / "samples/cases-numbers.jsonl").read_text().splitlines()
+    ]
     assert not [one for one in ids if one.startswith("n4")]
 
 
@@ -145,7 +165,11 @@ def test_another_version_of_a_scorer_is_a_change(
     endpoint.taken()
     original = task.scorer_of
     monkeypatch.setattr(
-        task, "scorer_of", lambda spec: replace(original(spec), version=99) if spec.name == "words" else original(spec)
+        task,
+        "scorer_of",
+        lambda spec: (
+            replace(original(spec), version=99) if spec.name == "words" else original(spec)
+        ),
     )
     _run(cases, endpoint, out)
     assert not endpoint.taken()
@@ -193,31 +217,48 @@ def test_more_modules_in_the_files_are_added_to_a_run_and_judging_again_counts_t
     more = {"case": "x", "input": {"prompt": "Question x: what is y?"}, "expected": "y"}
     cases.file.write_text(json.dumps({**json.loads(cases.file.read_text()), "others": [more]}))
     report = _run(cases, endpoint, out)
-    assert endpoint.taken() == {"Question x: what is y?": 1}  # its module says nothing of iterations
+    assert endpoint.taken() == {
+        "Question x: what is y?": 1
+    }  # its module says nothing of iterations
     assert [task.result.task for task in report.tasks] == ["cases:numbers", "cases:others"]
     assert [task.result.value for task in judge_again(read_plan(out), out).tasks] == [100.0, 100.0]
 
 
-def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(tmp_path: Path, endpoint: Counting) -> None:
+def test_what_is_chosen_for_all_cases_stays_bound_to_the_folder(
+    tmp_path: Path, endpoint: Counting
+) -> None:
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
-    with pytest.raises(RunFolderError, match=r"tasks\[0\]\.options\.temperature: was null, now 0\.5"):
+    with pytest.raises(
+        RunFolderError, match=r"tasks\[0\]\.options\.temperature: was null, now 0\.5"
+    ):
         _run(cases, endpoint, out, choices={"temperature": 0.5})
 
 
-def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path: Path, endpoint: Counting) -> None:
+def test_a_run_is_scored_again_by_another_scorer_and_registered(
+    tmp_path: Path, endpoint: Counting
+) -> None:
     cases, out = Cases(tmp_path / "cases.yaml", 4), tmp_path / "out"
     cases.change("n2", expected="22|2")
     assert _value(_run(cases, endpoint, out)) == 75.0
     [again] = rescore(out, ["cases:numbers.scorer=words"])
     assert (again.before, again.after, again.moved) == (75.0, 100.0, 3)
     rescore(out, ["cases:numbers.scorer=words"], to=tmp_path / "new")
-    assert json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["value"] == 100.0
+    assert (
+        json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["value"]
+        == 100.0
+    )
     with pytest.raises(PlanError, match="decides what is asked"):
         rescore(out, ["cases:numbers.system_messages=[Be brief.]"])
     [written] = register([out], tmp_path / "refs", wanted=3)
     assert (written.value, written.runs) == (75.0, 3)
-    judged = _run(cases, endpoint, tmp_path / "other", no_reference=False, references_dir=str(tmp_path / "refs"))
+    judged = _run(
+        cases,
+        endpoint,
+        tmp_path / "other",
+        no_reference=False,
+        references_dir=str(tmp_path / "refs"),
+    )
     assert judged.tasks[0].verdict.outcome == "PASS"
     assert judged.tasks[0].verdict.paired is not None
     cases.change("n1", input={"prompt": "Question 1 again: what is 1?"})
@@ -226,7 +267,9 @@ def test_a_run_is_scored_again_by_another_scorer_and_registered(tmp_path: Path, 
     assert "The cases changed" in error.value.hint
 
 
-def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(tmp_path: Path, endpoint: Counting) -> None:
+def test_a_torn_line_costs_one_question_and_a_damaged_one_is_told(
+    tmp_path: Path, endpoint: Counting
+) -> None:
     cases, out = Cases(tmp_path / "cases.yaml", 3), tmp_path / "out"
     _run(cases, endpoint, out)
     endpoint.taken()
@@ -246,29 +289,47 @@ def test_the_words_of_rerun() -> None:
     assert rerun_of("failed", run_all=True) == "all"
     with pytest.raises(PlanError, match="'always' is none of never, failed, changed, version, all"):
         rerun_of("always", run_all=False)
-    with pytest.raises(PlanError, match="--run-all asks everything again, and --rerun never does not"):
+    with pytest.raises(
+        PlanError, match="--run-all asks everything again, and --rerun never does not"
+    ):
         rerun_of("never", run_all=True)
 
 
-# -------------------------------------------------------------------------------------------------- the whole of it
+# --------------------------------------------------------------------------------------------------
+# the whole of it
 
 
 @pytest.mark.slow
-def test_three_hundred_cases_three_times_killed_resumed_and_changed(tmp_path: Path, endpoint: Counting) -> None:
+def test_three_hundred_cases_three_times_killed_resumed_and_changed(
+    tmp_path: Path, endpoint: Counting
+) -> None:
     cases, out = Cases(tmp_path / "cases.yaml", 300), tmp_path / "out"
-    command = [sys.executable, "-m", "serve_eval", "run", "--cases", str(cases.file), "--base-url", endpoint.url]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval",
+        "run",
+        "--cases",
+        str(cases.file),
+        "--base-url",
+        endpoint.url,
+    ]
     command += ["--model", "m", "--no-reference", "--concurrency", "16", "-o", str(out)]
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_"))}
 
     def run(*more: str) -> Counter[str]:
-        done = subprocess.run([*command, *more], env=kept, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [*command, *more], env=kept, capture_output=True, text=True, timeout=300, check=False
+        )
         assert done.returncode == 3, done.stderr  # there is no reference
         return endpoint.taken()
 
     endpoint.pause_s = 0.05
     for _ in range(3):
         had = _records(out)
-        with subprocess.Popen(command, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             while _records(out) < had + 100:
                 assert process.poll() is None
                 time.sleep(0.02)

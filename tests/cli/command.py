@@ -1,9 +1,9 @@
-"""The command line, started in this process: what a test of a command needs unless it is about the process itself.
+"""The command line, started in this process: what a test of a command needs unless it is about the
+process itself.
 
-It is the whole of it, from `main` on: arguments, environment, exit code, and both standard streams as bytes that are
-decoded. Imports are spared, a second of processor time each. Signals, kills, closed streams and what is imported are
-tested in processes of their own.
-"""
+It is the whole of it, from `main` on: arguments, environment, exit code, and both standard streams
+as bytes that are decoded. Imports are spared, a second of processor time each. Signals, kills,
+closed streams and what is imported are tested in processes of their own."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The variables of this process without those that serve-eval reads, on a wide terminal, and `more`."""
+    """The variables of this process without those that serve-eval reads, on a wide terminal, and
+    `more`."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return {**kept, "COLUMNS": "200", **more}
 
 
-def serve_eval(*arguments: str | os.PathLike[str], **environ: str) -> subprocess.CompletedProcess[str]:
+def serve_eval(
+    *arguments: str | os.PathLike[str], **environ: str
+) -> subprocess.CompletedProcess[str]:
     """`serve-eval ARGUMENTS` with these variables, as `subprocess.run` would have told of it."""
     command = ["serve-eval", *map(str, arguments)]
     code: object = 0

@@ -21,14 +21,22 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_example_is_written_listed_and_runs_as_it_says() -> None:
     assert serve_eval("cases", "new", "mine.yaml").returncode == 0
     listed = serve_eval("cases", "expand", "mine.yaml")
-    assert "cases:capitals: 7 cases, scored by exact, words\n  europe:france\n  asia:japan:short\n" in listed.stdout
+    assert (
+        "cases:capitals: 7 cases, scored by exact, words\n  europe:france\n  asia:japan:short\n"
+        in listed.stdout
+    )
     assert listed.stdout.endswith("10 cases of 2 tasks, 0 skipped; nothing was sent\n")
-    command = next(line for line in Path("mine.yaml").read_text().splitlines() if "run --launcher" in line)
+    command = next(
+        line for line in Path("mine.yaml").read_text().splitlines() if "run --launcher" in line
+    )
     done = serve_eval(*command.split()[2:], "-o", "out", "--set", "launcher.accuracy=1.0")
     assert done.returncode == 3, done.stderr  # there is no reference
     report = json.loads(Path("out/report.json").read_text())
     assert [task["result"]["value"] for task in report["tasks"]] == [100.0, 100.0]
-    assert report["tasks"][0]["result"]["breakdown"]["country"]["japan"] == {"value": 100.0, "scored": 2}
+    assert report["tasks"][0]["result"]["breakdown"]["country"]["japan"] == {
+        "value": 100.0,
+        "scored": 2,
+    }
 
 
 def test_a_file_that_is_there_is_not_written_over() -> None:
@@ -53,9 +61,10 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
     text = serve_eval("cases", "expand", "data", *options).stdout
     assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
     assert (
-        "  1 skipped (implicit): BioChatter has a model judge its answer; name a scorer:\n"
-        "      --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'\n"
-    ) in text
+        "  1 skipped (implicit): BioChatter has a model judge its answer; name a scorer:\n     "
+        " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
+        " URL}]}}'\n" in text
+    )
     lines = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
     first = next(line for line in lines if line["case"] == "relevant:short")
     assert first["messages"][-1] == {"role": "user", "content": "Is it?"}
@@ -67,7 +76,10 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
 
 def test_a_bad_file_is_told_with_exit_code_2() -> None:
     Path("bad.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expect: y}\n")
-    for command in (["cases", "expand", "bad.yaml"], ["run", "--cases", "bad.yaml", "--launcher", "simulated"]):
+    for command in (
+        ["cases", "expand", "bad.yaml"],
+        ["run", "--cases", "bad.yaml", "--launcher", "simulated"],
+    ):
         done = serve_eval(*command)
         assert done.returncode == 2
         assert "bad.yaml:2: c: case a: expect: unknown key. Did you mean 'expected'?" in done.stderr
@@ -79,7 +91,10 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     done = serve_eval("cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001")
     assert done.returncode == 2
     assert "error: many.yaml: took longer than 1e-07 s, and was at " in done.stderr
-    assert "Split it into smaller files, or give it more time: SERVE_EVAL_READING_TIMEOUT=2e-07" in done.stderr
+    assert (
+        "Split it into smaller files, or give it more time: SERVE_EVAL_READING_TIMEOUT=2e-07"
+        in done.stderr
+    )
     assert "100 cases of 1 tasks" in serve_eval("cases", "expand", "many.yaml").stdout
 
 
@@ -93,49 +108,94 @@ def _results(file: str, *hashes: str) -> None:
 def test_old_results_become_references_that_judge_a_run() -> None:
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
-    hashes = [line["compat_md5"] for line in listed if line["task"] == "cases:rag_interpretation" and "id" in line]
+    hashes = [
+        line["compat_md5"]
+        for line in listed
+        if line["task"] == "cases:rag_interpretation" and "id" in line
+    ]
     _results("rag.csv", *hashes, "f" * 32)
-    done = serve_eval("cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs")
+    done = serve_eval(
+        "cases", "import-results", "rag.csv", "--cases", "data", "--references-dir", "refs"
+    )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == (
-        "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
+    assert (
+        done.stdout == "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
         "3 of 4 rows matched a case; 1 are of no case that is asked\n"
     )
-    run = ["run", "--launcher", "simulated", "--cases", "data", "--tasks", "cases:rag_interpretation"]
+    run = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--cases",
+        "data",
+        "--tasks",
+        "cases:rag_interpretation",
+    ]
     run += ["--references-dir", "refs", "--set", "launcher.accuracy=1.0", "-o", "out"]
     judged = serve_eval(*run)
     assert judged.returncode == 0, judged.stderr
     verdict = json.loads(Path("out/report.json").read_text())["tasks"][0]["verdict"]
-    assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == ("PASS", 100.0, 3)
+    assert (verdict["outcome"], verdict["reference"], verdict["paired"]["pairs"]) == (
+        "PASS",
+        100.0,
+        3,
+    )
 
 
 def test_no_run_that_is_scored_otherwise_is_judged_by_an_imported_reference() -> None:
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
-    _results("exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam"))
-    done = serve_eval("cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs")
+    _results(
+        "exam.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:medical_exam")
+    )
+    done = serve_eval(
+        "cases", "import-results", "exam.csv", "--cases", "data", "--references-dir", "refs"
+    )
     assert done.returncode == 0, done.stderr
-    run = ["run", "--launcher", "simulated", "--cases", "data", "--tasks", "cases:medical_exam", "-o", "out"]
-    refused = serve_eval(*run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false")
+    run = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--cases",
+        "data",
+        "--tasks",
+        "cases:medical_exam",
+        "-o",
+        "out",
+    ]
+    refused = serve_eval(
+        *run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false"
+    )
     assert refused.returncode == 3
     assert "as_biochatter is None here and True with the reference" in refused.stderr
     entry = Path("refs/cases-medical_exam.yaml")
-    entry.write_text(re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text()))  # as they were imported at first
-    again = serve_eval(*run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false")
+    entry.write_text(
+        re.sub(r"    protocol:\n(     .*\n)+", "", entry.read_text())
+    )  # as they were imported at first
+    again = serve_eval(
+        *run, "--references-dir", "refs", "--set", "cases:medical_exam.as_biochatter=false"
+    )
     assert again.returncode == 3
-    assert "which is assumed (as BioChatter scores): as_biochatter is None here and True" in again.stderr
+    assert (
+        "which is assumed (as BioChatter scores): as_biochatter is None here and True"
+        in again.stderr
+    )
 
 
 def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     write_biochatter(Path("data"))
     listed = json.loads(serve_eval("cases", "expand", "data", "--json").stdout)
-    _results("some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa"))
+    _results(
+        "some.csv", *(line["compat_md5"] for line in listed if line["task"] == "cases:mcp_edam_qa")
+    )
     setting = 'cases:mcp_edam_qa.system_messages=["Answer with ..."]'
     command = ["cases", "import-results", "some.csv", "--references-dir", "refs", "--cases", "data"]
     lacking = serve_eval(*command)
     assert lacking.returncode == 2
     assert lacking.stderr.splitlines()[0] == "error: some.csv: no row is of a case that is asked"
-    assert lacking.stderr.splitlines()[1].startswith("1 rows are of cases that are not asked: BioChatter asks it with")
+    assert lacking.stderr.splitlines()[1].startswith(
+        "1 rows are of cases that are not asked: BioChatter asks it with"
+    )
     assert f"to ask without, set your own: --set '{setting}'" in lacking.stderr
     given = serve_eval(*command, "--set", setting)
     assert given.returncode == 0, given.stderr
@@ -149,7 +209,18 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
 
 def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> None:
     Path("c.yaml").write_text("c:\n  - {case: a, input: {prompt: x}, expected: y}\n")
-    run = ["run", "--launcher", "simulated", "--cases", "c.yaml", "--no-reference", "-o", "out", "--iterations", "4"]
+    run = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--cases",
+        "c.yaml",
+        "--no-reference",
+        "-o",
+        "out",
+        "--iterations",
+        "4",
+    ]
     assert serve_eval(*run).returncode == 3
     assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
     done = serve_eval(*run, "--run-all")
@@ -159,6 +230,11 @@ def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> Non
 
 def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
     write_biochatter(Path("data"))
-    done = serve_eval("run", "--launcher", "simulated", "--cases", "data", "--no-reference", "--dry-run")
-    assert "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent" in done.stderr
+    done = serve_eval(
+        "run", "--launcher", "simulated", "--cases", "data", "--no-reference", "--dry-run"
+    )
+    assert (
+        "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent"
+        in done.stderr
+    )
     assert "note: 1 skipped (implicit): BioChatter has a model judge its answer" in done.stdout

@@ -19,7 +19,9 @@ def test_every_act_of_the_demo_ends_as_expected_and_leaves_a_page(tmp_path: Path
         folder = tmp_path / "demo" / act.name
         (task,) = json.loads((folder / "report.json").read_text())["tasks"]
         assert task["result"]["scored"] == 500
-        assert f"word_problems: {task['verdict']['outcome']}" in (folder / "report.html").read_text()
+        assert (
+            f"word_problems: {task['verdict']['outcome']}" in (folder / "report.html").read_text()
+        )
     (power,) = json.loads((tmp_path / "demo/int4-g32/report.json").read_text())["tasks"]
     assert power["verdict"]["outcome"] == "PASS"
     assert power["verdict"]["paired"]["finding"] != "PASS"

@@ -19,7 +19,9 @@ LAUNCHERS = registry.list_shipped("launchers")
 def test_every_option_of_every_launcher_is_described(name: str) -> None:
     found = options(registry.function("launchers", name))
     paths = [option.path for option in found]
-    assert [option.path for option in found if not re.fullmatch(r"[A-Za-z].*\.", option.meaning)] == []
+    assert [
+        option.path for option in found if not re.fullmatch(r"[A-Za-z].*\.", option.meaning)
+    ] == []
     lines = describe_plugin("launchers", name)
     assert max(map(len, lines)) <= WIDTH
     shown = [line for line in lines if re.match(r"  \S", line)]
@@ -27,12 +29,20 @@ def test_every_option_of_every_launcher_is_described(name: str) -> None:
     assert not re.search(r"NoneType|Struct|typing|<", "\n".join(lines))
 
 
-def test_nested_options_are_described_by_type_and_default(capfd: pytest.CaptureFixture[str]) -> None:
+def test_nested_options_are_described_by_type_and_default(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     listing("launchers", "trtllm_disaggregated")
     told = capfd.readouterr().out
     for text in (
-        "  context_servers (options of its own, which follow)\n      The servers that read prompts.\n",
-        "  generation_servers.num_instances (whole number; 1)\n      How many of these servers there are.\n",
+        (
+            "  context_servers (options of its own, which follow)\n      The servers that read"
+            " prompts.\n"
+        ),
+        (
+            "  generation_servers.num_instances (whole number; 1)\n      How many of these servers"
+            " there are.\n"
+        ),
         "  generation_servers.env (mapping of texts; empty)\n",
         "  gpus (auto or list of whole numbers or texts; not set)\n",
         "  cache_transceiver (mapping; {backend: UCX})\n",
@@ -42,10 +52,15 @@ def test_nested_options_are_described_by_type_and_default(capfd: pytest.CaptureF
         assert text in told
 
 
-def test_the_list_of_all_says_where_nested_options_are_shown(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list_of_all_says_where_nested_options_are_shown(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     listing("launchers")
     told = capfd.readouterr().out
-    line = "      context_servers: options of its own: serve-eval list launchers trtllm_disaggregated shows them\n"
+    line = (
+        "      context_servers: options of its own: serve-eval list launchers trtllm_disaggregated"
+        " shows them\n"
+    )
     assert line in told
     assert "Side(" not in told
 

@@ -20,8 +20,17 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"
     (folder / "references/word_problems.yaml").write_text(text)
     flags = ["--set", "launcher.accuracy=1.0", "--set", "launcher.truncate_rate=0.5"]
-    flags += ["--set", "word_problems.num_samples=80", "--references-dir", folder / "references", "-o", folder / "out"]
-    done = serve_eval("run", "--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems", *flags)
+    flags += [
+        "--set",
+        "word_problems.num_samples=80",
+        "--references-dir",
+        folder / "references",
+        "-o",
+        folder / "out",
+    ]
+    done = serve_eval(
+        "run", "--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems", *flags
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"what may be the cause: serve-eval diagnose {folder / 'out'}" in done.stdout
     return folder / "out"

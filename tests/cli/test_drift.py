@@ -1,5 +1,6 @@
-"""Histories of run folders, charted. One real run is the model of all: its folder is copied under another date, and
-some of its samples lose or win their point, in the scores and in the report alike."""
+"""Histories of run folders, charted. One real run is the model of all: its folder is copied under
+another date, and some of its samples lose or win their point, in the scores and in the report
+alike."""
 
 from __future__ import annotations
 
@@ -24,8 +25,20 @@ FIRST = datetime(2026, 3, 1, 2, 0, tzinfo=UTC)
 @pytest.fixture(scope="module")
 def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("base") / "out"
-    flags = ["run", "--launcher", "simulated", "--model", "org/m", "--tasks", "gsm8k", "--dataset-root", data_root]
-    done = serve_eval(*flags, "--no-reference", "--limit", str(N), "--set", "launcher.accuracy=0.8", "-o", out)
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--model",
+        "org/m",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+    ]
+    done = serve_eval(
+        *flags, "--no-reference", "--limit", str(N), "--set", "launcher.accuracy=0.8", "-o", out
+    )
     assert done.returncode == 3, done.stderr
     return out
 
@@ -42,8 +55,16 @@ class Nights:
         self.made = 0
         (folder).mkdir(exist_ok=True)
 
-    def add(self, turned: range | tuple[int, ...] = (), *, to: float = 0.0, name: str = "", **report: Any) -> Path:
-        """A run in which the samples at these places score `to`. `report` replaces fields of the task's result."""
+    def add(
+        self,
+        turned: range | tuple[int, ...] = (),
+        *,
+        to: float = 0.0,
+        name: str = "",
+        **report: Any,
+    ) -> Path:
+        """A run in which the samples at these places score `to`. `report` replaces fields of the
+        task's result."""
         run = Path(shutil.copytree(self.base, self.folder / (name or f"night{self.made:02}")))
         lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
         lines.sort(key=lambda line: (-line["value"], line["id"]))  # the right ones first
@@ -118,9 +139,9 @@ def test_the_limit_is_raised_as_far_as_the_noise_is_an_estimate_and_the_chance_o
     done = serve_eval("drift", nights.folder)
     chance = few["false_alarm"]["chance"]
     assert (
-        f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of {chance:.2g} "
-        "(variance measured on 3 runs of 400 prompts)"
-    ) in done.stdout
+        f"beyond h = {few['h']:g} an unchanged endpoint alarms within 365 runs with a chance of"
+        f" {chance:.2g} (variance measured on 3 runs of 400 prompts)" in done.stdout
+    )
     assert 8 < few["h"] < 13
     assert 0.01 < chance <= false_alarm_chance(8.0)
     [kept] = _charts(nights.folder, "--h", "8")["series"]
@@ -139,7 +160,9 @@ def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) 
     assert chart["dispersion"] > 2
     assert chart["h"] > 14
     scores = [list(column) for column in zip(*map(_scores, runs[:10]), strict=True)]
-    assert chart["variance"] == pytest.approx(chart["dispersion"] * sum(map(statistics.variance, scores)) / N)
+    assert chart["variance"] == pytest.approx(
+        chart["dispersion"] * sum(map(statistics.variance, scores)) / N
+    )
     assert chart["sd"] == pytest.approx(100 * (chart["variance"] / N) ** 0.5)
     [warning] = chart["warnings"]
     assert f"is taken {chart['dispersion'] ** 0.5:.3g} times as large" in warning
@@ -155,10 +178,16 @@ def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
     variance = sum(variances) / N
     assert chart["variance"] == pytest.approx(variance)
     sd = 100 * (variance / N) ** 0.5
-    z = [0.0, (values[1] - values[0]) / sd * 0.5**0.5, (values[2] - (values[0] + values[1]) / 2) / sd * (2 / 3) ** 0.5]
+    z = [
+        0.0,
+        (values[1] - values[0]) / sd * 0.5**0.5,
+        (values[2] - (values[0] + values[1]) / 2) / sd * (2 / 3) ** 0.5,
+    ]
     assert [run["z"] for run in chart["runs"]] == pytest.approx(z)
     second = max(0.0, -z[1] - 0.5)
-    assert [run["s"] for run in chart["runs"]] == pytest.approx([0.0, second, max(0.0, second - z[2] - 0.5)])
+    assert [run["s"] for run in chart["runs"]] == pytest.approx(
+        [0.0, second, max(0.0, second - z[2] - 0.5)]
+    )
     assert [run["flips"] for run in chart["runs"]] == [None, 10, 16]
 
 
@@ -173,7 +202,9 @@ def test_where_lower_is_better_a_rise_is_a_decline(nights: Nights) -> None:
         metric = _json(run / "report.json")["tasks"][0]["result"]["metric"]
         content = _json(run / "report.json")
         content["tasks"][0]["result"]["metric"] = {**metric, "higher_is_better": False}
-        content["tasks"][0]["result"]["value"] = 20.0 + (2.0 if night >= 12 else 0.0) + 0.1 * (night % 2)
+        content["tasks"][0]["result"]["value"] = (
+            20.0 + (2.0 if night >= 12 else 0.0) + 0.1 * (night % 2)
+        )
         (run / "report.json").write_text(json.dumps(content))
     [chart] = _charts(nights.folder)["series"]
     assert chart["higher_is_better"] is False
@@ -192,8 +223,9 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
     [chart] = _charts(nights.folder)["series"]
     lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
     assert len(chart["warnings"]) == 1
-    assert f"on 2026-03-05 02:00 2 samples scored another value: {lines[3]['id']}, {lines[5]['id']}" in str(
-        chart["warnings"]
+    assert (
+        f"on 2026-03-05 02:00 2 samples scored another value: {lines[3]['id']}, {lines[5]['id']}"
+        in str(chart["warnings"])
     )
 
 
@@ -227,7 +259,10 @@ def test_a_series_that_cannot_be_charted_hides_no_other(nights: Nights) -> None:
 def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) -> None:
     first = nights.add()
     other = nights.add()
-    nights.edit(other, fingerprint={**_json(other / "report.json")["tasks"][0]["fingerprint"], "max_tokens": "7"})
+    nights.edit(
+        other,
+        fingerprint={**_json(other / "report.json")["tasks"][0]["fingerprint"], "max_tokens": "7"},
+    )
     real = nights.add()
     content = _json(real / "report.json")
     content["plan"]["launcher"] = {"name": "external", "options": {}}
@@ -239,11 +274,17 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) ->
     (broken / "report.json").write_text("{")
     test = nights.add()
     (test / "report.json").write_text(
-        (test / "report.json").read_text().replace('"integration_test": false', '"integration_test": true')
+        (test / "report.json")
+        .read_text()
+        .replace('"integration_test": false', '"integration_test": true')
     )
     shutil.copytree(first, nights.folder / "copy")
     found = _charts(nights.folder)
-    assert sorted((one["simulated"], len(one["runs"])) for one in found["series"]) == [(False, 1), (True, 1), (True, 1)]
+    assert sorted((one["simulated"], len(one["runs"])) for one in found["series"]) == [
+        (False, 1),
+        (True, 1),
+        (True, 1),
+    ]
     said = "\n".join(found["notes"])
     assert "1 unfinished runs were left out" in said
     assert f"{many}: gsm8k: 20 of 400 answers are missing, more than 2%" in said
@@ -265,28 +306,63 @@ def test_the_measure_is_one_that_every_run_has(nights: Nights) -> None:
     nights.edit(runs[2], reference={**reference, "value": 60.0})
     [replaced] = _charts(nights.folder)["series"]
     assert replaced["measure"] == "value"
-    assert [run["z"] for run in replaced["runs"]] == pytest.approx([run["z"] for run in chart["runs"]])
+    assert [run["z"] for run in replaced["runs"]] == pytest.approx(
+        [run["z"] for run in chart["runs"]]
+    )
 
 
-def test_pairs_and_the_noise_of_a_registered_reference_are_used(data_root: Path, tmp_path: Path) -> None:
-    flags = ["run", "--launcher", "simulated", "--model", "org/m", "--tasks", "gsm8k", "--dataset-root", data_root]
+def test_pairs_and_the_noise_of_a_registered_reference_are_used(
+    data_root: Path, tmp_path: Path
+) -> None:
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--model",
+        "org/m",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+    ]
     options = ["launcher.accuracy=0.8", "launcher.flip_rate=0.1", "gsm8k.num_samples=300"]
     common = [*flags, *(flag for option in options for flag in ("--set", option))]
     runs = [tmp_path / "old" / str(i) for i in range(2)]
     for i, run in enumerate(runs):
-        assert serve_eval(*common, "--set", f"launcher.run={i}", "--no-reference", "-o", run).returncode == 3
-    assert serve_eval("references", "register", *runs, "--references-dir", tmp_path / "refs").returncode == 0
+        assert (
+            serve_eval(
+                *common, "--set", f"launcher.run={i}", "--no-reference", "-o", run
+            ).returncode
+            == 3
+        )
+    assert (
+        serve_eval(
+            "references", "register", *runs, "--references-dir", tmp_path / "refs"
+        ).returncode
+        == 0
+    )
     for i in (2, 3):
         done = serve_eval(
-            *common, "--set", f"launcher.run={i}", "--references-dir", tmp_path / "refs", "-o", tmp_path / f"new/{i}"
+            *common,
+            "--set",
+            f"launcher.run={i}",
+            "--references-dir",
+            tmp_path / "refs",
+            "-o",
+            tmp_path / f"new/{i}",
         )
         assert done.returncode == 0, done.stderr
     [chart] = _charts(tmp_path / "new")["series"]
     assert chart["measure"] == "paired difference to the reference"
     assert chart["variance_from"].startswith("measured on the 2 runs of the reference, two of")
     first = [_scores(run) for run in runs]
-    assert chart["variance"] == pytest.approx(sum((a - b) ** 2 / 2 for a, b in zip(*first, strict=True)) / 300)
-    paired = [_json(tmp_path / f"new/{i}/report.json")["tasks"][0]["verdict"]["paired"]["difference"] for i in (2, 3)]
+    assert chart["variance"] == pytest.approx(
+        sum((a - b) ** 2 / 2 for a, b in zip(*first, strict=True)) / 300
+    )
+    paired = [
+        _json(tmp_path / f"new/{i}/report.json")["tasks"][0]["verdict"]["paired"]["difference"]
+        for i in (2, 3)
+    ]
     assert [run["x"] for run in chart["runs"]] == paired
 
 
@@ -294,12 +370,20 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
     for night in range(5):
         nights.add(_noise(night))
     picture = tmp_path / "drift.svg"
-    done = serve_eval("drift", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture)
+    done = serve_eval(
+        "drift", nights.folder, "--task", "gsm8k", "--model", "org/m", "--plot", picture
+    )
     assert done.returncode == 0, done.stderr
     drawn = picture.read_text()
     [chart] = _charts(nights.folder)["series"]
     above = f"alarm beyond h = {chart['h']:g}"
-    for words in ("accuracy (points)", "S (standard deviations of a run)", above, "2026-03-01", "org/m"):
+    for words in (
+        "accuracy (points)",
+        "S (standard deviations of a run)",
+        above,
+        "2026-03-01",
+        "org/m",
+    ):
         assert words in drawn
     missing = serve_eval("drift", nights.folder, "--model", "org/n")
     assert (missing.returncode, "Did you mean 'org/m'?" in missing.stderr) == (2, True)
@@ -311,7 +395,10 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
 
 
 def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
-    for place, said in ((nights.folder, "no finished run lies below"), (tmp_path / "nowhere", "no such folder")):
+    for place, said in (
+        (nights.folder, "no finished run lies below"),
+        (tmp_path / "nowhere", "no such folder"),
+    ):
         done = serve_eval("drift", place)
         assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
     (nights.add() / "report.json").unlink()

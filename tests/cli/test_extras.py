@@ -1,4 +1,5 @@
-"""Without the packages of an extra, what needs them says so before anything starts, and everything else works."""
+"""Without the packages of an extra, what needs them says so before anything starts, and everything
+else works."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("launcher", ["embedded", "simulated"])
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["run", "dry"])
-def test_servers_of_ours_name_their_extra(launcher: str, more: list[str], data_root: Path, tmp_path: Path) -> None:
+def test_servers_of_ours_name_their_extra(
+    launcher: str, more: list[str], data_root: Path, tmp_path: Path
+) -> None:
     given = ["--model", "m", "--tasks", "gsm8k", f"--dataset-root={data_root}", "--no-reference"]
     said = serve_eval("run", "--launcher", launcher, *given, "-o", tmp_path / "run", *more)
     assert said.returncode == 2
@@ -36,7 +39,9 @@ def test_servers_of_ours_name_their_extra(launcher: str, more: list[str], data_r
 def test_their_options_are_listed_all_the_same(name: str) -> None:
     script = "import sys; sys.modules['aiohttp'] = None; from serve_eval.cli import main; main()"
     command = [sys.executable, "-c", script, "list", "launchers", name]
-    said = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+    said = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
     assert said.returncode == 0, said.stderr
     assert "strict_fields" in said.stdout
 
@@ -56,7 +61,9 @@ def test_a_server_to_be_held_names_its_extra(tmp_path: Path) -> None:
 
 def test_figures_of_a_watch_name_their_extra(tmp_path: Path) -> None:
     folder = tmp_path / "watch"
-    said = serve_eval("watch", "http://127.0.0.1:9", "--every", "1h", "--metrics-port", "0", "-o", folder)
+    said = serve_eval(
+        "watch", "http://127.0.0.1:9", "--every", "1h", "--metrics-port", "0", "-o", folder
+    )
     assert said.returncode == 2, said.stderr
     assert "--metrics-port needs the package prometheus_client" in said.stderr
     assert WATCH in said.stderr

@@ -1,4 +1,5 @@
-"""Commands that take a run folder read those of today, and refuse one of a newer format with a clear message."""
+"""Commands that take a run folder read those of today, and refuse one of a newer format with a
+clear message."""
 
 from __future__ import annotations
 
@@ -31,7 +32,17 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("format") / "out"
-    flags = ["run", "--launcher", "simulated", "--model", "org/m", "--tasks", "gsm8k", "--dataset-root", data_root]
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--model",
+        "org/m",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+    ]
     done = serve_eval(*flags, "--set", "gsm8k.num_samples=40", "--no-reference", "-o", out)
     assert done.returncode == 3, done.stderr
     return out
@@ -45,8 +56,15 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 def _arguments(command: str, run: Path, finished: Path) -> list[str]:
     sample = json.loads((finished / "scores/gsm8k.jsonl").read_text().splitlines()[0])["id"]
-    values = {"RUN": run, "RUN2": run.parent / "second", "OUT": run.parents[1] / "out", "DIR": run.parent}
-    return [str(values.get(word, sample if word == "SAMPLE" else word)) for word in COMMANDS[command]]
+    values = {
+        "RUN": run,
+        "RUN2": run.parent / "second",
+        "OUT": run.parents[1] / "out",
+        "DIR": run.parent,
+    }
+    return [
+        str(values.get(word, sample if word == "SAMPLE" else word)) for word in COMMANDS[command]
+    ]
 
 
 def _change(file: Path, version: object) -> None:
@@ -75,9 +93,13 @@ def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: 
 def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, command: str) -> None:
     newer = FOLDER_FORMAT + 1
     _change(run / "plan.json", newer)
-    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "lock"}
+    before = {
+        file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != "lock"
+    }
     done = serve_eval(*_arguments(command, run, finished))
-    assert f"first is of format {newer}, and this version of serve-eval (" in done.stdout + done.stderr
+    assert (
+        f"first is of format {newer}, and this version of serve-eval (" in done.stdout + done.stderr
+    )
     assert f"reads formats up to {FOLDER_FORMAT}" in done.stdout + done.stderr
     if command == "drift":  # it charts the other runs, and says why this one is left out
         assert (done.returncode, "left out" in done.stdout + done.stderr) == (0, True)
@@ -94,10 +116,17 @@ def test_a_newer_report_is_refused(run: Path, finished: Path, command: str) -> N
     assert done.returncode == (0 if command == "drift" else 2)
 
 
-def test_a_newer_report_whose_fields_changed_is_told_by_its_version(run: Path, finished: Path) -> None:
-    (run / "report.json").write_text(json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"}))
+def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
+    run: Path, finished: Path
+) -> None:
+    (run / "report.json").write_text(
+        json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"})
+    )
     done = serve_eval(*_arguments("compare", run, finished))
-    assert (done.returncode, f"is of format {REPORT_SCHEMA + 1}" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, f"is of format {REPORT_SCHEMA + 1}" in done.stderr) == (
+        2,
+        True,
+    ), done.stderr
 
 
 def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> None:
@@ -109,14 +138,25 @@ def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> 
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose"])
-def test_the_folder_of_a_newer_comparison_is_refused(run: Path, finished: Path, command: str) -> None:
+def test_the_folder_of_a_newer_comparison_is_refused(
+    run: Path, finished: Path, command: str
+) -> None:
     out, second = run.parents[1] / "out", run.parent / "second"
     done = serve_eval(*_arguments("compare", run, finished))
     assert done.returncode in (0, 3), done.stderr
     _change(out / "compare.json", COMPARISON_SCHEMA + 4)
-    before = {file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != "lock"}
-    done = serve_eval("diagnose", out) if command == "diagnose" else serve_eval("compare", run, second, "-o", out)
+    before = {
+        file: file.read_bytes() for file in out.rglob("*") if file.is_file() and file.name != "lock"
+    }
+    done = (
+        serve_eval("diagnose", out)
+        if command == "diagnose"
+        else serve_eval("compare", run, second, "-o", out)
+    )
     assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
-    assert f"compare.json is of format {COMPARISON_SCHEMA + 4}, and this version of serve-eval (" in done.stderr
+    assert (
+        f"compare.json is of format {COMPARISON_SCHEMA + 4}, and this version of serve-eval ("
+        in done.stderr
+    )
     assert "holds another comparison" not in done.stderr
     assert {file: file.read_bytes() for file in before} == before

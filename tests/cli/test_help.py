@@ -45,7 +45,12 @@ def test_the_short_help_shows_few_options_and_where_the_rest_is(name: str) -> No
     assert 10 <= len(_make_command(name).usual) <= 16
     assert short.splitlines()[-1].endswith(f"{name} --help-all")
     every = serve_eval(name, "--help-all").stdout
-    known = {flag for one in _options(name) if not one.hidden for flag in (*one.opts, *one.secondary_opts)}
+    known = {
+        flag
+        for one in _options(name)
+        if not one.hidden
+        for flag in (*one.opts, *one.secondary_opts)
+    }
     assert _flags(every) == {flag for flag in known if flag.startswith("--")} | {"--help"}
     assert _flags(short) < _flags(every)
 
@@ -67,7 +72,8 @@ def test_what_is_hidden_is_shown_nowhere() -> None:
 
 
 def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
-    """--resume excludes -o, whichever way it is given; a list is one value per line of its variable."""
+    """--resume excludes -o, whichever way it is given; a list is one value per line of its
+    variable."""
     refused = serve_eval("run", "--resume", "x", "-o", "y")
     assert refused.returncode == 2
     assert "give neither a plan file nor -o with it" in refused.stderr

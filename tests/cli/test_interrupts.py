@@ -1,9 +1,8 @@
 """SIGINT and SIGTERM at any moment of a process: exit code 130, one line, no traceback.
 
-The signals come at a certain place of the code and not after a certain time: a process sends them to itself when it
-imports a module. `eval` stands for what Python runs within dataclasses and enums, and is known to end a process by the
-signal.
-"""
+The signals come at a certain place of the code and not after a certain time: a process sends them
+to itself when it imports a module. `eval` stands for what Python runs within dataclasses and enums,
+and is known to end a process by the signal."""
 
 from __future__ import annotations
 
@@ -90,11 +89,19 @@ def _ran(script: str, *, cwd: Path | None = None) -> tuple[int, str, str]:
     ("name", "arguments", "number"),
     [
         ("typer", ["--help"], 2),
-        ("serve_eval.cli.compare", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 15),
+        (
+            "serve_eval.cli.compare",
+            ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"],
+            15,
+        ),
         ("serve_eval.evaluation.plan.resolve", ["run", "--tasks", "gsm8k", "--model", "m"], 2),
         ("rich.console", ["run", "--tasks", "gsm8k", "--model", "m"], 15),
         ("serve_eval.workflows.suite.file", ["suite", "nightly.yaml"], 2),
-        ("serve_eval.workflows.compare.compare", ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"], 2),
+        (
+            "serve_eval.workflows.compare.compare",
+            ["compare", "a:1", "b:2", "--tasks", "gsm8k", "--model", "m"],
+            2,
+        ),
     ],
 )
 def test_a_signal_while_modules_are_imported_is_one_line(
@@ -111,7 +118,12 @@ def test_a_second_signal_ends_at_once_with_the_same_code(number: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", ["ImportError('numpy')", "SystemExit(1)", "__import__('serve_eval.errors').errors.PlanError('x')"]
+    "error",
+    [
+        "ImportError('numpy')",
+        "SystemExit(1)",
+        "__import__('serve_eval.errors').errors.PlanError('x')",
+    ],
 )
 def test_what_an_interruption_turned_into_is_an_interruption(error: str) -> None:
     assert _ran(_TURNED.format(number=2, error=error)) == (130, "", "Interrupted\n")
@@ -119,7 +131,8 @@ def test_what_an_interruption_turned_into_is_an_interruption(error: str) -> None
 
 @pytest.mark.parametrize(("late", "number", "code"), [(False, 2, 130), (True, 2, 0), (True, 15, 0)])
 def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int) -> None:
-    """Before Python takes the process down it is an interruption; while it does, the exit code stands."""
+    """Before Python takes the process down it is an interruption; while it does, the exit code
+    stands."""
     ended, out, err = _ran(_AT_THE_END.format(late=late, number=number))
     assert (ended, err) == (code, "Interrupted\n" if code else "")
     assert out
@@ -170,6 +183,11 @@ def test_an_interruption_within_an_eval_does_not_end_a_module_by_the_signal(tmp_
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "serve_eval", "run", "--tasks", "gsm8k", "--model", "m"]
     done = subprocess.run(
-        command, env=environment(PYTHONPATH=path), capture_output=True, text=True, timeout=60, check=False
+        command,
+        env=environment(PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (130, "Interrupted\n")

@@ -11,7 +11,9 @@ from tests.cli.command import serve_eval
 
 RECORDS = {
     "none": "",
-    "a failure": '{"id":"1","failure":{"kind":"timeout","message":"\\"response\\":{","retryable":true}}\n',
+    "a failure": (
+        '{"id":"1","failure":{"kind":"timeout","message":"\\"response\\":{","retryable":true}}\n'
+    ),
     "withdrawn": '{"id":"1","withdrawn":"twice"}\n',
     "an answer": '{"id":"1","failure":{"kind":"timeout"}}\n{"id":"2","response":{"text":"5"}}\n',
 }
@@ -32,16 +34,31 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("launcher", "setting", "answers"),
-    [("trtllm", "launcher.command=/no/such/server", False), ("simulated", "launcher.crash_after=12", True)],
+    [
+        ("trtllm", "launcher.command=/no/such/server", False),
+        ("simulated", "launcher.crash_after=12", True),
+    ],
 )
 def test_a_server_that_ends_leaves_answers_or_none(
     launcher: str, setting: str, answers: bool, data_root: Path, tmp_path: Path
 ) -> None:
     done = serve_eval(
-        *("run", "--launcher", launcher, "--model", "m", "--tasks", "gsm8k", "--dataset-root", data_root),
+        *(
+            "run",
+            "--launcher",
+            launcher,
+            "--model",
+            "m",
+            "--tasks",
+            "gsm8k",
+            "--dataset-root",
+            data_root,
+        ),
         *("--no-reference", "--concurrency", "1", "-o", tmp_path / "out", "--set", setting),
     )
     assert done.returncode == 4
-    assert ("Answers so far are kept; go on with: serve-eval run --resume" in done.stderr) is answers, done.stderr
+    assert (
+        "Answers so far are kept; go on with: serve-eval run --resume" in done.stderr
+    ) is answers, done.stderr
     assert ("No answer came yet; try: serve-eval run --resume" in done.stderr) is not answers
     assert done.stderr.count("kept") == answers

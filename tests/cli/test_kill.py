@@ -1,4 +1,5 @@
-"""A run that is killed again and again, at any point of it, ends with the numbers of one that was left alone."""
+"""A run that is killed again and again, at any point of it, ends with the numbers of one that was
+left alone."""
 
 from __future__ import annotations
 
@@ -25,15 +26,25 @@ QUESTIONS = 1319
 
 @pytest.fixture
 def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
-    """A simulator that is not ours to kill, which answers three questions of four right, always the same."""
+    """A simulator that is not ours to kill, which answers three questions of four right, always the
+    same."""
     made = task()
     with (tmp_path / "answers.jsonl").open("wb") as file:
         for sample in made.load(DataRoots(roots=(data_root,)), QUESTIONS).samples:
             right, wrong = made.answers(sample)
             entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
-            file.write(msgspec.json.encode({**entry, "probability": float(uniform(sample.id) < 0.75)}) + b"\n")
+            file.write(
+                msgspec.json.encode({**entry, "probability": float(uniform(sample.id) < 0.75)})
+                + b"\n"
+            )
     ready = tmp_path / "ready"
-    command = [sys.executable, "-m", "launchers._simulated", "--answers", str(tmp_path / "answers.jsonl")]
+    command = [
+        sys.executable,
+        "-m",
+        "launchers._simulated",
+        "--answers",
+        str(tmp_path / "answers.jsonl"),
+    ]
     command += ["--ready-file", str(ready), "--latency-s", "0.12", "--latency-jitter-s", "0.2"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
@@ -46,7 +57,16 @@ def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
 
 
 def _command(data_root: Path, url: str, out: Path) -> list[str]:
-    flags = ["--base-url", url, "--model", "simulated", "--tasks", "gsm8k", "--dataset-root", str(data_root)]
+    flags = [
+        "--base-url",
+        url,
+        "--model",
+        "simulated",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        str(data_root),
+    ]
     flags += ["--no-reference", "--concurrency", "8", "--order", "random", "--stream"]
     return [sys.executable, "-m", "serve_eval", "run", *flags, "-o", str(out)]
 
@@ -64,13 +84,21 @@ def _lines(journal: Path) -> int:
 def test_a_run_killed_at_thirty_random_points_ends_as_one_that_was_not(
     tmp_path: Path, data_root: Path, endpoint: str
 ) -> None:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM"))}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM"))
+    }
     rng, out, had = random.Random(0), tmp_path / "killed", 0
     command = _command(data_root, endpoint, out)
     for _ in range(KILLS):
-        with subprocess.Popen(command, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with subprocess.Popen(
+            command, env=kept, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
             time.sleep(rng.uniform(0.05, 1.0))
-            more = rng.choice((0, rng.randint(1, 20)))  # counted, so that a slow machine is killed amid answers too
+            more = rng.choice(
+                (0, rng.randint(1, 20))
+            )  # counted, so that a slow machine is killed amid answers too
             while process.poll() is None and _lines(out / "samples/gsm8k.jsonl") < had + more:
                 time.sleep(0.005)
             assert process.poll() is None, "the run ended before it was killed: ask more questions"
@@ -79,12 +107,20 @@ def test_a_run_killed_at_thirty_random_points_ends_as_one_that_was_not(
         assert now >= had
         had = now
     assert 100 < had < QUESTIONS
-    done = subprocess.run(command, env=kept, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, env=kept, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 3, done.stderr
     whole = subprocess.run(
-        _command(data_root, endpoint, tmp_path / "whole"), env=kept, capture_output=True, timeout=300, check=False
+        _command(data_root, endpoint, tmp_path / "whole"),
+        env=kept,
+        capture_output=True,
+        timeout=300,
+        check=False,
     )
     assert whole.returncode == 3
     assert _result(out) == _result(tmp_path / "whole")
-    ids = [json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()]
+    ids = [
+        json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()
+    ]
     assert len(ids) == len(set(ids)) == QUESTIONS

@@ -7,15 +7,21 @@ from serve_eval.plugins import registry
 from serve_eval.verdicts.references import find_shipped_dir, load
 
 
-def test_the_list_has_every_task_and_says_what_is_not_built(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_task_and_says_what_is_not_built(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     listing("tasks")
     told = capfd.readouterr().out
     assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
     assert "\n  cases:NAME: " in told
-    assert "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
+    assert (
+        "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
+    )
 
 
-def test_the_list_has_every_scorer_of_cases_with_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list_has_every_scorer_of_cases_with_its_options(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     listing("scorers")
     told = capfd.readouterr().out
     assert all(f"\n  {name}: " in told for name in registry.names(registry.SCORERS))

@@ -10,7 +10,12 @@ import pytest
 
 from serve_eval.cli._options import command, settings_of
 from serve_eval.errors import PlanError
-from serve_eval.evaluation.plan.options import AskedOptions, ConnectionOptions, JudgedOptions, ProtocolOptions
+from serve_eval.evaluation.plan.options import (
+    AskedOptions,
+    ConnectionOptions,
+    JudgedOptions,
+    ProtocolOptions,
+)
 from serve_eval.plugins.setting import Setting, list_declared
 from tests.cli.command import serve_eval
 
@@ -43,7 +48,12 @@ def test_a_command_gets_its_structures_filled_in(monkeypatch: pytest.MonkeyPatch
     def pick(fruit: Fruit, basket: str = "b") -> None:
         got.append((fruit, basket))
 
-    assert list(inspect.signature(pick.function).parameters) == ["apples", "pears", "plums", "basket"]
+    assert list(inspect.signature(pick.function).parameters) == [
+        "apples",
+        "pears",
+        "plums",
+        "basket",
+    ]
     monkeypatch.setenv("SERVE_EVAL_PEARS", "a\n\nb\n")
     monkeypatch.setenv("SERVE_EVAL_APPLES", "3")
     pick.function(apples=None, pears=None, plums=False, basket="c")
@@ -64,7 +74,9 @@ def test_two_options_with_one_key_are_joined() -> None:
     }
     assert settings_of(JudgedOptions(early_stop=True, early_stop_eps=0.02)) == {"early_stop": 0.02}
     assert settings_of(JudgedOptions(early_stop_eps=0.02)) == {"early_stop": 0.02}
-    assert settings_of(JudgedOptions(early_stop=False, early_stop_eps=0.02)) == {"early_stop": False}
+    assert settings_of(JudgedOptions(early_stop=False, early_stop_eps=0.02)) == {
+        "early_stop": False
+    }
 
 
 @pytest.mark.parametrize(

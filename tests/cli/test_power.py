@@ -36,8 +36,19 @@ def test_the_three_rules_are_compared_for_a_drop() -> None:
 
 
 def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Path) -> None:
-    flags = ["run", "--launcher", "simulated", "--tasks", "gsm8k", "--dataset-root", data_root, "--no-reference"]
-    assert serve_eval(*flags, "--set", "gsm8k.num_samples=200", "-o", tmp_path / "out").returncode == 3
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+        "--no-reference",
+    ]
+    assert (
+        serve_eval(*flags, "--set", "gsm8k.num_samples=200", "-o", tmp_path / "out").returncode == 3
+    )
     done = serve_eval("power", "--from", tmp_path / "out", "--theta", "3", "--detect", "2")
     assert done.returncode == 0, done.stderr
     value = float(done.stdout.split("value ")[1].split(",")[0]) / 100
@@ -74,7 +85,12 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
         assert "with 2702 samples" in done.stderr
         assert (tmp_path / f"power.{suffix}").read_bytes().startswith(head)
     drawn = (tmp_path / "power.svg").read_text()
-    for words in ("true drop (points)", "classic: the verdict is FAIL", "paired: a drop is proven", "wanted: 0.8"):
+    for words in (
+        "true drop (points)",
+        "classic: the verdict is FAIL",
+        "paired: a drop is proven",
+        "wanted: 0.8",
+    ):
         assert words in drawn
     again = serve_eval("power", "--detect", "1", "--plot", tmp_path / "again.svg")
     assert again.returncode == 0, again.stderr
@@ -83,9 +99,16 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("p.jpg", ".svg, .png, .pdf"), ("p", "without a suffix"), ("missing/p.svg", "no folder"), (".", "suffix")],
+    [
+        ("p.jpg", ".svg, .png, .pdf"),
+        ("p", "without a suffix"),
+        ("missing/p.svg", "no folder"),
+        (".", "suffix"),
+    ],
 )
-def test_a_picture_that_cannot_be_drawn_is_refused_first(name: str, said: str, tmp_path: Path) -> None:
+def test_a_picture_that_cannot_be_drawn_is_refused_first(
+    name: str, said: str, tmp_path: Path
+) -> None:
     done = serve_eval("power", "--total", "100", "--plot", tmp_path / name)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -93,7 +116,9 @@ def test_a_picture_that_cannot_be_drawn_is_refused_first(name: str, said: str, t
 
 def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
     hidden = "import sys, importlib.util as u; find = u.find_spec"
-    hidden += "; u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)"
+    hidden += (
+        "; u.find_spec = lambda name, *more: None if name == 'matplotlib' else find(name, *more)"
+    )
     arguments = ["power", "--total", "9", "--plot", str(tmp_path / "p.svg")]
     script = f"{hidden}; sys.argv[1:] = {arguments}; from serve_eval.cli import main; main()"
     command = [sys.executable, "-c", script]
@@ -106,10 +131,20 @@ def test_a_missing_matplotlib_is_named_with_its_extra(tmp_path: Path) -> None:
 
 def test_a_picture_needs_no_display_and_says_nothing_of_its_fonts(tmp_path: Path) -> None:
     (tmp_path / "home").touch()  # where nobody, root included, can make a folder
-    bare = {"PATH": "", "HOME": str(tmp_path / "home"), "MPLBACKEND": "nonsense", "PYTHONPATH": str(ROOT)}
+    bare = {
+        "PATH": "",
+        "HOME": str(tmp_path / "home"),
+        "MPLBACKEND": "nonsense",
+        "PYTHONPATH": str(ROOT),
+    }
     command = [sys.executable, "-m", "serve_eval", "power", "--total", "99", "--plot"]
     done = subprocess.run(
-        [*command, str(tmp_path / "p.png")], env=bare, capture_output=True, text=True, timeout=120, check=False
+        [*command, str(tmp_path / "p.png")],
+        env=bare,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines() == [f"power against drop with 99 samples: {tmp_path / 'p.png'}"]

@@ -40,9 +40,14 @@ def test_list_counts_models_and_entries_of_every_file(tmp_path: Path) -> None:
 def test_show_prints_names_as_they_are_and_own_entries_first(tmp_path: Path) -> None:
     result = _run("show", "gsm8k", "--references-dir", _own(tmp_path))
     assert result.exit_code == 0
-    assert result.stdout.index("[red]org/mine[/red]") < result.stdout.index("deepseek-ai/DeepSeek-R1")
+    assert result.stdout.index("[red]org/mine[/red]") < result.stdout.index(
+        "deepseek-ai/DeepSeek-R1"
+    )
     assert "77.25" in result.stdout
-    assert "  76.000  quant_algo=FP8  (num_samples=12, threshold=70.0, from a table, old)" in result.stdout
+    assert (
+        "  76.000  quant_algo=FP8  (num_samples=12, threshold=70.0, from a table, old)"
+        in result.stdout
+    )
     assert "\x1b" not in result.stdout
 
 
@@ -55,7 +60,13 @@ def test_show_of_one_model_leaves_the_others_out() -> None:
 
 def test_show_knows_acceptance_lengths() -> None:
     result = _run("show", "acceptance_length", "--model", "TestKimiK3::test_w4a16_mxfp4")
-    assert result.stdout.split() == ["TestKimiK3::test_w4a16_mxfp4", "reference", "1.3180", "least", "1.1500"]
+    assert result.stdout.split() == [
+        "TestKimiK3::test_w4a16_mxfp4",
+        "reference",
+        "1.3180",
+        "least",
+        "1.1500",
+    ]
     assert "TestGPTOSS" not in result.stdout
 
 
@@ -63,8 +74,14 @@ def test_show_knows_acceptance_lengths() -> None:
     ("arguments", "what"),
     [
         (["show", "gsm9k"], "Did you mean 'gsm8k'?"),
-        (["show", "gsm8k", "--model", "deepseek-ai/DeepSeek-r1"], "Did you mean 'deepseek-ai/DeepSeek-R1'?"),
-        (["show", "acceptance_length", "--model", "TestGPTOS::test_dflash"], "Did you mean 'TestGPTOSS::test_dflash'?"),
+        (
+            ["show", "gsm8k", "--model", "deepseek-ai/DeepSeek-r1"],
+            "Did you mean 'deepseek-ai/DeepSeek-R1'?",
+        ),
+        (
+            ["show", "acceptance_length", "--model", "TestGPTOS::test_dflash"],
+            "Did you mean 'TestGPTOSS::test_dflash'?",
+        ),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_nearest(arguments: list[str], what: str) -> None:
@@ -97,11 +114,16 @@ def test_check_lists_every_problem_of_a_file_and_of_a_folder(tmp_path: Path) -> 
         ]
 
 
-def test_import_tells_what_is_lost_and_ends_with_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_tells_what_is_lost_and_ends_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     folder = _own(tmp_path, text="m:\n  - accuracy: 0.0\n  - {accuracy: 5.5, extra: x}\n")
     lost = "gsm8k.yaml: m: default: shadowed duplicate with ANOTHER VALUE (0.0, then 5.5), dropped"
-    counts = f"imported 1 entries (0 of them old) from {folder} into references: 1 new, 0 updated of 1 files"
+    counts = (
+        f"imported 1 entries (0 of them old) from {folder} into references: 1 new, 0 updated of 1"
+        " files"
+    )
     result = _run("import", folder, "--commit", "feedbeef")
     assert result.exit_code == 0, result.exception
     assert result.stdout.splitlines() == [lost, f"{counts}; --verbose lists 2 oddities"]

@@ -17,7 +17,12 @@ pytestmark = pytest.mark.usefixtures("simulated_here")
 def base(data_root: Path) -> list[str]:
     flags = ["run", "--launcher", "simulated", "--model", "my-org/my-model", "--tasks", "mmlu"]
     options = ["accuracy=0.8", "flip_rate=0.034", "seed=3"]
-    return [*flags, "--dataset-root", str(data_root), *(x for o in options for x in ("--set", f"launcher.{o}"))]
+    return [
+        *flags,
+        "--dataset-root",
+        str(data_root),
+        *(x for o in options for x in ("--set", f"launcher.{o}")),
+    ]
 
 
 def _verdict(out: Path) -> dict[str, Any]:
@@ -25,41 +30,68 @@ def _verdict(out: Path) -> dict[str, Any]:
     return verdict
 
 
-def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(base: list[str], tmp_path: Path) -> None:
+def test_a_small_regression_passes_the_classic_rule_and_fails_the_paired_one(
+    base: list[str], tmp_path: Path
+) -> None:
     refs = tmp_path / "refs"
     assert serve_eval(*base, "--no-reference", "-o", tmp_path / "r0").returncode == 3
     registered = serve_eval("references", "register", tmp_path / "r0", "--references-dir", refs)
     assert registered.returncode == 0, registered.stderr
     assert "the mean of 1 runs" in registered.stdout
     assert "1 of 3 wanted runs" in registered.stderr
-    shown = serve_eval("references", "show", "mmlu", "--model", "my-org/my-model", "--references-dir", refs)
+    shown = serve_eval(
+        "references", "show", "mmlu", "--model", "my-org/my-model", "--references-dir", refs
+    )
     assert "1 runs of 4104 samples" in shown.stdout
     assert "3 runs are wanted" in shown.stdout
     assert "endpoint version simulator" in shown.stdout
-    regressed = [*base, "--references-dir", str(refs), "--set", "launcher.damage=0.015", "--set", "launcher.run=1"]
+    regressed = [
+        *base,
+        "--references-dir",
+        str(refs),
+        "--set",
+        "launcher.damage=0.015",
+        "--set",
+        "launcher.run=1",
+    ]
     classic = serve_eval(*regressed, "-o", tmp_path / "classic")
     assert classic.returncode == 0, classic.stdout
     assert "small_drop" in classic.stdout
     assert "is excluded at 95%" in classic.stdout
     assert _verdict(tmp_path / "classic")["paired"]["p"] < 0.01
-    paired = serve_eval(*regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired")
+    paired = serve_eval(
+        *regressed, "--verdict", "paired", "--margin", "1.0", "-o", tmp_path / "paired"
+    )
     assert paired.returncode == 1, paired.stdout
     assert _verdict(tmp_path / "paired")["paired"]["margin"] == 1.0
     (tmp_path / "classic/report.json").rename(tmp_path / "kept.json")
-    again = serve_eval("verdict", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json")
+    again = serve_eval(
+        "verdict", tmp_path / "classic", "--verdict", "paired", "--margin", "1.0", "--json"
+    )
     assert again.returncode == 1, again.stderr
-    # Two runs start their requests in other orders, which the drift chart sees and the verdict does not.
+    # Two runs start their requests in other orders, which the drift chart sees and the verdict does
+    # not.
     ours, theirs = json.loads(again.stdout)["tasks"][0]["verdict"], _verdict(tmp_path / "paired")
     assert {**ours, "warnings": None} == {**theirs, "warnings": None}
     assert not (tmp_path / "classic/report.json").exists()
     first = serve_eval("verdict", tmp_path / "r0", "--references-dir", refs)
     assert (first.returncode, "PASS" in first.stdout) == (0, True), first.stderr
-    same = [*base, "--references-dir", str(refs), "--set", "launcher.run=2", "--verdict", "noninferiority"]
+    same = [
+        *base,
+        "--references-dir",
+        str(refs),
+        "--set",
+        "launcher.run=2",
+        "--verdict",
+        "noninferiority",
+    ]
     sound = serve_eval(*same, "--limit", "2000", "-o", tmp_path / "sound")
     assert _verdict(tmp_path / "sound")["paired"]["pairs"] == 2000, sound.stderr
 
 
-def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(base: list[str], tmp_path: Path) -> None:
+def test_a_rule_that_needs_pairs_says_so_before_anything_is_sent(
+    base: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/mmlu.yaml").write_text("my-org/my-model: [{accuracy: 80}]\n")
     flags = [*base, "--references-dir", str(tmp_path / "refs"), "-o", str(tmp_path / "out")]

@@ -1,4 +1,5 @@
-"""Answers scored again: a real run folder, whose journal says now and then what only one filter can read."""
+"""Answers scored again: a real run folder, whose journal says now and then what only one filter can
+read."""
 
 from __future__ import annotations
 
@@ -15,15 +16,35 @@ from tests.cli.command import serve_eval
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 ODD = 7
-"""Right answers without `####`: half right by the mean of both filters, unreadable by strict-match."""
+"""Right answers without `####`: half right by the mean of both filters, unreadable by
+strict-match."""
 
 
 @pytest.fixture(scope="module")
 def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of which the last right answers were read by an older extractor: the scores on file know none."""
+    """A finished run of which the last right answers were read by an older extractor: the scores on
+    file know none."""
     out = tmp_path_factory.mktemp("runs") / "out"
-    flags = ["run", "--launcher", "simulated", "--tasks", "gsm8k,mmlu", "--dataset-root", data_root, "--no-reference"]
-    limited = ["--limit", "60", "--set", "mmlu.num_samples=57", "--set", "launcher.accuracy=0.8", "-o", out]
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--tasks",
+        "gsm8k,mmlu",
+        "--dataset-root",
+        data_root,
+        "--no-reference",
+    ]
+    limited = [
+        "--limit",
+        "60",
+        "--set",
+        "mmlu.num_samples=57",
+        "--set",
+        "launcher.accuracy=0.8",
+        "-o",
+        out,
+    ]
     assert serve_eval(*flags, *limited).returncode == 3
     journal = out / "samples/gsm8k.jsonl"
     records = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -40,11 +61,17 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 
 def _score(out: Path, sample: str) -> str:
-    return next(line for line in (out / "scores/gsm8k.jsonl").read_text().splitlines() if f'"{sample}"' in line)
+    return next(
+        line
+        for line in (out / "scores/gsm8k.jsonl").read_text().splitlines()
+        if f'"{sample}"' in line
+    )
 
 
 def _content(out: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()
+    }
 
 
 def _gsm8k(done: CompletedProcess[str]) -> dict[str, Any]:
@@ -58,14 +85,18 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
     assert done.returncode == 0, done.stderr
     assert _content(run) == before
     assert f"{ODD} of 60 samples changed outcome" in done.stdout
-    moved = next(line.split() for line in done.stdout.splitlines() if "correct " in line and "->" in line)
+    moved = next(
+        line.split() for line in done.stdout.splitlines() if "correct " in line and "->" in line
+    )
     assert moved[1:] == ["correct", "->", "partial", str(ODD)]
     assert "mmlu: none of 57 samples changed" in done.stdout
     assert f"and {ODD - 5} more" in done.stdout
     told = _gsm8k(serve_eval("rescore", run, "--json"))
     assert len(told["changed"]) == ODD
     first = told["changed"][0]
-    assert json.loads(_score(run, first["id"]))["outcome"] == first["before"]["outcome"] == "correct"
+    assert (
+        json.loads(_score(run, first["id"]))["outcome"] == first["before"]["outcome"] == "correct"
+    )
     assert first["after"]["value"] == 0.5
     assert first["after"]["answer"] in first["target"]
     assert told["before"] - told["after"] == pytest.approx(100 * ODD * 0.5 / 60)
@@ -73,7 +104,9 @@ def test_what_another_extractor_makes_of_the_answers_is_said_and_nothing_written
 
 
 def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
-    assert serve_eval("verdict", run).returncode == 3  # the scores on file are those of the answers now
+    assert (
+        serve_eval("verdict", run).returncode == 3
+    )  # the scores on file are those of the answers now
     same = _gsm8k(serve_eval("rescore", run, "--json"))
     assert (same["changed"], same["moves"]) == ([], [])
     assert "written after the report" in same["notes"][0]
@@ -81,7 +114,9 @@ def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
     assert strict["moves"] == [["partial", "unparsed", ODD]]
     assert strict["options"] == {"filter": ["mean", "strict-match"]}
     assert strict["after"] == strict["parts"]["strict-match"]
-    flexible = _gsm8k(serve_eval("rescore", run, "--set", "gsm8k.filter=flexible-extract", "--json"))
+    flexible = _gsm8k(
+        serve_eval("rescore", run, "--set", "gsm8k.filter=flexible-extract", "--json")
+    )
     assert flexible["moves"] == [["partial", "correct", ODD]]
 
 
@@ -97,7 +132,9 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
     assert {file.stat().st_mode & 0o077 for file in new.rglob("*") if file.is_file()} == {0}
     told = _gsm8k(serve_eval("rescore", new, "--json"))
     assert (told["changed"], told["after"]) == ([], report["tasks"][0]["result"]["value"])
-    assert serve_eval("run", "--resume", new).returncode == 3  # nothing is asked, and it has no reference
+    assert (
+        serve_eval("run", "--resume", new).returncode == 3
+    )  # nothing is asked, and it has no reference
 
 
 @pytest.mark.parametrize(
@@ -113,7 +150,9 @@ def test_the_new_folder_is_a_run_of_its_own(run: Path, tmp_path: Path) -> None:
         ("launcher.seed=2", "serve-eval verdict RUN"),
     ],
 )
-def test_what_was_asked_cannot_be_changed_afterwards(run: Path, tmp_path: Path, setting: str, said: str) -> None:
+def test_what_was_asked_cannot_be_changed_afterwards(
+    run: Path, tmp_path: Path, setting: str, said: str
+) -> None:
     flags = ["--set", "gsm8k.filter=strict-match"] if "filt" not in setting else []
     done = serve_eval("rescore", run, *flags, "--set", setting, "-o", tmp_path / "new")
     assert done.returncode == 2, done.stdout
@@ -137,7 +176,9 @@ def test_a_run_that_was_killed_is_scored_as_far_as_it_came(run: Path, tmp_path: 
     assert not (tmp_path / "new/report.json").exists()
     resumed = serve_eval("run", "--resume", tmp_path / "new")
     assert resumed.returncode == 3, resumed.stderr
-    assert json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["scored"] == 60
+    assert (
+        json.loads((tmp_path / "new/report.json").read_text())["tasks"][0]["result"]["scored"] == 60
+    )
 
 
 def test_a_run_without_an_answer_has_nothing_to_score(run: Path) -> None:
@@ -157,7 +198,9 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
         done = serve_eval("rescore", tmp_path / "nothing")
     else:
         done = serve_eval("rescore", run, "-o", tmp_path / place)
-    said = {"out/inside": "lies within", "full": "not an empty folder", "nothing": "holds no run"}[place]
+    said = {"out/inside": "lies within", "full": "not an empty folder", "nothing": "holds no run"}[
+        place
+    ]
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert _content(run) == before
 
@@ -192,5 +235,8 @@ def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path
     (run / "plan.json").write_text(json.dumps(plan))
     assert 'max_tokens: was "100", now "256"' in serve_eval("rescore", run).stdout
     refused = serve_eval("rescore", run, "-o", tmp_path / "other")
-    assert (refused.returncode, "claim what was not asked" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "claim what was not asked" in refused.stderr) == (
+        2,
+        True,
+    ), refused.stderr
     assert not (tmp_path / "other").exists()

@@ -1,4 +1,5 @@
-"""Odd surroundings: whatever they are, an exit code of ours, a line that says why, and never a traceback."""
+"""Odd surroundings: whatever they are, an exit code of ours, a line that says why, and never a
+traceback."""
 
 from __future__ import annotations
 
@@ -25,13 +26,23 @@ NOWHERE = ("--base-url", "127.0.0.1:9", "--model", "m", "--no-reference", "--max
 
 
 def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
-    flags = ["run", "--launcher", "simulated", "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30", "--no-reference"]
+    flags = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--tasks",
+        "gsm8k",
+        "--set",
+        "gsm8k.num_samples=30",
+        "--no-reference",
+    ]
     return [*flags, "--dataset-root", str(data_root), "-o", str(out), *more]
 
 
 @pytest.fixture(scope="module")
 def asked(data_root: Path) -> Iterator[list[str]]:
-    """A run that asks 30 questions of an endpoint of this process: for commands that are processes themselves."""
+    """A run that asks 30 questions of an endpoint of this process: for commands that are processes
+    themselves."""
     with serve_in_thread(create_app(SimulatorConfig(any_model=True))) as url:
         flags = ["run", "--base-url", url, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30"]
         yield [*flags, "--dataset-root", str(data_root)]
@@ -64,7 +75,12 @@ def asked(data_root: Path) -> Iterator[list[str]]:
     ],
 )
 def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
-    data_root: Path, tmp_path: Path, arguments: list[str], environ: dict[str, str], code: int, said: str
+    data_root: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    environ: dict[str, str],
+    code: int,
+    said: str,
 ) -> None:
     flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE]
     done = serve_eval("run", *flags, *arguments, **environ)
@@ -77,18 +93,26 @@ def test_bad_input_is_said_without_a_traceback_and_without_the_secret(
 
 
 def test_a_trailing_newline_of_a_key_is_not_part_of_it(data_root: Path, tmp_path: Path) -> None:
-    assert serve_eval(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n").returncode == 3
+    assert (
+        serve_eval(*_simulated(data_root, tmp_path / "out"), OPENAI_API_KEY=f"{KEY}\r\n").returncode
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
-    "shell", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true", ">/dev/full", "2>/dev/full"]
+    "shell",
+    ["<&-", ">&-", "2>&-", "<&- >&- 2>&-", "| true", "2>&1 | true", ">/dev/full", "2>/dev/full"],
 )
 def test_closed_and_broken_streams_change_neither_the_run_nor_its_exit_code(
     asked: list[str], tmp_path: Path, shell: str
 ) -> None:
-    done = in_a_process(*asked, "--model", "m", "--no-reference", "-o", tmp_path / "out", shell=shell)
+    done = in_a_process(
+        *asked, "--model", "m", "--no-reference", "-o", tmp_path / "out", shell=shell
+    )
     assert done.returncode == 3, done.stderr
-    assert json.loads((tmp_path / "out/report.json").read_text())["tasks"][0]["result"]["scored"] == 30
+    assert (
+        json.loads((tmp_path / "out/report.json").read_text())["tasks"][0]["result"]["scored"] == 30
+    )
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes(asked: list[str], tmp_path: Path) -> None:
@@ -108,7 +132,9 @@ def test_a_model_name_with_markup_and_control_characters_is_printed_as_it_is_or_
 
 
 @pytest.mark.parametrize("damage", ["samples", "environment.json", "samples/gsm8k.jsonl"])
-def test_a_run_folder_that_was_meddled_with_is_said(data_root: Path, tmp_path: Path, damage: str) -> None:
+def test_a_run_folder_that_was_meddled_with_is_said(
+    data_root: Path, tmp_path: Path, damage: str
+) -> None:
     flags = _simulated(data_root, tmp_path / "out", "--set", "launcher.failure_rate=0.1")
     serve_eval(*flags, "--set", "launcher.failure_kind=wrapped_400")
     place = tmp_path / "out" / damage
@@ -123,26 +149,42 @@ def test_a_run_folder_that_was_meddled_with_is_said(data_root: Path, tmp_path: P
     assert "Traceback" not in done.stderr
 
 
-def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(data_root: Path, tmp_path: Path) -> None:
-    wrong = serve_eval("run", "--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE)
+def test_a_run_that_reached_nothing_leaves_the_folder_to_the_corrected_command(
+    data_root: Path, tmp_path: Path
+) -> None:
+    wrong = serve_eval(
+        "run", "--tasks", "gsm8k", "--dataset-root", data_root, "-o", tmp_path / "out", *NOWHERE
+    )
     assert wrong.returncode == 4
     assert serve_eval(*_simulated(data_root, tmp_path / "out")).returncode == 3
 
 
-def test_strict_is_the_same_in_the_report_and_in_the_exit_code(data_root: Path, tmp_path: Path) -> None:
+def test_strict_is_the_same_in_the_report_and_in_the_exit_code(
+    data_root: Path, tmp_path: Path
+) -> None:
     done = serve_eval(*_simulated(data_root, tmp_path / "out", "--strict", "--json"))
     assert done.returncode == json.loads(done.stdout)["exit_code"] == 1
 
 
 def test_a_simulated_verdict_says_so(data_root: Path, tmp_path: Path) -> None:
-    assert "the endpoint was simulated" in serve_eval(*_simulated(data_root, tmp_path / "out")).stdout
+    assert (
+        "the endpoint was simulated" in serve_eval(*_simulated(data_root, tmp_path / "out")).stdout
+    )
 
 
-def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(data_root: Path, tmp_path: Path) -> None:
+def test_a_flag_beats_a_variable_that_would_choose_another_endpoint(
+    data_root: Path, tmp_path: Path
+) -> None:
     flags = _simulated(data_root, tmp_path / "out")
     assert serve_eval(*flags, SERVE_EVAL_BASE_URL="127.0.0.1:9").returncode == 3
     external = serve_eval(
-        "run", "--tasks", "gsm8k", "--dataset-root", data_root, *NOWHERE, SERVE_EVAL_LAUNCHER="simulated"
+        "run",
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+        *NOWHERE,
+        SERVE_EVAL_LAUNCHER="simulated",
     )
     assert external.returncode == 4
     assert "127.0.0.1:9" in external.stderr
@@ -152,16 +194,30 @@ def test_resuming_takes_what_the_run_was_started_with_and_not_what_the_environme
     data_root: Path, tmp_path: Path
 ) -> None:
     assert serve_eval(*_simulated(data_root, tmp_path / "out")).returncode == 3
-    other = {"SERVE_EVAL_MODEL": "other", "OPENAI_BASE_URL": "http://other/v1", "SERVE_EVAL_OUTPUT_DIR": "elsewhere"}
+    other = {
+        "SERVE_EVAL_MODEL": "other",
+        "OPENAI_BASE_URL": "http://other/v1",
+        "SERVE_EVAL_OUTPUT_DIR": "elsewhere",
+    }
     done = serve_eval("run", "--resume", tmp_path / "out", **other)
     assert done.returncode == 3, done.stderr
 
 
-def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(
+    data_root: Path, tmp_path: Path
+) -> None:
     (tmp_path / "gsm8k").mkdir()
     os.mkfifo(tmp_path / "gsm8k/train.jsonl")
     (tmp_path / "gsm8k/test.jsonl").write_bytes((data_root / "gsm8k/test.jsonl").read_bytes())
-    flags = ["--tasks", "gsm8k", "--dataset-root", str(tmp_path), "-o", str(tmp_path / "out"), *NOWHERE]
+    flags = [
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        str(tmp_path),
+        "-o",
+        str(tmp_path / "out"),
+        *NOWHERE,
+    ]
     command = [sys.executable, "-m", "serve_eval", "run", *flags]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -175,18 +231,42 @@ def test_a_second_ctrl_c_ends_even_a_data_set_that_never_comes(data_root: Path, 
 def test_an_integration_test_is_resumed_as_one_whatever_the_environment_says_now(
     data_root: Path, tmp_path: Path
 ) -> None:
-    assert serve_eval(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1").returncode == 0
-    assert serve_eval("run", "--resume", tmp_path / "out", TRTLLM_ACCURACY_NO_REFERENCE="1").returncode == 0
+    assert (
+        serve_eval(*_simulated(data_root, tmp_path / "out"), INTEGRATION_TEST="1").returncode == 0
+    )
+    assert (
+        serve_eval("run", "--resume", tmp_path / "out", TRTLLM_ACCURACY_NO_REFERENCE="1").returncode
+        == 0
+    )
 
 
-def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(data_root: Path, tmp_path: Path) -> None:
-    flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "--model", "m", "--launcher", "external", "--dry-run"]
+def test_an_external_endpoint_by_flag_takes_its_address_from_the_variable(
+    data_root: Path, tmp_path: Path
+) -> None:
+    flags = [
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+        "--model",
+        "m",
+        "--launcher",
+        "external",
+        "--dry-run",
+    ]
     done = serve_eval("run", *flags, "--no-reference", SERVE_EVAL_BASE_URL="127.0.0.1:4567")
     assert "base_url: http://127.0.0.1:4567/v1" in done.stdout
 
 
 def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> None:
-    flags = ["--tasks", "gsm8k", "--dataset-root", data_root, "--model", "meta-llama/Llama-3.1-8B-Instruct"]
+    flags = [
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        data_root,
+        "--model",
+        "meta-llama/Llama-3.1-8B-Instruct",
+    ]
     assert serve_eval("run", *flags, "--dump-prompts", tmp_path / "p.jsonl").returncode == 0
     assert serve_eval("run", *flags, "--dry-run", INTEGRATION_TEST="1").returncode == 0
     judged = serve_eval("run", *flags, "--dry-run")
@@ -194,7 +274,9 @@ def test_what_judges_nothing_takes_any_data(data_root: Path, tmp_path: Path) -> 
     assert "not the published set" in judged.stdout
 
 
-@pytest.mark.parametrize("command", [["--version"], ["list"], ["references", "list"], ["power", "--total", "99"]])
+@pytest.mark.parametrize(
+    "command", [["--version"], ["list"], ["references", "list"], ["power", "--total", "99"]]
+)
 @pytest.mark.parametrize("shell", ["| head -1", ">/dev/full"])
 def test_a_listing_into_a_broken_stream_is_no_fail(command: list[str], shell: str) -> None:
     assert in_a_process(*command, shell=shell).returncode == 0
@@ -227,8 +309,20 @@ def test_ctrl_c_while_a_plan_is_read_is_an_interruption_and_no_fail(tmp_path: Pa
 
 def test_scipy_is_not_imported_where_no_verdict_needs_it(asked: list[str], tmp_path: Path) -> None:
     def imports_scipy(*more: str) -> bool:
-        command = [sys.executable, "-X", "importtime", "-m", "serve_eval", *asked, "--model", "m", *more]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+        command = [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-m",
+            "serve_eval",
+            *asked,
+            "--model",
+            "m",
+            *more,
+        ]
+        done = subprocess.run(
+            command, env=environment(), capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode in (0, 1, 3)
         return re.search(r"\|\s+scipy\b", done.stderr) is not None
 
@@ -247,12 +341,17 @@ def test_the_demo_does_not_write_into_a_folder_that_is_in_use(tmp_path: Path) ->
 
 def test_an_unexpected_error_is_never_the_exit_code_of_a_fail(tmp_path: Path) -> None:
     script = (
-        "import sys; from serve_eval.cli import app; import serve_eval.cli.run as run\n"
-        "def broken(*a, **k): raise ZeroDivisionError('oops')\n"
-        "run.execute = broken; sys.argv = ['serve-eval', 'run', '--tasks', 'gsm8k', '--model', 'm']; app.main()"
+        "import sys; from serve_eval.cli import app; import serve_eval.cli.run as run\ndef"
+        " broken(*a, **k): raise ZeroDivisionError('oops')\nrun.execute = broken; sys.argv ="
+        " ['serve-eval', 'run', '--tasks', 'gsm8k', '--model', 'm']; app.main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment(), capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 4
     assert "unexpected ZeroDivisionError: oops" in done.stderr
@@ -262,7 +361,17 @@ def test_an_unexpected_error_is_never_the_exit_code_of_a_fail(tmp_path: Path) ->
 def test_a_task_that_is_called_like_a_picture_keeps_its_name(tmp_path: Path) -> None:
     cases = tmp_path / "a.yaml"
     cases.write_text("sound: {cases: [{case: x, input: {prompt: hi}, expected: {answer: b}}]}")
-    flags = ["--launcher", "simulated", "-m", "m", "--cases", cases, "--no-reference", "-o", tmp_path / "o"]
+    flags = [
+        "--launcher",
+        "simulated",
+        "-m",
+        "m",
+        "--cases",
+        cases,
+        "--no-reference",
+        "-o",
+        tmp_path / "o",
+    ]
     done = serve_eval("run", *flags)
     assert "cases:sound: 1/1 done" in done.stderr
     assert "cases:sound: 1 requests" in done.stdout

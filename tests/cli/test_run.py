@@ -30,7 +30,9 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """References of the simulated model: right with probability 0.9."""
     folder = tmp_path_factory.mktemp("references")
     for task in ("gsm8k", "mmlu"):
-        (folder / f"{task}.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n")
+        (folder / f"{task}.yaml").write_text(
+            "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"
+        )
     return folder
 
 
@@ -38,7 +40,14 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flags(data_root: Path, references: Path, tmp_path: Path) -> list[str]:
     """A small run on the simulated endpoint; a test appends what it is about."""
     return [
-        *("--launcher", "simulated", "--dataset-root", str(data_root), "--references-dir", str(references)),
+        *(
+            "--launcher",
+            "simulated",
+            "--dataset-root",
+            str(data_root),
+            "--references-dir",
+            str(references),
+        ),
         *("--tasks", "gsm8k", "--set", "gsm8k.num_samples=300", "--set", "launcher.accuracy=0.9"),
         *("-o", str(tmp_path / "out")),
     ]
@@ -64,7 +73,17 @@ def test_a_sound_endpoint_passes(flags: list[str], tmp_path: Path) -> None:
     first, header, row = done.stdout.splitlines()[:3]
     assert first.startswith("model simulated, specification default, http://127.0.0.1:")
     assert header.split() == [
-        *("task", "n", "failed", "truncated", "unparsed", "evaluated", "reference", "threshold", "theta"),
+        *(
+            "task",
+            "n",
+            "failed",
+            "truncated",
+            "unparsed",
+            "evaluated",
+            "reference",
+            "threshold",
+            "theta",
+        ),
         *("alpha", "beta", "sigma", "verdict"),
     ]
     assert row.split()[:5] == ["gsm8k", "300", "0", "0", "0"]
@@ -94,15 +113,24 @@ def _without_times(report: dict[str, Any]) -> list[dict[str, Any]]:
     """The tasks of a report without what differs between any two runs."""
     times = ("latency_s", "ttft_s", "tpot_s")
     return [
-        {**task, "traffic": {key: value for key, value in task["traffic"].items() if key not in times}}
+        {
+            **task,
+            "traffic": {key: value for key, value in task["traffic"].items() if key not in times},
+        }
         for task in report["tasks"]
     ]
 
 
 def test_a_plan_file_with_the_same_content_gives_the_same_report(
-    flags: list[str], data_root: Path, references: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flags: list[str],
+    data_root: Path,
+    references: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(simulated, "own_server", own_server)  # a run as it is: the server is a process
+    monkeypatch.setattr(
+        simulated, "own_server", own_server
+    )  # a run as it is: the server is a process
     plan = tmp_path / "plan.yaml"
     plan.write_text(
         "launcher: {name: simulated, accuracy: 0.9}\n"
@@ -115,7 +143,9 @@ def test_a_plan_file_with_the_same_content_gives_the_same_report(
     assert one["plan"] == two["plan"]
 
 
-def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp_path: Path) -> None:
+def test_both_tasks_are_judged_and_mmlu_names_both_numbers(
+    flags: list[str], tmp_path: Path
+) -> None:
     done = _run("--tasks", "mmlu", *flags, "--json")  # the flags name gsm8k: both lists count
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -126,13 +156,20 @@ def test_both_tasks_are_judged_and_mmlu_names_both_numbers(flags: list[str], tmp
     assert report == _report(tmp_path)
 
 
-@pytest.mark.parametrize("again", [pytest.param("same command", marks=pytest.mark.slow), "--resume"])
+@pytest.mark.parametrize(
+    "again", [pytest.param("same command", marks=pytest.mark.slow), "--resume"]
+)
 def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
     flags: list[str], tmp_path: Path, again: str
 ) -> None:
     slow = [*flags, "--set", "launcher.latency_s=0.05", "--concurrency", "8"]
     whole = [*flags, "--set", "launcher.latency_s=0.05"]
-    assert _run(*[str(tmp_path / "whole") if x == str(tmp_path / "out") else x for x in whole]).returncode == 0
+    assert (
+        _run(
+            *[str(tmp_path / "whole") if x == str(tmp_path / "out") else x for x in whole]
+        ).returncode
+        == 0
+    )
     journal = tmp_path / "out/samples/gsm8k.jsonl"
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", *slow],
@@ -141,7 +178,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
         stdout=subprocess.DEVNULL,
     ) as process:
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and (not journal.exists() or journal.stat().st_size < 20_000):
+        while time.monotonic() < deadline and (
+            not journal.exists() or journal.stat().st_size < 20_000
+        ):
             time.sleep(0.01)
         process.kill()
     had = _records(tmp_path)
@@ -157,7 +196,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_numbers_of_an_uninterrupted_one(
     assert _without_times(_report(tmp_path)) == _without_times(_report(tmp_path, "whole"))
 
 
-def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], tmp_path: Path) -> None:
+def test_a_finished_run_is_judged_again_without_its_endpoint(
+    flags: list[str], tmp_path: Path
+) -> None:
     assert _run(*flags).returncode == 0
     before = _records(tmp_path)
     endpoint = _report(tmp_path)["endpoint"]
@@ -169,17 +210,33 @@ def test_a_finished_run_is_judged_again_without_its_endpoint(flags: list[str], t
     assert len(json.loads((tmp_path / "out/environment.json").read_text())) == 1
 
 
-def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(flags: list[str], tmp_path: Path) -> None:
-    failing = [*flags, "--set", "launcher.failure_rate=0.05", "--set", "launcher.failure_kind=wrapped_400"]
-    failing += ["--order-seed", "7"]  # in some orders the first prompts fail, and the run is stopped for that
+def test_a_run_with_lasting_failures_can_be_repeated_and_keeps_its_report(
+    flags: list[str], tmp_path: Path
+) -> None:
+    failing = [
+        *flags,
+        "--set",
+        "launcher.failure_rate=0.05",
+        "--set",
+        "launcher.failure_kind=wrapped_400",
+    ]
+    failing += [
+        "--order-seed",
+        "7",
+    ]  # in some orders the first prompts fail, and the run is stopped for that
     first = _run(*failing, "--max-attempts", "1")
     result = _report(tmp_path)["tasks"][0]["result"]
     assert 0 < result["failed"] < 30
     again = _run(*failing, "--max-attempts", "1")
-    assert (again.returncode, _report(tmp_path)["tasks"][0]["result"]) == (first.returncode, result), again.stderr
+    assert (again.returncode, _report(tmp_path)["tasks"][0]["result"]) == (
+        first.returncode,
+        result,
+    ), again.stderr
 
 
-def test_an_interruption_stays_one_whatever_became_of_the_notes(flags: list[str], tmp_path: Path) -> None:
+def test_an_interruption_stays_one_whatever_became_of_the_notes(
+    flags: list[str], tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "launcher.latency_s=0.3"]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         journal, deadline = tmp_path / "out/samples/gsm8k.jsonl", time.monotonic() + 30
@@ -206,7 +263,10 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
 ) -> None:
     slow = [*flags, "--set", "launcher.latency_s=0.2", "--concurrency", "4"]
     with subprocess.Popen(
-        [sys.executable, "-m", "serve_eval", "run", *slow], env=environment(), stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "serve_eval", "run", *slow],
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         journal = tmp_path / "out/samples/gsm8k.jsonl"
         deadline = time.monotonic() + 30
@@ -216,9 +276,13 @@ def test_an_interrupted_run_says_how_to_go_on_and_leaves_no_server(
         _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert f"serve-eval run --resume {tmp_path / 'out'}" in said
-    base_url = json.loads((tmp_path / "out/environment.json").read_text())[0]["endpoint"]["base_url"]
+    base_url = json.loads((tmp_path / "out/environment.json").read_text())[0]["endpoint"][
+        "base_url"
+    ]
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", int(base_url.split(":")[2].split("/")[0])), timeout=2)
+        socket.create_connection(
+            ("127.0.0.1", int(base_url.split(":")[2].split("/")[0])), timeout=2
+        )
 
 
 def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path: Path) -> None:
@@ -240,7 +304,9 @@ def test_a_dry_run_shows_everything_and_sends_nothing(flags: list[str], tmp_path
 
 def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys: pytest.CaptureFixture[str]) -> None:
     plan = Plan(
-        model="meta-llama/Llama-3.1-8B", launcher=Spec(name="simulated"), tasks=(Spec(name="passkey_retrieval_64k"),)
+        model="meta-llama/Llama-3.1-8B",
+        launcher=Spec(name="simulated"),
+        tasks=(Spec(name="passkey_retrieval_64k"),),
     )
     assert _dry_run.show(plan, as_json=False) == 0
     shown = capsys.readouterr().out
@@ -258,7 +324,9 @@ def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str], tmp_path: Path) -> None:
+def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(
+    flags: list[str], tmp_path: Path
+) -> None:
     done = _run(*flags, "--limit", "40", "--seed", "7")
     assert "a random subset of 40 of 300 samples (seed 7), judged with n = 40" in done.stdout
     (task,) = _report(tmp_path)["tasks"]
@@ -269,7 +337,9 @@ def test_a_limit_is_a_seeded_random_subset_judged_with_its_own_n(flags: list[str
     assert ids[0] != ids[1]
 
 
-def test_integration_test_asks_one_sample_judges_nothing_and_shouts(flags: list[str], tmp_path: Path) -> None:
+def test_integration_test_asks_one_sample_judges_nothing_and_shouts(
+    flags: list[str], tmp_path: Path
+) -> None:
     done = _run(*flags, INTEGRATION_TEST="1")
     assert done.returncode == 0
     assert "INTEGRATION TEST" in done.stdout
@@ -283,13 +353,19 @@ def test_a_missing_reference_stops_the_run_unless_it_is_allowed(flags: list[str]
     assert refused.returncode == 3
     assert "simulated" in refused.stderr
     assert "NVFP4" in refused.stderr
-    allowed = _run(*unknown, how) if how.startswith("--") else _run(*unknown, TRTLLM_ACCURACY_NO_REFERENCE="1")
+    allowed = (
+        _run(*unknown, how)
+        if how.startswith("--")
+        else _run(*unknown, TRTLLM_ACCURACY_NO_REFERENCE="1")
+    )
     assert allowed.returncode == 3
     assert "NO REFERENCE" in allowed.stdout
     assert " 9" in allowed.stdout.splitlines()[2]
 
 
-def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_allowed(flags: list[str]) -> None:
+def test_an_option_that_deviates_from_the_assumed_protocol_is_refused_unless_allowed(
+    flags: list[str],
+) -> None:
     deviating = [*flags, "--set", "gsm8k.num_fewshot=3"]
     refused = _run(*deviating)
     assert refused.returncode == 3
@@ -305,7 +381,14 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
         port = probe.getsockname()[1]
     began = time.monotonic()
     done = _run(
-        *flags[2:-8], *flags[-2:], "--tasks", "gsm8k", "--model", "simulated", "--base-url", f"127.0.0.1:{port}"
+        *flags[2:-8],
+        *flags[-2:],
+        "--tasks",
+        "gsm8k",
+        "--model",
+        "simulated",
+        "--base-url",
+        f"127.0.0.1:{port}",
     )
     assert done.returncode == 4
     assert f"http://127.0.0.1:{port}/v1/completions" in done.stderr
@@ -328,12 +411,16 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
 def test_an_endpoint_that_answers_nothing_useful_ends_the_run_with_its_cause(
     flags: list[str], kind: str, said: str
 ) -> None:
-    done = _run(*flags, "--set", "launcher.failure_rate=1.0", "--set", f"launcher.failure_kind='{kind}'")
+    done = _run(
+        *flags, "--set", "launcher.failure_rate=1.0", "--set", f"launcher.failure_kind='{kind}'"
+    )
     assert done.returncode == 4, done.stdout + done.stderr
     assert said in done.stderr
 
 
-def test_failures_are_counted_never_scored_and_bound_the_value(flags: list[str], tmp_path: Path) -> None:
+def test_failures_are_counted_never_scored_and_bound_the_value(
+    flags: list[str], tmp_path: Path
+) -> None:
     done = _run(
         *flags,
         "--set",
@@ -361,12 +448,17 @@ def test_too_many_failures_are_inconclusive(flags: list[str], tmp_path: Path) ->
     done = _run(*patient)
     assert done.returncode == 3, done.stderr
     assert "too_many_missing" in done.stdout
-    assert _run("--resume", str(tmp_path / "out"), "--max-error-rate", "1", "--strict").returncode == 1
+    assert (
+        _run("--resume", str(tmp_path / "out"), "--max-error-rate", "1", "--strict").returncode == 1
+    )
 
 
-def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(flags: list[str], tmp_path: Path) -> None:
+def test_a_run_that_fails_too_often_is_stopped_with_the_one_cause(
+    flags: list[str], tmp_path: Path
+) -> None:
     failing = ["--set", "launcher.failure_rate=0.2", "--set", "launcher.failure_kind=wrapped_400"]
-    # In an order that is always the same, with few at a time: where it stops does not depend on chance or the machine.
+    # In an order that is always the same, with few at a time: where it stops does not depend on
+    # chance or the machine.
     done = _run(*flags, *failing, "--order-seed", "1", "--concurrency", "4")
     assert done.returncode == 4
     assert "samples failed, more than the 10% that --max-error-rate allows" in done.stderr
@@ -389,7 +481,13 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path:
 
     command = [sys.executable, "-m", "serve_eval", "run", *flags, "--set", "gsm8k.num_samples=1319"]
     done = subprocess.run(
-        command, env=environment(), capture_output=True, text=True, timeout=60, check=False, preexec_fn=small_files
+        command,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        preexec_fn=small_files,
     )
     assert done.returncode == 4, done.stderr
     assert "samples/gsm8k.jsonl: cannot write" in done.stderr
@@ -427,7 +525,9 @@ def test_files_of_a_run_are_private(flags: list[str], tmp_path: Path) -> None:
 def test_two_runs_in_one_folder_are_refused(flags: list[str], tmp_path: Path) -> None:
     slow = [*flags, "--set", "launcher.latency_s=1"]
     with subprocess.Popen(
-        [sys.executable, "-m", "serve_eval", "run", *slow], env=environment(), stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "serve_eval", "run", *slow],
+        env=environment(),
+        stderr=subprocess.DEVNULL,
     ) as first:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline and not (tmp_path / "out/environment.json").exists():
@@ -445,10 +545,15 @@ def test_usage_errors_come_all_at_once(flags: list[str]) -> None:
         assert part in done.stderr
 
 
-def test_variables_stand_for_flags_and_underscores_for_dashes(flags: list[str], references: Path) -> None:
+def test_variables_stand_for_flags_and_underscores_for_dashes(
+    flags: list[str], references: Path
+) -> None:
     renamed = ["--references_dir" if x == "--references-dir" else x for x in flags]
     done = _run(
-        *renamed, "--dry-run", SERVE_EVAL_LIMIT="17", SERVE_EVAL_SET="gsm8k.num_samples=200\nlauncher.accuracy=0.5"
+        *renamed,
+        "--dry-run",
+        SERVE_EVAL_LIMIT="17",
+        SERVE_EVAL_SET="gsm8k.num_samples=200\nlauncher.accuracy=0.5",
     )
     assert "task gsm8k: 17 requests" in done.stdout, done.stderr
 

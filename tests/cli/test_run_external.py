@@ -1,4 +1,5 @@
-"""`serve-eval run` against an endpoint that is already running: the simulator in a process of its own."""
+"""`serve-eval run` against an endpoint that is already running: the simulator in a process of its
+own."""
 
 from __future__ import annotations
 
@@ -30,12 +31,25 @@ def _simulator(folder: Path, data_root: Path, *flags: str) -> Iterator[str]:
         made = task(apply_chat_template=chat)
         for sample in made.load(DataRoots(roots=(data_root,)), 60).samples:
             right, wrong = made.answers(sample)
-            entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong, "probability": 1.0}
+            entry = {
+                "sha256": prompt_sha256(sample.prompt),
+                "right": right,
+                "wrong": wrong,
+                "probability": 1.0,
+            }
             lines.append(msgspec.json.encode(entry))
     (folder / "answers.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     ready = folder / "ready"
-    command = [sys.executable, "-m", "launchers._simulated", "--answers", str(folder / "answers.jsonl")]
-    with subprocess.Popen([*command, "--ready-file", str(ready), *flags], stdin=subprocess.PIPE) as process:
+    command = [
+        sys.executable,
+        "-m",
+        "launchers._simulated",
+        "--answers",
+        str(folder / "answers.jsonl"),
+    ]
+    with subprocess.Popen(
+        [*command, "--ready-file", str(ready), *flags], stdin=subprocess.PIPE
+    ) as process:
         try:
             deadline = time.monotonic() + 30
             while not ready.exists() and time.monotonic() < deadline:
@@ -52,8 +66,19 @@ def plain(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield url
 
 
-def _run(data_root: Path, out: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    flags = ["--dataset-root", str(data_root), "--tasks", "gsm8k", "--set", "gsm8k.num_samples=60", "-o", str(out)]
+def _run(
+    data_root: Path, out: Path, *arguments: str, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    flags = [
+        "--dataset-root",
+        str(data_root),
+        "--tasks",
+        "gsm8k",
+        "--set",
+        "gsm8k.num_samples=60",
+        "-o",
+        str(out),
+    ]
     return serve_eval("run", *flags, "--no-reference", *arguments, **environ)
 
 
@@ -62,7 +87,9 @@ def _task(out: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("form", ["{host}", "http://{host}", "{host}/v1", "http://{host}/v1/completions"])
+@pytest.mark.parametrize(
+    "form", ["{host}", "http://{host}", "{host}/v1", "http://{host}/v1/completions"]
+)
 def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
     tmp_path: Path, data_root: Path, plain: str, form: str
 ) -> None:
@@ -73,7 +100,9 @@ def test_every_form_of_the_address_works_and_the_resolved_one_is_printed(
     assert _task(tmp_path / "out")["result"]["value"] == 100.0
 
 
-def test_the_one_served_model_is_taken_and_the_address_from_the_environment(tmp_path: Path, data_root: Path) -> None:
+def test_the_one_served_model_is_taken_and_the_address_from_the_environment(
+    tmp_path: Path, data_root: Path
+) -> None:
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", OPENAI_BASE_URL=url)
     assert done.returncode == 3, done.stderr
@@ -81,7 +110,9 @@ def test_the_one_served_model_is_taken_and_the_address_from_the_environment(tmp_
     assert MODEL in done.stdout  # named where it says that it has no reference
 
 
-def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(tmp_path: Path, data_root: Path) -> None:
+def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(
+    tmp_path: Path, data_root: Path
+) -> None:
     with _simulator(tmp_path, data_root, "--no-models", "--model", MODEL) as url:
         unnamed = _run(data_root, tmp_path / "out", "--base-url", url)
         named = _run(data_root, tmp_path / "out", "--base-url", url, "--model", MODEL)
@@ -91,16 +122,29 @@ def test_an_orchestrator_without_a_model_list_works_when_the_model_is_named(tmp_
     assert _task(tmp_path / "out")["result"]["scored"] == 60
 
 
-def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(tmp_path: Path, data_root: Path) -> None:
+def test_an_unknown_model_is_said_with_the_nearest_before_anything_else(
+    tmp_path: Path, data_root: Path
+) -> None:
     with _simulator(tmp_path, data_root, "--model", MODEL) as url:
         done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "my-org/my-modle")
     assert done.returncode == 4
     assert f"Did you mean '{MODEL}'?" in done.stderr
 
 
-def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path: Path, data_root: Path) -> None:
+def test_a_context_overflow_is_a_failure_with_its_reason_on_record(
+    tmp_path: Path, data_root: Path
+) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
-        done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated", "--max-error-rate", "1")
+        done = _run(
+            data_root,
+            tmp_path / "out",
+            "--base-url",
+            url,
+            "--model",
+            "simulated",
+            "--max-error-rate",
+            "1",
+        )
     result = _task(tmp_path / "out")["result"]
     assert 0 < result["failed"] < 60, done.stderr
     assert result["failures"] == {"http_error": result["failed"]}
@@ -111,8 +155,12 @@ def test_a_context_overflow_is_a_failure_with_its_reason_on_record(tmp_path: Pat
     assert all(len(f["attempts"]) == 1 for f in failures)
 
 
-def test_the_chat_endpoint_is_used_for_messages(tmp_path: Path, data_root: Path, plain: str) -> None:
-    done = _run(data_root, tmp_path / "out", "--base-url", plain, "--set", "gsm8k.apply_chat_template=true")
+def test_the_chat_endpoint_is_used_for_messages(
+    tmp_path: Path, data_root: Path, plain: str
+) -> None:
+    done = _run(
+        data_root, tmp_path / "out", "--base-url", plain, "--set", "gsm8k.apply_chat_template=true"
+    )
     assert done.returncode == 3, done.stderr
     assert _task(tmp_path / "out")["result"]["value"] == 100.0
 
@@ -126,37 +174,74 @@ def test_a_server_that_refuses_truncate_prompt_tokens_can_be_served_by_an_option
     assert _task(tmp_path / "out")["result"]["scored"] == 60
 
 
-def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(tmp_path: Path, data_root: Path, plain: str) -> None:
+def test_a_run_whose_endpoint_comes_back_elsewhere_names_the_field(
+    tmp_path: Path, data_root: Path, plain: str
+) -> None:
     _run(data_root, tmp_path / "out", "--base-url", plain, "--model", "simulated")
     done = _run(data_root, tmp_path / "out", "--base-url", "127.0.0.1:9", "--model", "simulated")
     assert done.returncode == 2
     assert "plan.launcher.options.base_url" in done.stderr
 
 
-def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(tmp_path: Path, data_root: Path) -> None:
+def test_a_report_outlives_an_attempt_to_go_on_that_reached_nothing(
+    tmp_path: Path, data_root: Path
+) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as url:
-        _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated", "--max-error-rate", "1")
+        _run(
+            data_root,
+            tmp_path / "out",
+            "--base-url",
+            url,
+            "--model",
+            "simulated",
+            "--max-error-rate",
+            "1",
+        )
     before = (tmp_path / "out/report.json").read_bytes()
     done = _run(data_root, tmp_path / "out", "--base-url", url, "--model", "simulated")
     assert done.returncode == 4
     assert (tmp_path / "out/report.json").read_bytes() == before
 
 
-def test_a_run_goes_on_at_a_new_address_and_stays_there(tmp_path: Path, data_root: Path, plain: str) -> None:
+def test_a_run_goes_on_at_a_new_address_and_stays_there(
+    tmp_path: Path, data_root: Path, plain: str
+) -> None:
     with _simulator(tmp_path, data_root, "--context-tokens", "490") as old:
-        _run(data_root, tmp_path / "out", "--base-url", old, "--model", "simulated", "--max-error-rate", "1")
+        _run(
+            data_root,
+            tmp_path / "out",
+            "--base-url",
+            old,
+            "--model",
+            "simulated",
+            "--max-error-rate",
+            "1",
+        )
     done = serve_eval("run", "--resume", tmp_path / "out", "--base-url", plain)
     assert done.returncode == 3, done.stderr
     assert _task(tmp_path / "out")["result"]["scored"] == 60
     assert f"the answers come from 2 addresses: {', '.join(sorted([old, plain]))}" in done.stdout
-    assert json.loads((tmp_path / "out/plan.json").read_text())["plan"]["launcher"]["options"]["base_url"] == plain
+    assert (
+        json.loads((tmp_path / "out/plan.json").read_text())["plan"]["launcher"]["options"][
+            "base_url"
+        ]
+        == plain
+    )
 
 
 def test_the_default_folder_is_called_after_the_model_that_the_endpoint_lists(
     plain: str, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = ["--dataset-root", data_root, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=60", "--no-reference"]
+    flags = [
+        "--dataset-root",
+        data_root,
+        "--tasks",
+        "gsm8k",
+        "--set",
+        "gsm8k.num_samples=60",
+        "--no-reference",
+    ]
     done = serve_eval("run", "--base-url", plain, *flags)
     assert done.returncode == 3, done.stderr
     [folder] = (tmp_path / "outputs").iterdir()
@@ -169,9 +254,13 @@ def test_without_a_model_nothing_is_made_where_the_endpoint_does_not_answer(
     data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = serve_eval("run", "--base-url", "127.0.0.1:9", "--tasks", "gsm8k", "--dataset-root", data_root)
+    done = serve_eval(
+        "run", "--base-url", "127.0.0.1:9", "--tasks", "gsm8k", "--dataset-root", data_root
+    )
     assert done.returncode == 4
-    assert done.stderr.startswith("error: http://127.0.0.1:9/v1/models does not answer: cannot connect")
+    assert done.stderr.startswith(
+        "error: http://127.0.0.1:9/v1/models does not answer: cannot connect"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -179,7 +268,14 @@ def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
     plain: str, data_root: Path, tmp_path: Path
 ) -> None:
     """Also by `verdict`, which judges the same answers again."""
-    flags = ["--model", "meta-llama/Llama-3.1-8B-Instruct", "--allow-mismatch", "dataset", "--base-url", plain]
+    flags = [
+        "--model",
+        "meta-llama/Llama-3.1-8B-Instruct",
+        "--allow-mismatch",
+        "dataset",
+        "--base-url",
+        plain,
+    ]
     with _simulator(tmp_path, data_root, "--any-model") as url:
         flags[-1] = url
         done = _run(data_root, tmp_path / "out", *flags)

@@ -1,4 +1,5 @@
-"""How requests are sent, from the command line: what a hosted model wants otherwise, streams, order, load."""
+"""How requests are sent, from the command line: what a hosted model wants otherwise, streams,
+order, load."""
 
 from __future__ import annotations
 
@@ -14,16 +15,26 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, js
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
-RENAMED = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-ONLY_ONE = "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is supported."
+RENAMED = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use"
+    " 'max_completion_tokens' instead."
+)
+ONLY_ONE = (
+    "Unsupported value: 'temperature' does not support 0.0 with this model. Only the default (1) is"
+    " supported."
+)
 
 
 def _hosted(request: HttpRequest) -> Reply:
     """A chat model that takes neither `max_tokens` nor a temperature but 1."""
     body = request.body
-    refusal = RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
+    refusal = (
+        RENAMED if "max_tokens" in body else ONLY_ONE if body.get("temperature", 1) != 1 else None
+    )
     if refusal:
-        return json_reply({"error": {"message": refusal, "type": "invalid_request_error", "param": None}}, 400)
+        return json_reply(
+            {"error": {"message": refusal, "type": "invalid_request_error", "param": None}}, 400
+        )
     return answer("<think>hm</think>#### 7", body={"id": f"c-{request.number}"})
 
 
@@ -43,7 +54,14 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     data_root: Path, tmp_path: Path, hosted: tuple[str, ScriptedServer]
 ) -> None:
     url, server = hosted
-    flags = ["--base-url", url, "--set", "gsm8k.num_samples=20", "--set", "gsm8k.apply_chat_template=true"]
+    flags = [
+        "--base-url",
+        url,
+        "--set",
+        "gsm8k.num_samples=20",
+        "--set",
+        "gsm8k.apply_chat_template=true",
+    ]
     flags += ["--set", "gsm8k.truncate_prompt_tokens=null"]
     first = _run(data_root, tmp_path / "1", *flags)
     assert first.returncode == 4
@@ -65,9 +83,20 @@ def test_a_hosted_model_that_refuses_fields_is_served_by_the_options_that_its_re
     assert {json.loads(line)["response"]["reasoning"] for line in records} == {"hm"}
 
 
-def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, tmp_path: Path) -> None:
-    flags = ["--launcher", "simulated", "--set", "gsm8k.num_samples=300", "--set", "launcher.latency_s=0.02"]
-    done = _run(data_root, tmp_path / "s", *flags, "--stream", "--order-seed", "7", "--concurrency", "auto")
+def test_a_streamed_run_tells_its_times_its_order_and_its_load(
+    data_root: Path, tmp_path: Path
+) -> None:
+    flags = [
+        "--launcher",
+        "simulated",
+        "--set",
+        "gsm8k.num_samples=300",
+        "--set",
+        "launcher.latency_s=0.02",
+    ]
+    done = _run(
+        data_root, tmp_path / "s", *flags, "--stream", "--order-seed", "7", "--concurrency", "auto"
+    )
     assert done.returncode == 3, done.stderr
     assert "first token p50" in done.stdout
     assert "order random (seed 7)" in done.stdout
@@ -84,8 +113,14 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, 
     assert plain.returncode == 3
     (other,) = json.loads((tmp_path / "p/report.json").read_text())["tasks"]
     assert other["result"] == task["result"]
-    first_asked = [json.loads(line)["id"] for line in (tmp_path / "s/samples/gsm8k.jsonl").read_text().splitlines()]
-    as_planned = [json.loads(line)["id"] for line in (tmp_path / "p/samples/gsm8k.jsonl").read_text().splitlines()]
+    first_asked = [
+        json.loads(line)["id"]
+        for line in (tmp_path / "s/samples/gsm8k.jsonl").read_text().splitlines()
+    ]
+    as_planned = [
+        json.loads(line)["id"]
+        for line in (tmp_path / "p/samples/gsm8k.jsonl").read_text().splitlines()
+    ]
     assert first_asked[:10] != as_planned[:10]
 
 
@@ -98,7 +133,10 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(data_root: Path, 
         (["--order", "sideways"], "limits.order: Invalid enum value 'sideways'"),
         (["--max-error-rate", "2"], "limits.max_error_rate: must be at most 1"),
         (["--rate-limit", "-1"], "limits.rate_limit: must be above 0"),
-        (["--max-tokens-field", "tokens"], "connection.max_tokens_field: Invalid enum value 'tokens'"),
+        (
+            ["--max-tokens-field", "tokens"],
+            "connection.max_tokens_field: Invalid enum value 'tokens'",
+        ),
         (["--retry-budget", "-1"], "limits.retry_budget: must be"),
     ],
 )
@@ -113,11 +151,18 @@ def test_limits_that_cannot_be_meant_are_refused_before_anything_starts(
 
 
 @pytest.mark.parametrize("command", ["run", "compare"])
-def test_names_of_every_time_that_an_option_was_given_count(data_root: Path, tmp_path: Path, command: str) -> None:
-    """The last one alone would leave tasks out without a word; what is no task is named from each."""
-    address = {"run": ["--base-url", "127.0.0.1:9"], "compare": ["127.0.0.1:9", "127.0.0.1:8"]}[command]
+def test_names_of_every_time_that_an_option_was_given_count(
+    data_root: Path, tmp_path: Path, command: str
+) -> None:
+    """The last one alone would leave tasks out without a word; what is no task is named from
+    each."""
+    address = {"run": ["--base-url", "127.0.0.1:9"], "compare": ["127.0.0.1:9", "127.0.0.1:8"]}[
+        command
+    ]
     given = ["--tasks", "gsm8l,mmlu", "--tasks", "humanevil", "-t", "gsm8k"]
-    done = serve_eval(command, *address, "--model", "m", "--dataset-root", data_root, *given, "-o", tmp_path / "o")
+    done = serve_eval(
+        command, *address, "--model", "m", "--dataset-root", data_root, *given, "-o", tmp_path / "o"
+    )
     assert done.returncode == 2
     assert "Did you mean 'gsm8k'?" in done.stderr
     assert "Did you mean 'humaneval'?" in done.stderr
@@ -130,9 +175,13 @@ def test_lines_of_the_variable_count_as_times(data_root: Path) -> None:
     assert [task["task"] for task in json.loads(done.stdout)["tasks"]] == ["gsm8k", "mmlu"]
 
 
-def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(data_root: Path) -> None:
+def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
+    data_root: Path,
+) -> None:
     flags = ["--model", "m", "--dataset-root", data_root, "--tasks", "gsm8k", "--tasks", "mmlu"]
     assert "a watch asks one task, not 2" in serve_eval("watch", "127.0.0.1:9", *flags).stderr
-    done = serve_eval("smoke", "127.0.0.1:9", "--require", "chta", "--require", "tools", "--dry-run")
+    done = serve_eval(
+        "smoke", "127.0.0.1:9", "--require", "chta", "--require", "tools", "--dry-run"
+    )
     assert done.returncode == 2
     assert "chta" in done.stderr

@@ -1,4 +1,5 @@
-"""`serve-eval serve` as far as it starts nothing; tests/workflows/servers/test_daemon.py starts servers."""
+"""`serve-eval serve` as far as it starts nothing; tests/workflows/servers/test_daemon.py starts
+servers."""
 
 from __future__ import annotations
 
@@ -30,14 +31,19 @@ def test_a_dry_run_shows_commands_and_files_and_starts_nothing(tmp_path: Path) -
         "max_num_tokens: 1",
         "END",
         "commands:",
-        "  env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/m --host 127.0.0.1 --port 8000 --config logs/trtllm.yaml",
+        (
+            "  env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/m --host 127.0.0.1 --port 8000"
+            " --config logs/trtllm.yaml"
+        ),
         "nothing was started",
     ]
     assert not (tmp_path / "state").exists()
 
 
 def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path: Path) -> None:
-    (plan := tmp_path / "plan.yaml").write_text("model: m\ntasks: [gsm8k]\nlauncher: {name: trtllm, tp: 2}\n")
+    (plan := tmp_path / "plan.yaml").write_text(
+        "model: m\ntasks: [gsm8k]\nlauncher: {name: trtllm, tp: 2}\n"
+    )
     found = _resolve(str(plan), "other", ["launcher.pp=2"])
     assert (found.model, found.tasks, found.launcher.options) == ("other", (), {"tp": 2, "pp": 2})
     plan.write_text("model: m\nlauncher: {name: trtllm, tpp: 2}\n")
@@ -49,7 +55,8 @@ def test_the_launcher_of_a_plan_is_taken_with_its_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launcher", "tasks"), [("embedded", ["word_problems"]), ("trtllm_disaggregated", ["gsm8k", "mmlu"])]
+    ("launcher", "tasks"),
+    [("embedded", ["word_problems"]), ("trtllm_disaggregated", ["gsm8k", "mmlu"])],
 )
 def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: list[str]) -> None:
     url = "http://127.0.0.1:1/v1"
@@ -65,22 +72,34 @@ def test_the_command_that_is_told_is_one_that_can_be_run(launcher: str, tasks: l
         patience_s=1.0,
         endpoint=Endpoint(base_url=url),
     )
-    told = dict(line.split(":", 1) for line in _describe(held, launcher, detached=True).splitlines())
+    told = dict(
+        line.split(":", 1) for line in _describe(held, launcher, detached=True).splitlines()
+    )
     words = told["evaluate"].split()
     assert words[:2] == ["serve-eval", "run"]
-    flags = {name[2:].replace("-", "_"): value for name, value in zip(words[2::2], words[3::2], strict=True)}
+    flags = {
+        name[2:].replace("-", "_"): value
+        for name, value in zip(words[2::2], words[3::2], strict=True)
+    }
     plan = resolve({}, {**flags, "tasks": flags["tasks"].split(",")}, {}).plan
-    assert (flags["base_url"], plan.model, [task.name for task in plan.tasks]) == (url, "org/m", tasks)
+    assert (flags["base_url"], plan.model, [task.name for task in plan.tasks]) == (
+        url,
+        "org/m",
+        tasks,
+    )
 
 
-def test_of_the_settings_in_the_environment_those_of_the_launcher_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SERVE_EVAL_SET", "gsm8k.num_fewshot=3\nlauncher.tp=2\n")
     assert _resolve("trtllm", "m", None).launcher.options == {"tp": 2}
     assert _resolve("trtllm", "m", ["launcher.pp=2"]).launcher.options == {"pp": 2}
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["trtllm", "--list"], ["trtllm", "--stop", "all"], ["--list", "--stop", "all"]]
+    "arguments",
+    [[], ["trtllm", "--list"], ["trtllm", "--stop", "all"], ["--list", "--stop", "all"]],
 )
 def test_one_thing_is_done_at_a_time(arguments: list[str]) -> None:
     said = serve_eval("serve", *arguments)

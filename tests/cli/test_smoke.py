@@ -23,7 +23,9 @@ from tests.workflows.smoke.server import Quirks, create
 ROW = re.compile(r"^(PASS|FAIL|UNSUPPORTED) +(\w+) +([\d.]+) s  (.+)$", re.MULTILINE)
 
 
-def _smoke(quirks: Quirks, *arguments: str | os.PathLike[str], **environ: str) -> subprocess.CompletedProcess[str]:
+def _smoke(
+    quirks: Quirks, *arguments: str | os.PathLike[str], **environ: str
+) -> subprocess.CompletedProcess[str]:
     with create(quirks).serve_in_thread() as url:
         return serve_eval("smoke", url, *arguments, **environ)
 
@@ -35,10 +37,14 @@ def _quirks(*names: str, **more: Any) -> Quirks:
 def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> None:
     done = _smoke(_quirks())
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [one.name for one in smoke.choose_checks("quick")]
+    assert [name for _, name, _, _ in ROW.findall(done.stdout)] == [
+        one.name for one in smoke.choose_checks("quick")
+    ]
     assert smoke.cost(smoke.choose_checks("quick")) in done.stderr
     checks = len(smoke.choose_checks("quick"))
-    assert re.search(rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE)
+    assert re.search(
+        rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE
+    )
     assert "questions" in done.stdout
     assert "(the model is tested)" in done.stdout
     assert "curl" not in done.stdout
@@ -107,7 +113,9 @@ def test_the_dry_run_sends_nothing() -> None:
     assert re.search(r"^max_tokens_0 +2 requests", done.stdout, re.MULTILINE)
     assert "nothing was sent" in done.stdout
     told = json.loads(serve_eval("smoke", "127.0.0.1:9", "--dry-run", "--json").stdout)
-    assert [one["name"] for one in told["checks"]] == [one.name for one in smoke.choose_checks("quick")]
+    assert [one["name"] for one in told["checks"]] == [
+        one.name for one in smoke.choose_checks("quick")
+    ]
 
 
 def test_nobody_listening_is_said_with_what_to_do() -> None:
@@ -138,7 +146,11 @@ def test_what_cannot_be_meant_is_exit_code_2(arguments: list[str], told: str) ->
 
 
 def test_variables_are_read_as_for_a_run() -> None:
-    done = _smoke(_quirks(refuses=lambda body: "messages" in body and "max_tokens" in body), "--level", "quick")
+    done = _smoke(
+        _quirks(refuses=lambda body: "messages" in body and "max_tokens" in body),
+        "--level",
+        "quick",
+    )
     assert "FAIL        chat" in done.stdout
     server = create(_quirks("no_models", refuses=lambda b: "messages" in b and "max_tokens" in b))
     with server.serve_in_thread() as url:
@@ -155,7 +167,9 @@ def test_variables_are_read_as_for_a_run() -> None:
 def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
     key = "sk-live-Q7pRz2VwX9mT4kLd"
     cut = {PROMPT: "=" * 40 + key}
-    done = _smoke(_quirks(knows=cut), "--junit", tmp_path / "junit.xml", "--json", OPENAI_API_KEY=key)
+    done = _smoke(
+        _quirks(knows=cut), "--junit", tmp_path / "junit.xml", "--json", OPENAI_API_KEY=key
+    )
     rows = {row["name"]: row["told"] for row in json.loads(done.stdout)["rows"]}
     for name in ("chat", "completions", *(row for row in rows if row.startswith("openai_"))):
         assert "====" in rows[name], name
@@ -165,11 +179,18 @@ def test_what_is_cut_was_masked_before(tmp_path: Path) -> None:
 
 def test_pieces_of_a_stream_that_spell_a_key_are_masked() -> None:
     key = "sk-live-Q7pRz2VwX9mT4kLd"
-    deltas = [{"content": key[:9], "reasoning": key[:9]}, {"content": key[9:], "reasoning": key[9:]}]
+    deltas = [
+        {"content": key[:9], "reasoning": key[:9]},
+        {"content": key[9:], "reasoning": key[9:]},
+    ]
     events = [json.dumps({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
     content = "".join(f"data: {event}\n\n" for event in events).encode()
     answer = Answer(
-        sent=SentRequest(url="http://h"), seconds=1.0, status=200, content=content, mask=Masking([key]).text
+        sent=SentRequest(url="http://h"),
+        seconds=1.0,
+        status=200,
+        content=content,
+        mask=Masking([key]).text,
     )
     stream = read_stream(answer)
     assert (stream.text, stream.thoughts) == ("***", "***")

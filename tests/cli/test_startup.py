@@ -1,4 +1,5 @@
-"""What a command imports, by the modules that are there at its end: time says little on a machine that others use."""
+"""What a command imports, by the modules that are there at its end: time says little on a machine
+that others use."""
 
 from __future__ import annotations
 
@@ -18,7 +19,18 @@ try:
 finally:
     print("imported:", *sys.modules, file=sys.stderr)
 """
-HEAVY = {"scipy", "aiohttp", "openai", "lm_eval", "datasets", "torch", "jinja2", "jsonschema", "pyarrow", "tokenizers"}
+HEAVY = {
+    "scipy",
+    "aiohttp",
+    "openai",
+    "lm_eval",
+    "datasets",
+    "torch",
+    "jinja2",
+    "jsonschema",
+    "pyarrow",
+    "tokenizers",
+}
 """What a run with the default verdict does without."""
 
 
@@ -62,21 +74,34 @@ def test_help_imports_no_command_and_nothing_that_only_a_run_needs() -> None:
 def test_a_command_imports_no_other() -> None:
     code, modules, _ = asyncio.run(_run("power", "--help"))
     assert code == 0
-    assert {name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name} == {
+    assert {
+        name for name in modules if name.startswith("serve_eval.cli.") and "._" not in name
+    } == {
         "serve_eval.cli.app",
         "serve_eval.cli.power",
     }
 
 
-def test_a_run_with_the_default_verdict_does_without_what_is_heavy(data_root: Path, tmp_path: Path) -> None:
-    server = ScriptedServer(lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9))))
+def test_a_run_with_the_default_verdict_does_without_what_is_heavy(
+    data_root: Path, tmp_path: Path
+) -> None:
+    server = ScriptedServer(
+        lambda request: answer("#### 42", usage=(9, min(request.max_tokens, 9)))
+    )
 
     async def go() -> tuple[int | None, set[str], str]:
         async with server.serve() as url:
-            given = {"base-url": url, "model": "meta-llama/Llama-3.1-8B-Instruct", "tasks": "gsm8k", "limit": "20"}
+            given = {
+                "base-url": url,
+                "model": "meta-llama/Llama-3.1-8B-Instruct",
+                "tasks": "gsm8k",
+                "limit": "20",
+            }
             given["allow-mismatch"] = "dataset"
             flags = [f"--{name}={value}" for name, value in given.items()]
-            return await _run("run", *flags, f"--dataset-root={data_root}", f"--output-dir={tmp_path / 'run'}")
+            return await _run(
+                "run", *flags, f"--dataset-root={data_root}", f"--output-dir={tmp_path / 'run'}"
+            )
 
     code, modules, told = asyncio.run(go())
     assert code in (0, 1), told

@@ -1,4 +1,5 @@
-"""Standard output is for what a command says, whatever code of others writes there, and by which way."""
+"""Standard output is for what a command says, whatever code of others writes there, and by which
+way."""
 
 from __future__ import annotations
 
@@ -105,10 +106,24 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
     assert _parsed("run", "--resume", out, *include, "--json")["tasks"][0]["result"]["scored"] == 3
     assert _parsed("rescore", out, *include, "--json")["tasks"][0]["answered"] == 3
     assert _parsed("verdict", out, *include, "--json")["tasks"][0]["result"]["scored"] == 3
-    plan = {"model": "m", "launcher": "simulated", "tasks": ["loud"], "no_reference": True, "include_path": [str(code)]}
+    plan = {
+        "model": "m",
+        "launcher": "simulated",
+        "tasks": ["loud"],
+        "no_reference": True,
+        "include_path": [str(code)],
+    }
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text(json.dumps(plan))
-    compared = ("compare", "--launch", tmp_path / "a.yaml", tmp_path / "b.yaml", "-o", tmp_path / "both", "--json")
+    compared = (
+        "compare",
+        "--launch",
+        tmp_path / "a.yaml",
+        tmp_path / "b.yaml",
+        "-o",
+        tmp_path / "both",
+        "--json",
+    )
     assert _parsed(*compared, codes=(0, 1, 3))["tasks"]
     (tmp_path / "suite.yaml").write_text(json.dumps({"plans": [{"name": "one", **plan}]}))
     assert _parsed("suite", tmp_path / "suite.yaml", "-o", tmp_path / "suite", "--json")["rows"]
@@ -122,7 +137,11 @@ def test_no_command_mixes_its_output_with_that_of_others(code: Path, tmp_path: P
 @pytest.mark.slow
 def test_prompts_that_are_dumped_to_standard_output_get_there(code: Path) -> None:
     done = in_a_process("run", *_flags(code), "--dump-prompts", "/dev/stdout")
-    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["0", "1", "2"], done.stderr
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [
+        "0",
+        "1",
+        "2",
+    ], done.stderr
 
 
 @pytest.mark.slow
@@ -135,10 +154,12 @@ def test_help_still_goes_to_standard_output() -> None:
 def test_a_program_that_is_started_finds_its_standard_streams_open() -> None:
     """A caller may have closed them."""
     code = (
-        "import subprocess; from serve_eval.cli._streams import prepare_streams; prepare_streams(); "
-        "subprocess.run('cat && echo a && echo b >&2', shell=True, check=True)"
+        "import subprocess; from serve_eval.cli._streams import prepare_streams; prepare_streams();"
+        " subprocess.run('cat && echo a && echo b >&2', shell=True, check=True)"
     )
     done = subprocess.run(
-        ["bash", "-c", '"$@" <&- >&- 2>&-', "bash", sys.executable, "-c", code], timeout=60, check=False
+        ["bash", "-c", '"$@" <&- >&- 2>&-', "bash", sys.executable, "-c", code],
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0

@@ -1,4 +1,5 @@
-"""A server that answers twice, against the command line: the numbers are those of one that does not."""
+"""A server that answers twice, against the command line: the numbers are those of one that does
+not."""
 
 from __future__ import annotations
 
@@ -33,7 +34,16 @@ def _texts(count: int) -> dict[str, str]:
 
 
 def _flags(server: DoublingServer, count: int, out: Path, *more: str) -> list[str]:
-    flags = ["run", "--base-url", server.base_url, "--model", "m", "--tasks", "word_problems", "--no-reference"]
+    flags = [
+        "run",
+        "--base-url",
+        server.base_url,
+        "--model",
+        "m",
+        "--tasks",
+        "word_problems",
+        "--no-reference",
+    ]
     return [*flags, "--set", f"word_problems.num_samples={count}", "-o", str(out), *more]
 
 
@@ -43,14 +53,18 @@ def _result(out: Path) -> dict[str, Any]:
 
 
 def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
-    """Every sample has its own answer, and everything that was made of them is as of a sound server."""
+    """Every sample has its own answer, and everything that was made of them is as of a sound
+    server."""
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
     assert {r.id: r.response.text for r in records if r.response is not None} == asked
     for report in (out, sound):
         assert _result(report)["tasks"][0]["result"]["scored"] == count
     assert _result(out)["tasks"][0]["result"] == _result(sound)["tasks"][0]["result"]
-    lines = [sorted((run / "scores/word_problems.jsonl").read_bytes().splitlines()) for run in (out, sound)]
+    lines = [
+        sorted((run / "scores/word_problems.jsonl").read_bytes().splitlines())
+        for run in (out, sound)
+    ]
     assert lines[0] == lines[1]
 
 
@@ -64,7 +78,9 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
         done = serve_eval(*_flags(server, count, tmp_path / "twice"))
     assert done.returncode == 3, done.stderr
     _same(tmp_path / "twice", tmp_path / "sound", texts, count)
-    (warning,) = [line for line in _result(tmp_path / "twice")["warnings"] if "nobody had asked for" in line]
+    (warning,) = [
+        line for line in _result(tmp_path / "twice")["warnings"] if "nobody had asked for" in line
+    ]
     assert "withdrawn and asked again" in warning
     assert "a connection of its own" in done.stderr
 
@@ -76,10 +92,17 @@ def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_p
         assert serve_eval(*_flags(server, count, tmp_path / "sound")).returncode == 3
     journal = out / "samples/word_problems.jsonl"
     with doubling(Doubling(every=15, behind_next=True, slow_s=0.02), texts) as server:
-        command = [sys.executable, "-m", "serve_eval", *_flags(server, count, out, "--concurrency", "24")]
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval",
+            *_flags(server, count, out, "--concurrency", "24"),
+        ]
         with subprocess.Popen(command, env=environment(), stderr=subprocess.DEVNULL) as process:
             deadline = time.monotonic() + 60
-            while time.monotonic() < deadline and (not journal.exists() or journal.read_bytes().count(b"\n") < 100):
+            while time.monotonic() < deadline and (
+                not journal.exists() or journal.read_bytes().count(b"\n") < 100
+            ):
                 time.sleep(0.01)
             process.kill()
         before = journal.read_bytes().count(b"\n")
@@ -97,7 +120,16 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
     assert done.returncode == 3, done.stderr
     assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
     assert "a connection of its own" in done.stderr
-    assert len([line for line in _result(tmp_path / "out")["warnings"] if "nobody had asked for" in line]) == 1
+    assert (
+        len(
+            [
+                line
+                for line in _result(tmp_path / "out")["warnings"]
+                if "nobody had asked for" in line
+            ]
+        )
+        == 1
+    )
 
 
 def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
@@ -110,7 +142,8 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
 
 
 def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
-    """A connection that the server closed proved nothing; evidence comes later, as from another machine's session."""
+    """A connection that the server closed proved nothing; evidence comes later, as from another
+    machine's session."""
     texts, out = _texts(60), tmp_path / "out"
     with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3

@@ -21,9 +21,12 @@ KEY = "sk-test-0123456789abcdef"
 
 @pytest.fixture
 def suite(data_root: Path, tmp_path: Path) -> Path:
-    """A sound and a damaged endpoint, a small and a large number of questions, and a known failure."""
+    """A sound and a damaged endpoint, a small and a large number of questions, and a known
+    failure."""
     (tmp_path / "references").mkdir()
-    (tmp_path / "references/gsm8k.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared\n")
+    (tmp_path / "references/gsm8k.yaml").write_text(
+        "simulated:\n  - accuracy: 90.0\n    source: declared\n"
+    )
     file = tmp_path / "nightly.yaml"
     file.write_text(f"""\
 defaults: {{dataset_root: {data_root}, references_dir: {tmp_path / "references"}, model: simulated}}
@@ -61,7 +64,10 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     ]
     for said in (
         "lost: NotComparableError: gsm8k: gsm8k.yaml has no model 'unknown'",
-        "waived until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12, broken on purpose",
+        (
+            "waived until 2999-01-01: damaged_gsm8k/gsm8k, damaged_gsm8k-2/gsm8k: issue 12, broken"
+            " on purpose"
+        ),
         "the waiver for name simulated_gsm8k is no longer needed",
         "warning: the endpoint was simulated: its verdicts say nothing about any model (4 runs)",
         "suite nightly: INCONCLUSIVE (5 runs, 5 tasks: 1 ERROR, 2 PASS, 2 FAIL (waived))",
@@ -76,17 +82,26 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
     assert "4 of 5 runs are finished already" in again.stderr
     assert _report(out)["rows"][1:] == json.loads(again.stdout)["rows"][1:]
-    suite.write_text(suite.read_text().replace("2999-01-01}\n  - {match: {name", "2001-01-01}\n  - {match: {name"))
+    suite.write_text(
+        suite.read_text().replace(
+            "2999-01-01}\n  - {match: {name", "2001-01-01}\n  - {match: {name"
+        )
+    )
     expired = serve_eval("suite", suite, "-o", out)
     assert expired.returncode == 1, expired.stdout
-    assert "expired on 2001-01-01 (issue 12, broken on purpose); it no longer covers damaged_gsm8k" in expired.stdout
+    assert (
+        "expired on 2001-01-01 (issue 12, broken on purpose); it no longer covers damaged_gsm8k"
+        in expired.stdout
+    )
     suite.write_text(suite.read_text().replace("num_samples: 90", "num_samples: 95"))
     other = serve_eval("suite", suite, "-o", out)
     assert other.returncode == 2
     assert "simulated_gsm8k-2.tasks[0].options.num_samples: was 90, now 95" in other.stderr
 
 
-def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(suite: Path, tmp_path: Path) -> None:
+def test_a_dry_run_shows_runs_servers_and_requests_and_sends_nothing(
+    suite: Path, tmp_path: Path
+) -> None:
     done = serve_eval("suite", suite, "-o", tmp_path / "out", "--dry-run")
     assert done.returncode == 3
     for said in (
@@ -105,17 +120,17 @@ def test_a_dry_run_shows_what_starts_the_servers(
     data_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (file := tmp_path / "suite.yaml").write_text(
-        f"defaults: {{dataset_root: {data_root}, no_reference: true, model: org/model, limit: 3}}\n"
-        "matrix:\n"
-        "  endpoint:\n"
-        "    - {label: one, launcher: {name: trtllm, gpus: [3], config: {max_num_tokens: 8192}}}\n"
-        "    - {label: two, launcher: {name: trtllm_disaggregated, gpus: [0]}}\n"
-        "  tasks: [[gsm8k], [mmlu]]\n"
+        f"defaults: {{dataset_root: {data_root}, no_reference: true, model: org/model, limit:"
+        " 3}\nmatrix:\n  endpoint:\n    - {label: one, launcher: {name: trtllm, gpus: [3],"
+        " config: {max_num_tokens: 8192}}}\n    - {label: two, launcher: {name:"
+        " trtllm_disaggregated, gpus: [0]}}\n  tasks: [[gsm8k], [mmlu]]\n"
     )
     assert show(read(file, {}), as_json=True) == 2
     told = json.loads(capsys.readouterr().out)["servers"]
     command = "env CUDA_VISIBLE_DEVICES=3 trtllm-serve serve org/model --host 127.0.0.1 --port 8000"
-    assert [" ".join(line) for line in told[0]["commands"]] == [f"{command} --config servers/1/logs/trtllm.yaml"]
+    assert [" ".join(line) for line in told[0]["commands"]] == [
+        f"{command} --config servers/1/logs/trtllm.yaml"
+    ]
     assert told[0]["files"] == {"servers/1/logs/trtllm.yaml": "max_num_tokens: 8192\n"}
     assert (told[1]["commands"], [run["exit_code"] for run in told[1]["runs"]]) == ([], [2, 2])
     assert all("2 GPUs are needed" in run["refused"] for run in told[1]["runs"])
@@ -135,7 +150,9 @@ def test_a_dry_run_shows_what_starts_the_servers(
         (["--resume", "{tmp}"], "holds no suite: there is no suite.json"),
     ],
 )
-def test_what_cannot_be_meant_is_said(suite: Path, tmp_path: Path, arguments: list[str], said: str) -> None:
+def test_what_cannot_be_meant_is_said(
+    suite: Path, tmp_path: Path, arguments: list[str], said: str
+) -> None:
     done = serve_eval("suite", *(part.format(suite=suite, tmp=tmp_path) for part in arguments))
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
     assert "Traceback" not in done.stderr
@@ -143,9 +160,15 @@ def test_what_cannot_be_meant_is_said(suite: Path, tmp_path: Path, arguments: li
 
 def _interrupted(suite: Path, out: Path, number: signal.Signals) -> tuple[int, str]:
     """A suite that is ended while its second run is under way."""
-    text = "".join(line for line in suite.read_text().splitlines(keepends=True) if "label: damaged" not in line)
-    text = text.replace("accuracy: 0.9}", "accuracy: 0.9, latency_s: 0.2}").replace("simulated_gsm8k,", "gsm8k,")
-    suite.write_text(text.replace("model: simulated}", "model: simulated, limits: {concurrency: 30}}"))
+    text = "".join(
+        line for line in suite.read_text().splitlines(keepends=True) if "label: damaged" not in line
+    )
+    text = text.replace("accuracy: 0.9}", "accuracy: 0.9, latency_s: 0.2}").replace(
+        "simulated_gsm8k,", "gsm8k,"
+    )
+    suite.write_text(
+        text.replace("model: simulated}", "model: simulated, limits: {concurrency: 30}}")
+    )
     command = [sys.executable, "-m", "serve_eval", "suite", str(suite), "-o", str(out)]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         journal, deadline = out / "runs/gsm8k-2/samples/gsm8k.jsonl", time.monotonic() + 60
@@ -180,7 +203,9 @@ def test_a_killed_suite_ends_as_one_that_was_not(suite: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_drop_that_one_run_proves_is_not_proven_among_many(data_root: Path, tmp_path: Path) -> None:
+def test_a_drop_that_one_run_proves_is_not_proven_among_many(
+    data_root: Path, tmp_path: Path
+) -> None:
     base = f"""\
 defaults:
   dataset_root: {data_root}
@@ -190,17 +215,26 @@ defaults:
 matrix:
   RUNS
 """
-    first = base.replace("LAST", "no_reference: true").replace("RUNS", "endpoint: [{name: simulated, seed: 3, SIM}]")
+    first = base.replace("LAST", "no_reference: true").replace(
+        "RUNS", "endpoint: [{name: simulated, seed: 3, SIM}]"
+    )
     sim = "accuracy: 0.8, flip_rate: 0.034"
     (tmp_path / "first.yaml").write_text(first.replace("SIM", sim))
     assert serve_eval("suite", tmp_path / "first.yaml", "-o", tmp_path / "first").returncode == 3
     registered = serve_eval(
-        "references", "register", tmp_path / "first/runs/simulated", "--references-dir", tmp_path / "refs"
+        "references",
+        "register",
+        tmp_path / "first/runs/simulated",
+        "--references-dir",
+        tmp_path / "refs",
     )
     assert registered.returncode == 0, registered.stderr
-    gates = base.replace("LAST", f"references_dir: {tmp_path / 'refs'}\n  verdict: {{paired: {{margin: 0.3}}}}")
+    gates = base.replace(
+        "LAST", f"references_dir: {tmp_path / 'refs'}\n  verdict: {{paired: {{margin: 0.3}}}}"
+    )
     damages = ", ".join(
-        f"{{name: simulated, seed: 3, {sim}, run: {i}, damage: {0.006 * (i == 1)}}}" for i in range(1, 9)
+        f"{{name: simulated, seed: 3, {sim}, run: {i}, damage: {0.006 * (i == 1)}}}"
+        for i in range(1, 9)
     )
     (tmp_path / "gates.yaml").write_text(gates.replace("RUNS", f"endpoint: [{damages}]"))
     done = serve_eval("suite", tmp_path / "gates.yaml", "-o", tmp_path / "gates")
@@ -210,6 +244,8 @@ matrix:
     for row in rows:
         assert row["p"] <= row["q_bh"] <= row["p_holm"]
         proven = row["p"] <= 0.05
-        assert (row["own"] == "FAIL") == (proven and row["finding"] in ("FAIL", "INCONCLUSIVE")), row
+        assert (row["own"] == "FAIL") == (proven and row["finding"] in ("FAIL", "INCONCLUSIVE")), (
+            row
+        )
         assert row["outcome"] == ("INCONCLUSIVE" if proven and row["p_holm"] > 0.05 else row["own"])
     assert "p holm: at most 0.05 is a proven drop" in done.stdout

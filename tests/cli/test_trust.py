@@ -1,4 +1,5 @@
-"""Folders of somebody else: what their plans run and reach is asked for again. One's own go on without a question."""
+"""Folders of somebody else: what their plans run and reach is asked for again. One's own go on
+without a question."""
 
 from __future__ import annotations
 
@@ -16,14 +17,25 @@ from tests.cli.command import in_a_process, serve_eval
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
-ASK = ("run", "--launcher", "simulated", "--set", "launcher.accuracy=1.0", "--model", "m", "--tasks", "word_problems")
+ASK = (
+    "run",
+    "--launcher",
+    "simulated",
+    "--set",
+    "launcher.accuracy=1.0",
+    "--model",
+    "m",
+    "--tasks",
+    "word_problems",
+)
 LIMITED = ("--limit", "3", "--no-reference")
 DONE = 3  # no reference
 Change = Callable[[dict[str, Any]], None]
 
 
 class Trap:
-    """A file that is made when anything of a plan is run, and a socket that sees whoever connects."""
+    """A file that is made when anything of a plan is run, and a socket that sees whoever
+    connects."""
 
     def __init__(self, folder: Path, listening: socket.socket) -> None:
         self.marker, self._listening = folder / "MARKER", listening
@@ -49,7 +61,16 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
         listening.setblocking(False)
         found = Trap(tmp_path, listening)
         (programs := tmp_path / "programs").mkdir()
-        for name in ("docker", "podman", "srun", "scontrol", "squeue", "trtllm-serve", "llama-server", "transformers"):
+        for name in (
+            "docker",
+            "podman",
+            "srun",
+            "scontrol",
+            "squeue",
+            "trtllm-serve",
+            "llama-server",
+            "transformers",
+        ):
             (programs / name).write_text(f"#!/bin/sh\necho {name} >> {found.marker}\nexit 1\n")
             (programs / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
@@ -73,7 +94,9 @@ def _changed(folder: Path, change: Change) -> None:
 
 def _foreign(finished: Path, to: Path, change: Change, *, answers: bool = False) -> Path:
     """A folder with such a plan, as somebody else would hand it on."""
-    shutil.copytree(finished, to, ignore=None if answers else shutil.ignore_patterns("samples", "scores"))
+    shutil.copytree(
+        finished, to, ignore=None if answers else shutil.ignore_patterns("samples", "scores")
+    )
     _changed(to, change)
     return to
 
@@ -102,9 +125,17 @@ FIELDS: list[tuple[str, Any, Change]] = [
     ("connection.ca_bundle", "/evil.pem", _reached(ca_bundle="/evil.pem")),
     ("allow_hub", True, lambda plan: plan.update(allow_hub=True)),
     ("launcher.command", SH, _launched("trtllm", command=SH)),
-    ("launcher.env", {"LD_PRELOAD": "/evil.so"}, _launched("trtllm", env={"LD_PRELOAD": "/evil.so"})),
+    (
+        "launcher.env",
+        {"LD_PRELOAD": "/evil.so"},
+        _launched("trtllm", env={"LD_PRELOAD": "/evil.so"}),
+    ),
     ("launcher.pass_env", ["AWS_SECRET"], _launched("trtllm", pass_env=["AWS_SECRET"])),
-    ("launcher.extra_args", ["--a", "\x1b[2K\u202eb"], _launched("trtllm", extra_args=["--a", "\x1b[2K\u202eb"])),
+    (
+        "launcher.extra_args",
+        ["--a", "\x1b[2K\u202eb"],
+        _launched("trtllm", extra_args=["--a", "\x1b[2K\u202eb"]),
+    ),
     ("launcher.config", "/evil.yaml", _launched("trtllm", config="/evil.yaml")),
     ("launcher.model", "evil/model", _launched("trtllm", model="evil/model")),
     ("launcher.host", "0.0.0.0", _launched("trtllm", host="0.0.0.0")),
@@ -116,9 +147,17 @@ FIELDS: list[tuple[str, Any, Change]] = [
         _launched("trtllm_disaggregated", context_servers={"extra_args": ["--x"]}),
     ),
     ("launcher.image", "evil", _launched("container", image="evil")),
-    ("launcher.run_args", ["--privileged"], _launched("container", image="evil", run_args=["--privileged"])),
+    (
+        "launcher.run_args",
+        ["--privileged"],
+        _launched("container", image="evil", run_args=["--privileged"]),
+    ),
     ("launcher.mounts", ["/:/host"], _launched("container", image="evil", mounts=["/:/host"])),
-    ("launcher.trtllm", {"command": SH}, _launched("container", image="evil", trtllm={"command": SH})),
+    (
+        "launcher.trtllm",
+        {"command": SH},
+        _launched("container", image="evil", trtllm={"command": SH}),
+    ),
     ("launcher.wrapper", "evil", _launched("slurm", wrapper="evil")),
     ("launcher.srun_args", ["--prolog=/evil"], _launched("slurm", srun_args=["--prolog=/evil"])),
     ("launcher.container", {"image": "evil"}, _launched("slurm", container={"image": "evil"})),
@@ -130,11 +169,17 @@ FIELDS: list[tuple[str, Any, Change]] = [
 
 def _filled(value: Any, trap: Trap) -> Any:
     """The value with the trap in it."""
-    text = json.dumps(value).replace('"URL"', json.dumps(trap.url)).replace('"MARK"', json.dumps(trap.command[-1]))
+    text = (
+        json.dumps(value)
+        .replace('"URL"', json.dumps(trap.url))
+        .replace('"MARK"', json.dumps(trap.command[-1]))
+    )
     return json.loads(text)
 
 
-@pytest.mark.parametrize(("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)])
+@pytest.mark.parametrize(
+    ("field", "value", "change"), FIELDS, ids=[f"{n}-{row[0]}" for n, row in enumerate(FIELDS)]
+)
 def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
     finished: Path, tmp_path: Path, trap: Trap, field: str, value: Any, change: Change
 ) -> None:
@@ -162,20 +207,34 @@ def test_what_a_plan_does_is_told_whole(finished: Path, tmp_path: Path, trap: Tr
 
     folder = _foreign(finished, tmp_path / "hostile", hostile)
     done = serve_eval("run", "--resume", folder)
-    assert f'  launcher.base_url: send the prompts, and the key in AWS_SECRET, to "{trap.url}"\n' in done.stderr
-    assert '  connection.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n' in done.stderr
+    assert (
+        f'  launcher.base_url: send the prompts, and the key in AWS_SECRET, to "{trap.url}"\n'
+        in done.stderr
+    )
+    assert (
+        '  connection.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n'
+        in done.stderr
+    )
     assert "  connection.headers: send, with the value of SECRET_XYZ, {" in done.stderr
-    mine = serve_eval("run", "--resume", folder, "--base-url", "http://127.0.0.1:9/v1", "--header", "X-A: me")
+    mine = serve_eval(
+        "run", "--resume", folder, "--base-url", "http://127.0.0.1:9/v1", "--header", "X-A: me"
+    )
     assert "connection.api_key_env" in mine.stderr
-    assert not {"launcher.base_url", "connection.headers"} & {*mine.stderr.replace(":", " ").split()}
+    assert not {"launcher.base_url", "connection.headers"} & {
+        *mine.stderr.replace(":", " ").split()
+    }
     assert trap.untouched()
 
 
-def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_a_plan_that_is_trusted_runs_and_reaches_what_it_says(
+    finished: Path, tmp_path: Path, trap: Trap
+) -> None:
     runs = _foreign(finished, tmp_path / "runs", _launched("trtllm", command=trap.command))
     assert serve_eval("run", "--resume", runs, "--trust-plan").returncode in (2, 4)
     assert trap.marker.read_text().startswith("run\n")
-    looked_at = serve_eval("run", "--resume", _foreign(finished, tmp_path / "x", lambda plan: None), "--dry-run")
+    looked_at = serve_eval(
+        "run", "--resume", _foreign(finished, tmp_path / "x", lambda plan: None), "--dry-run"
+    )
     assert looked_at.returncode in (0, DONE), "a dry run sends nothing, and shows what there is"
 
 
@@ -189,19 +248,30 @@ def test_judges_of_cases_are_reached_too(finished: Path, tmp_path: Path, trap: T
     done = serve_eval("run", "--resume", folder, AWS_SECRET="aws")
     assert done.returncode == 2
     where = "  cases:towns.scorer, judge fair"
-    assert f'{where}.base_url: send the answers, and the key in AWS_SECRET, to "{trap.url}"\n' in done.stderr
-    assert f'{where}.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n' in done.stderr
+    assert (
+        f'{where}.base_url: send the answers, and the key in AWS_SECRET, to "{trap.url}"\n'
+        in done.stderr
+    )
+    assert (
+        f'{where}.api_key_env: read the variable and send it as the key: "AWS_SECRET"\n'
+        in done.stderr
+    )
     assert trap.untouched()
 
 
-def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path, tmp_path: Path) -> None:
+def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(
+    finished: Path, tmp_path: Path
+) -> None:
     assert serve_eval("run", "--resume", finished).returncode == DONE
     out = tmp_path / "out"
     again = serve_eval(*ASK, *LIMITED, "--header", "X-Team: evals", "-o", out)
     assert again.returncode == DONE, again.stderr
     _changed(out, _reached(headers={"X-Team": "others"}))
     asked = serve_eval("run", "--resume", out)
-    assert (asked.returncode, '  connection.headers: send {"X-Team": "others"}\n' in asked.stderr) == (2, True)
+    assert (
+        asked.returncode,
+        '  connection.headers: send {"X-Team": "others"}\n' in asked.stderr,
+    ) == (2, True)
     assert serve_eval("run", "--resume", out, "--header", "X-Team: evals").returncode == DONE
     saved = json.loads((out / "plan.json").read_text())["plan"]["connection"]["headers"]
     assert saved == {"X-Team": "evals"}, "what was approved is what later commands go by"
@@ -216,7 +286,9 @@ def test_a_run_of_ones_own_goes_on_until_it_is_changed_or_copied(finished: Path,
     assert serve_eval("run", "--resume", moved).returncode == 2
 
 
-def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Path, tmp_path: Path) -> None:
+def test_links_in_a_folder_of_somebody_else_are_not_written_through(
+    finished: Path, tmp_path: Path
+) -> None:
     (mine := tmp_path / "mine").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
     for name in ("lock", "report.json.partial", "samples/word_problems.jsonl"):
@@ -227,12 +299,16 @@ def test_links_in_a_folder_of_somebody_else_are_not_written_through(finished: Pa
     assert f'  samples/word_problems.jsonl: write through this link to "{mine}"\n' in asked.stderr
     for command in ("verdict", "rescore"):
         serve_eval(command, folder)
-    assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, "a lock is no link, whoever says so"
+    assert serve_eval("run", "--resume", folder, "--trust-plan").returncode == 2, (
+        "a lock is no link, whoever says so"
+    )
     assert mine.read_text() == "mine\n"
 
 
 @pytest.mark.parametrize("command", ["verdict", "rescore", "export", "capsule"])
-def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_path: Path, command: str) -> None:
+def test_commands_that_read_do_not_write_where_a_link_leads(
+    finished: Path, tmp_path: Path, command: str
+) -> None:
     (mine := tmp_path / "mine").mkdir()
     (mine / "word_problems.jsonl").write_text("mine\n")
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}), answers=True)
@@ -243,7 +319,10 @@ def test_commands_that_read_do_not_write_where_a_link_leads(finished: Path, tmp_
     done = serve_eval(command, folder, *(("--sample", sample) if command == "capsule" else ()))
     assert (done.returncode, f'scores leads to "{mine}"' in done.stderr) == (2, True)
     assert [file.read_text() for file in mine.rglob("*")] == ["mine\n"]
-    assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (0, DONE), "which writes nothing"
+    assert serve_eval("run", "--resume", folder, "--dry-run").returncode in (
+        0,
+        DONE,
+    ), "which writes nothing"
     shutil.copytree(folder, tmp_path / "followed")  # its links followed
     assert serve_eval("verdict", tmp_path / "followed").returncode == DONE
 
@@ -263,7 +342,9 @@ def test_files_that_a_folder_of_somebody_else_calls_logs_are_neither_read_nor_wr
     assert "ERROR" not in serve_eval("diagnose", folder).stdout
 
 
-def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(finished: Path, tmp_path: Path) -> None:
+def test_a_plan_without_anything_to_ask_for_goes_on_anywhere(
+    finished: Path, tmp_path: Path
+) -> None:
     folder = _foreign(finished, tmp_path / "copy", _reached(headers={}))
     assert serve_eval("run", "--resume", folder).returncode == DONE
 
@@ -279,11 +360,16 @@ def test_without_a_key_of_ones_own_it_is_asked(finished: Path, tmp_path: Path, h
     asked = serve_eval("run", "--resume", finished, XDG_STATE_HOME=place)
     assert asked.returncode == 2
     assert (f"No key can be kept in {place}/serve-eval" in asked.stderr) is (how != "of another")
-    assert serve_eval("run", "--resume", finished, "--trust-plan", XDG_STATE_HOME=place).returncode == DONE
+    assert (
+        serve_eval("run", "--resume", finished, "--trust-plan", XDG_STATE_HOME=place).returncode
+        == DONE
+    )
     assert serve_eval("run", "--resume", finished, "--trust-plan").returncode == DONE
 
 
-def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_commands_that_read_a_folder_run_and_reach_nothing(
+    finished: Path, tmp_path: Path, trap: Trap
+) -> None:
     def hostile(plan: dict[str, Any]) -> None:
         _launched("external", base_url=trap.url)(plan)
         _reached(proxy=trap.url, api_key_env="AWS_SECRET")(plan)
@@ -308,15 +394,29 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(finished: Path, tmp_p
 
 
 def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: Trap) -> None:
-    folder = _foreign(finished, tmp_path / "hostile", _reached(proxy=trap.url, api_key_env="AWS_SECRET"), answers=True)
-    for command in (("compare", folder, "127.0.0.1:9"), ("compare", "127.0.0.1:9", folder), ("attribute", folder)):
+    folder = _foreign(
+        finished,
+        tmp_path / "hostile",
+        _reached(proxy=trap.url, api_key_env="AWS_SECRET"),
+        answers=True,
+    )
+    for command in (
+        ("compare", folder, "127.0.0.1:9"),
+        ("compare", "127.0.0.1:9", folder),
+        ("attribute", folder),
+    ):
         more = ("-o", tmp_path / "out") if command[0] == "compare" else ()
         done = serve_eval(*command, *more, AWS_SECRET="aws")
-        assert (done.returncode, f'connection.proxy: send everything through "{trap.url}"' in done.stderr) == (2, True)
+        assert (
+            done.returncode,
+            f'connection.proxy: send everything through "{trap.url}"' in done.stderr,
+        ) == (2, True)
     assert trap.untouched()
 
 
-def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tmp_path: Path, trap: Trap) -> None:
+def test_attribute_asks_nobody_that_a_folder_was_made_to_name(
+    finished: Path, tmp_path: Path, trap: Trap
+) -> None:
     out = tmp_path / "out"
     assert serve_eval(*ASK, *LIMITED, "-o", out).returncode == DONE
     sessions = json.loads((out / "environment.json").read_text())
@@ -324,13 +424,26 @@ def test_attribute_asks_nobody_that_a_folder_was_made_to_name(finished: Path, tm
     sessions[0]["endpoint"]["base_url"] = trap.url
     (out / "environment.json").write_text(json.dumps(sessions))
     asked = serve_eval("attribute", out)
-    assert (asked.returncode, f'environment.json: send prompts of the run to "{trap.url}"' in asked.stderr) == (2, True)
+    assert (
+        asked.returncode,
+        f'environment.json: send prompts of the run to "{trap.url}"' in asked.stderr,
+    ) == (2, True)
     assert trap.untouched()
 
 
 def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap: Trap) -> None:
-    plan = {"launcher": {"name": "simulated", "accuracy": 1.0}, "model": "m", "tasks": ["word_problems"], "limit": 2}
-    run = {**plan, "name": "one", "no_reference": True, "connection": {"headers": {"X-Team": "evals"}}}
+    plan = {
+        "launcher": {"name": "simulated", "accuracy": 1.0},
+        "model": "m",
+        "tasks": ["word_problems"],
+        "limit": 2,
+    }
+    run = {
+        **plan,
+        "name": "one",
+        "no_reference": True,
+        "connection": {"headers": {"X-Team": "evals"}},
+    }
     (file := tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [run]}))
     out = tmp_path / "out"
     assert serve_eval("suite", file, "-o", out).returncode == DONE
@@ -349,7 +462,13 @@ def test_a_suite_of_somebody_else_asks_for_each_of_its_runs(tmp_path: Path, trap
 
 @pytest.mark.parametrize("name", ["../../victim", "..", "", "/VICTIM"])
 def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path, name: str) -> None:
-    run = {"name": "a", "launcher": "simulated", "model": "m", "tasks": ["word_problems"], "limit": 3}
+    run = {
+        "name": "a",
+        "launcher": "simulated",
+        "model": "m",
+        "tasks": ["word_problems"],
+        "limit": 3,
+    }
     (file := tmp_path / "suite.yaml").write_text(
         yaml.safe_dump({"name": "s", "plans": [{**run, "no_reference": True}]})
     )

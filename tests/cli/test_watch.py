@@ -18,15 +18,23 @@ SMALL = ("--every", "0", "--limit", "40", "--passes", "2", "--budget-tokens", "6
 
 
 def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> None:
-    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "16000", "--dry-run", "-o", tmp_path / "o")
+    done = serve_eval(
+        "watch", "127.0.0.1:9", "--budget-tokens", "16000", "--dry-run", "-o", tmp_path / "o"
+    )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^a round: \d+ questions .* and a smoke test; at most 16000 tokens$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^a round: \d+ questions .* and a smoke test; at most 16000 tokens$",
+        done.stdout,
+        re.MULTILINE,
+    )
     assert "a day: 144 rounds, at most 2,304,000 tokens" in done.stdout
     assert "the baseline: 8 times 200 prompts" in done.stdout
     assert not (tmp_path / "o").exists()
     done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "8000", "--dry-run")
     assert "every 2 rounds a smoke test" in done.stdout
-    done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run")
+    done = serve_eval(
+        "watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run"
+    )
     assert "no smoke test" in done.stdout
     assert "is left out: --budget-tokens" in done.stdout
 
@@ -37,11 +45,16 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         command = ("watch", url, *SMALL, "-o", tmp_path / "o")
         done = serve_eval(*command, "--rounds", "5", "--metrics-port", "0")
         assert done.returncode == 0, done.stderr
-        assert len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  round \d", done.stdout, re.MULTILINE)) == 5
+        assert (
+            len(re.findall(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  round \d", done.stdout, re.MULTILINE))
+            == 5
+        )
         assert re.search(r"^metrics: http://127.0.0.1:\d+/metrics$", done.stderr, re.MULTILINE)
         endpoint.wrong = 2
         hook = url.removesuffix("/v1") + "/hook"
-        done = serve_eval(*command, "--rounds", "20", OPENAI_API_KEY="sesame-12345", SERVE_EVAL_WEBHOOK=hook)
+        done = serve_eval(
+            *command, "--rounds", "20", OPENAI_API_KEY="sesame-12345", SERVE_EVAL_WEBHOOK=hook
+        )
         assert done.returncode == 1, done.stdout
         assert "ALARM accuracy: answers are right less often than in the baseline" in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
@@ -50,7 +63,9 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
         assert "--forget-alarms" in done.stdout
         files = "".join(file.read_text() for file in (tmp_path / "o").iterdir())
         assert "sesame" not in files
-        assert json.loads((tmp_path / "o/state.json").read_text())["alarms"][0]["kind"] == "accuracy"
+        assert (
+            json.loads((tmp_path / "o/state.json").read_text())["alarms"][0]["kind"] == "accuracy"
+        )
 
 
 def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
@@ -69,7 +84,10 @@ def test_the_means_of_rounds_can_be_bet_on(tmp_path: Path) -> None:
 
 def test_own_cases_are_watched(tmp_path: Path) -> None:
     file = tmp_path / "cases.yaml"
-    cases = [f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}" for n in range(20, 45)]
+    cases = [
+        f"  - {{case: s{n}, input: {{prompt: 'What is {n} + {n}?'}}, expected: '{2 * n}'}}"
+        for n in range(20, 45)
+    ]
     file.write_text("\n".join(["sums:", "  scorer: exact", "  cases:", *cases]) + "\n")
     with Endpoint().server.serve_in_thread() as url:
         more = ("--cases", file, "--budget-tokens", "12000", "--rounds", "8", "-o", tmp_path / "o")
@@ -116,7 +134,18 @@ def test_nobody_listening_at_the_start_is_an_error(tmp_path: Path) -> None:
 
 def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
     with Endpoint().server.serve_in_thread() as url:
-        command = [sys.executable, "-m", "serve_eval", "watch", url, *SMALL, "--every", "1h", "-o", str(tmp_path / "o")]
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval",
+            "watch",
+            url,
+            *SMALL,
+            "--every",
+            "1h",
+            "-o",
+            str(tmp_path / "o"),
+        ]
         with subprocess.Popen(
             command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:

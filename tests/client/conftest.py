@@ -22,7 +22,18 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("there is no openssl to make a certificate with")
     folder = tmp_path_factory.mktemp("tls")
     key, cert = folder / "key.pem", folder / "cert.pem"
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+    command = [
+        openssl,
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
     command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
     subprocess.run(command, check=True, capture_output=True)
     (folder / "both.pem").write_bytes(key.read_bytes() + cert.read_bytes())
@@ -30,7 +41,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 OURS = pytest.param(Http1Transport, id="http1")
-THEIRS = pytest.param(AiohttpTransport, id="aiohttp", marks=pytest.mark.slow)  # a quarter of all tests of the client
+THEIRS = pytest.param(
+    AiohttpTransport, id="aiohttp", marks=pytest.mark.slow
+)  # a quarter of all tests of the client
 
 
 @pytest.fixture(params=[OURS, THEIRS])

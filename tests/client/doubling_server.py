@@ -1,4 +1,5 @@
-"""A server behind a proxy that answers twice, or says what nobody asked for, on connections that are kept."""
+"""A server behind a proxy that answers twice, or says what nobody asked for, on connections that
+are kept."""
 
 from __future__ import annotations
 
@@ -19,11 +20,12 @@ GOODBYE = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection: clo
 
 @dataclass(frozen=True, kw_only=True)
 class Doubling:
-    """Of every `every`-th answer, `most_copies` at most, a copy comes after `delay_s` (seconds, from and to), or with
-    `behind_next` before the answer to the next request. `unasked` comes in the place of the copy. `ids`: fresh,
-    constant, none, or request (an echo of ours). A connection ends after `most` requests, `announced` or not; an answer
-    takes `slow_s`. Without `models` there is no such route. Answers to the prompts of `refused` are a 429 at first. A
-    connection that is idle for `goodbye_s` gets a 408."""
+    """Of every `every`-th answer, `most_copies` at most, a copy comes after `delay_s` (seconds,
+    from and to), or with `behind_next` before the answer to the next request. `unasked` comes in
+    the place of the copy. `ids`: fresh, constant, none, or request (an echo of ours). A connection
+    ends after `most` requests, `announced` or not; an answer takes `slow_s`. Without `models` there
+    is no such route. Answers to the prompts of `refused` are a 429 at first. A connection that is
+    idle for `goodbye_s` gets a 408."""
 
     every: int = 1
     most_copies: int = 10**9
@@ -40,8 +42,8 @@ class Doubling:
 
 
 class DoublingServer:
-    """Listens as an async context manager. `asked` counts the requests by their prompts; `texts` are what is said to
-    some, the others are named."""
+    """Listens as an async context manager. `asked` counts the requests by their prompts; `texts`
+    are what is said to some, the others are named."""
 
     def __init__(self, how: Doubling, texts: Mapping[str, str] | None = None) -> None:
         self._how, self._rng, self._texts = how, random.Random(0), texts or {}
@@ -84,16 +86,23 @@ class DoublingServer:
                         return
                 else:
                     head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                headers = {n.lower(): v for n, _, v in (line.partition(": ") for line in head.split("\r\n")[1:])}
+                headers = {
+                    n.lower(): v
+                    for n, _, v in (line.partition(": ") for line in head.split("\r\n")[1:])
+                }
                 body = await reader.readexactly(int(headers.get("content-length", "0")))
                 served += 1
                 if how.slow_s:
                     await asyncio.sleep(how.slow_s)
                 last = how.announced and served == how.most
-                answer = self._answer(head, json.loads(body or b"{}"), headers.get("x-request-id", ""), last)
+                answer = self._answer(
+                    head, json.loads(body or b"{}"), headers.get("x-request-id", ""), last
+                )
                 if held:
                     writer.write(held)
-                    await asyncio.sleep(0.003)  # its reader takes it for the answer, and asks the next question
+                    await asyncio.sleep(
+                        0.003
+                    )  # its reader takes it for the answer, and asks the next question
                     held = b""
                 writer.write(answer)
                 self._answers += 1
@@ -116,7 +125,11 @@ class DoublingServer:
     def _answer(self, head: str, asked: dict[str, Any], request_id: str, last: bool) -> bytes:
         if head.startswith("GET"):
             self.checks += 1
-            return _http(json.dumps(MODELS).encode(), last) if self._how.models else _http(b"{}", last, "404 Not Found")
+            return (
+                _http(json.dumps(MODELS).encode(), last)
+                if self._how.models
+                else _http(b"{}", last, "404 Not Found")
+            )
         prompt = asked["prompt"]
         self.asked[prompt] += 1
         if prompt in self._how.refused and self.asked[prompt] == 1:
@@ -142,7 +155,9 @@ def whole(text: str, told: dict[str, str], last: bool = False, *, stream: bool =
         choice = {"index": 0, "text": text, "finish_reason": "stop"}
         return _http(json.dumps({**told, "choices": [choice], "usage": usage}).encode(), last)
     pieces = [{"text": text[:2]}, {"text": text[2:]}, {"text": "", "finish_reason": "stop"}]
-    events = [json.dumps({**told, "choices": [{"index": 0, **piece}], "usage": usage}) for piece in pieces]
+    events = [
+        json.dumps({**told, "choices": [{"index": 0, **piece}], "usage": usage}) for piece in pieces
+    ]
     body = "".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]).encode()
     return _http(body, last, kind="text/event-stream")
 

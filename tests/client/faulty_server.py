@@ -1,9 +1,9 @@
 """An HTTP server that fails as it is told to, on a real loopback socket.
 
-It writes bytes and not responses, since a framework would refuse to break HTTP. A script names one act per request: a
-list in the order in which requests arrive (the last act repeats), or a function of what was received. An act answers
-one request or breaks its connection. `FaultyServer.received` holds everything that arrived.
-"""
+It writes bytes and not responses, since a framework would refuse to break HTTP. A script names one
+act per request: a list in the order in which requests arrive (the last act repeats), or a function
+of what was received. An act answers one request or breaks its connection. `FaultyServer.received`
+holds everything that arrived."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request: its number, counted from 1, the number of its connection, and when it was read."""
+    """One request: its number, counted from 1, the number of its connection, and when it was
+    read."""
 
     number: int
     connection: int
@@ -41,7 +42,9 @@ class Received:
     @property
     def question(self) -> str:
         """The text of the prompt, or of its last message."""
-        asked: str = self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
+        asked: str = (
+            self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
+        )
         return asked
 
 
@@ -74,11 +77,12 @@ Script = Sequence[Act] | Callable[[Received], Act]
 
 
 class FaultyServer:
-    """Listens as an async context manager; with `listening=False` it refuses connections until `listen` is called.
+    """Listens as an async context manager; with `listening=False` it refuses connections until
+    `listen` is called.
 
-    `greeting` is sent on every new connection, before anything was asked. `received` are the requests but for those by
-    which a client checks a connection: `checks`, which get a list of models.
-    """
+    `greeting` is sent on every new connection, before anything was asked. `received` are the
+    requests but for those by which a client checks a connection: `checks`, which get a list of
+    models."""
 
     def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
         self._script, self._listening, self._greeting = script, listening, greeting
@@ -103,7 +107,9 @@ class FaultyServer:
         """Starts to accept connections, perhaps once more."""
         if self._socket.fileno() < 0:
             self._socket = socket.create_server(self._address)
-        self._server = await asyncio.start_server(self._accept, sock=self._socket, limit=2**20, backlog=1024)
+        self._server = await asyncio.start_server(
+            self._accept, sock=self._socket, limit=2**20, backlog=1024
+        )
 
     def stop_listening(self) -> None:
         """Refuses connections from now on. Those that are open stay."""
@@ -112,7 +118,10 @@ class FaultyServer:
         self._socket.close()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self._server is not None:
             self._server.close()
@@ -126,9 +135,12 @@ class FaultyServer:
             raise broken[0]  # an act with a mistake in it
 
     def shut_idle_connections(self) -> None:
-        """Ends every connection at once, as a server whose patience with idle connections is over."""
+        """Ends every connection at once, as a server whose patience with idle connections is
+        over."""
         for writer in self._open:
-            descriptor = os.dup(writer.get_extra_info("socket").fileno())  # uvloop hands out no socket to shut down
+            descriptor = os.dup(
+                writer.get_extra_info("socket").fileno()
+            )  # uvloop hands out no socket to shut down
             with suppress(OSError), socket.socket(fileno=descriptor) as shared:
                 shared.shutdown(socket.SHUT_RDWR)
 
@@ -143,7 +155,10 @@ class FaultyServer:
         connection = self.connections
         try:
             writer.write(self._greeting)
-            while not writer.is_closing() and (request := await self._read(reader, connection)) is not None:
+            while (
+                not writer.is_closing()
+                and (request := await self._read(reader, connection)) is not None
+            ):
                 if request.method == "GET" and "x-request-id" in request.headers:
                     self.checks.append(request)
                     writer.write(http(b'{"object": "list", "data": []}'))
@@ -162,14 +177,17 @@ class FaultyServer:
             head = await reader.readuntil(b"\r\n\r\n")
             start, *lines = head.decode("latin-1").split("\r\n")
             headers = {
-                name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)
+                name.lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in lines if line)
             }
             body = await reader.readexactly(int(headers.get("content-length", "0")))
         except asyncio.IncompleteReadError:
             return None
         method, path, _ = start.split(" ")
         number = len(self.received) + 1
-        return Received(number, connection, time.monotonic(), method, path, headers, json.loads(body or b"{}"))
+        return Received(
+            number, connection, time.monotonic(), method, path, headers, json.loads(body or b"{}")
+        )
 
     def _act(self, request: Received) -> Act:
         if callable(self._script):
@@ -177,13 +195,19 @@ class FaultyServer:
         return self._script[min(request.number, len(self._script)) - 1]
 
 
-# ------------------------------------------------------------------------------------------------- what is written
+# -------------------------------------------------------------------------------------------------
+# what is written
 
 
 def http(
-    body: bytes, status: str = "200 OK", headers: Mapping[str, str] | None = None, *, length: int | None = None
+    body: bytes,
+    status: str = "200 OK",
+    headers: Mapping[str, str] | None = None,
+    *,
+    length: int | None = None,
 ) -> bytes:
-    """A whole HTTP answer, JSON unless `headers` say otherwise. `length` is the Content-Length that is told."""
+    """A whole HTTP answer, JSON unless `headers` say otherwise. `length` is the Content-Length that
+    is told."""
     told = {
         "Content-Type": "application/json",
         "Content-Length": str(len(body) if length is None else length),
@@ -201,7 +225,11 @@ def echo(request: Received) -> str:
 def answer(request: Received, text: str | None = None, finish: str | None = "stop") -> bytes:
     """The JSON of a sound answer to a completion or a chat; `text` instead of the echo."""
     said = echo(request) if text is None else text
-    part = {"text": said} if "prompt" in request.body else {"message": {"role": "assistant", "content": said}}
+    part = (
+        {"text": said}
+        if "prompt" in request.body
+        else {"message": {"role": "assistant", "content": said}}
+    )
     usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
     choices = [{"index": 0, **part, "finish_reason": finish}]
     return _json({"id": f"cmpl-{request.number}", "choices": choices, "usage": usage})
@@ -210,7 +238,11 @@ def answer(request: Received, text: str | None = None, finish: str | None = "sto
 def chunk(request: Received, text: str, finish: str | None = None) -> bytes:
     """One event of a streamed answer."""
     part = {"text": text} if "prompt" in request.body else {"delta": {"content": text}}
-    return b"data: " + _json({"choices": [{"index": 0, **part, "finish_reason": finish}], "usage": None}) + b"\n\n"
+    return (
+        b"data: "
+        + _json({"choices": [{"index": 0, **part, "finish_reason": finish}], "usage": None})
+        + b"\n\n"
+    )
 
 
 def whole_stream(request: Received) -> bytes:
@@ -225,14 +257,17 @@ def chunked(data: bytes) -> bytes:
 
 DONE = b"data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 
 
 def _json(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-# ------------------------------------------------------------------------------------------------ acts that answer
+# ------------------------------------------------------------------------------------------------
+# acts that answer
 
 
 async def sound(turn: Turn) -> None:
@@ -297,7 +332,9 @@ def answers_as(content_type: str) -> Act:
 
 def refuses(status: str, message: str, **headers: str) -> Act:
     """An error status with trtllm-serve's error object."""
-    return replies(_json({"object": "error", "message": message, "code": int(status[:3])}), status, **headers)
+    return replies(
+        _json({"object": "error", "message": message, "code": int(status[:3])}), status, **headers
+    )
 
 
 def fails_then(faults: int, fault: Act, then: Act) -> Script:
@@ -307,7 +344,9 @@ def fails_then(faults: int, fault: Act, then: Act) -> Script:
 
 async def without_length(turn: Turn) -> None:
     """The right answer, whose end is the end of the connection, as HTTP/1.0 had it."""
-    await turn.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer(turn.request))
+    await turn.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n" + answer(turn.request)
+    )
     await turn.finish()
 
 
@@ -358,7 +397,8 @@ async def many_events(turn: Turn) -> None:
     await turn.write(chunked(chunk(turn.request, "", "stop")) + chunked(DONE) + LAST_CHUNK)
 
 
-# ----------------------------------------------------------------------------------------- acts that answer too much
+# ----------------------------------------------------------------------------------------- acts
+# that answer too much
 
 
 async def twice_at_once(turn: Turn) -> None:
@@ -389,7 +429,8 @@ def then_the_beginning_of_another(delay_s: float) -> Act:
 
 
 async def then_408(turn: Turn) -> None:
-    """The right answer, and a 408 for the request that does not come, as proxies send it before they hang up."""
+    """The right answer, and a 408 for the request that does not come, as proxies send it before
+    they hang up."""
     await turn.write(http(answer(turn.request)))
     await asyncio.sleep(0.02)
     await turn.write(http(b"too slow", "408 Request Time-out", {"Content-Type": "text/plain"}))
@@ -417,12 +458,16 @@ def gzip_bomb(mebibytes: int = 64) -> Bomb:
 
 async def gzipped(turn: Turn) -> None:
     """The right answer, gzipped although that was not asked for."""
-    await turn.write(http(gzip.compress(answer(turn.request)), headers={"Content-Encoding": "gzip"}))
+    await turn.write(
+        http(gzip.compress(answer(turn.request)), headers={"Content-Encoding": "gzip"})
+    )
 
 
 async def endless(turn: Turn) -> None:
     """A body that does not end."""
-    await turn.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await turn.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
     while True:
         await turn.write(chunked(b" " * 65536))
 
@@ -446,7 +491,8 @@ def then_endless(events: Callable[[Received], bytes]) -> Act:
     return act
 
 
-# ---------------------------------------------------------------------------------------- acts that answer too little
+# ---------------------------------------------------------------------------------------- acts that
+# answer too little
 
 
 async def hangs_up(turn: Turn) -> None:
@@ -526,7 +572,8 @@ async def loses_the_stream_and_stays(turn: Turn) -> None:
 
 
 async def loses_the_stream(turn: Turn) -> None:
-    """[DONE] alone where a stream was asked for, as trtllm-serve's orchestrator does, and else the right answer."""
+    """[DONE] alone where a stream was asked for, as trtllm-serve's orchestrator does, and else the
+    right answer."""
     if turn.request.body.get("stream"):
         await turn.write(STREAM_HEAD + chunked(DONE) + LAST_CHUNK)
     else:
@@ -551,7 +598,11 @@ async def silent_after_the_head(turn: Turn) -> None:
 
 async def stalls(turn: Turn) -> None:
     """Some events, and silence."""
-    await turn.write(STREAM_HEAD + chunked(chunk(turn.request, "half")) + chunked(chunk(turn.request, " an answer")))
+    await turn.write(
+        STREAM_HEAD
+        + chunked(chunk(turn.request, "half"))
+        + chunked(chunk(turn.request, " an answer"))
+    )
     await asyncio.sleep(60)
 
 
@@ -564,7 +615,8 @@ async def trickles(turn: Turn) -> None:
 
 
 def keeps_open(*sent: bytes) -> Act:
-    """What is sent in turn, the last of it every 20 ms: a connection that is never silent, and no data."""
+    """What is sent in turn, the last of it every 20 ms: a connection that is never silent, and no
+    data."""
 
     async def act(turn: Turn) -> None:
         for piece in sent:
@@ -576,7 +628,8 @@ def keeps_open(*sent: bytes) -> Act:
     return act
 
 
-# ------------------------------------------------------------------------------------------ acts that are not HTTP
+# ------------------------------------------------------------------------------------------ acts
+# that are not HTTP
 
 
 async def two_lengths(turn: Turn) -> None:
@@ -592,5 +645,7 @@ async def long_header(turn: Turn) -> None:
 
 async def switches_protocols(turn: Turn) -> None:
     """101, and the right answer in what would be another protocol."""
-    await turn.write(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n")
+    await turn.write(
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n"
+    )
     await turn.write(http(answer(turn.request)))

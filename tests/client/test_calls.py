@@ -19,7 +19,17 @@ from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.stream import StreamedAnswer
 from serve_eval.evaluation.results.accumulator import score_response
 from serve_eval.evaluation.storage.journal import Journal, Record
-from serve_eval.schema import Endpoint, Limits, Message, Outcome, Request, Response, SamplingParams, Score, ToolCall
+from serve_eval.schema import (
+    Endpoint,
+    Limits,
+    Message,
+    Outcome,
+    Request,
+    Response,
+    SamplingParams,
+    Score,
+    ToolCall,
+)
 from serve_eval.schema.prompt_hash import prompt_sha256
 from tests.evaluation.test_capabilities import prepared
 
@@ -29,7 +39,10 @@ TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"ty
 
 
 def _whole(*calls: Any, **message: Any) -> bytes:
-    choice = {"message": {"content": None, "tool_calls": list(calls), **message}, "finish_reason": "tool_calls"}
+    choice = {
+        "message": {"content": None, "tool_calls": list(calls), **message},
+        "finish_reason": "tool_calls",
+    }
     return json.dumps({"choices": [choice]}).encode()
 
 
@@ -57,7 +70,9 @@ def test_the_calls_of_a_whole_answer_are_kept(told: list[Any], kept: tuple[ToolC
 @pytest.mark.parametrize("told", [None, {"name": "x"}, "x", 3, True])
 def test_what_are_no_calls_spoils_no_answer(told: Any) -> None:
     choice = {"message": {"content": "7", "tool_calls": told}, "finish_reason": "stop"}
-    assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == wire.Said(text="7", finish_reason="stop")
+    assert wire.decode(json.dumps({"choices": [choice]}).encode(), "") == wire.Said(
+        text="7", finish_reason="stop"
+    )
 
 
 def _piece(index: int | None, identity: str | None = None, **function: Any) -> dict[str, Any]:
@@ -85,12 +100,16 @@ def _piece(index: int | None, identity: str | None = None, **function: Any) -> d
           [_piece(None, arguments=PARIS.arguments[3:])]], (PARIS,)),
     ],
 )  # fmt: skip
-def test_the_calls_of_a_stream_are_put_together(pieces: list[Any], kept: tuple[ToolCall, ...]) -> None:
+def test_the_calls_of_a_stream_are_put_together(
+    pieces: list[Any], kept: tuple[ToolCall, ...]
+) -> None:
     answer = StreamedAnswer()
     for number, piece in enumerate(pieces):
         chunk = {"choices": [{"index": 0, "delta": {"tool_calls": piece}}]}
         answer.feed(f"data: {json.dumps(chunk)}\n\n".encode(), float(number))
-    answer.feed(b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n', 9.0)
+    answer.feed(
+        b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}\n\n', 9.0
+    )
     assert answer.finish().tool_calls == kept
     assert (answer.first_at, answer.last_at) == (0.0, float(len(pieces) - 1))
 
@@ -110,7 +129,8 @@ def test_anything_at_all_may_stand_for_calls(told: Any) -> None:
     assert all(call.name for call in calls.whole())
 
 
-# ---------------------------------------------------------------------------------------------- through a real socket
+# ----------------------------------------------------------------------------------------------
+# through a real socket
 
 
 def _ask(tmp_path: Path, *, stream: bool, right: str, tools: Any, **config: Any) -> Response:
@@ -120,12 +140,17 @@ def _ask(tmp_path: Path, *, stream: bool, right: str, tools: Any, **config: Any)
 
     async def main() -> Any:
         simulator = SimulatorConfig(answers=tmp_path / "answers.jsonl", **config)
-        async with serve(simulator) as url, Client(Endpoint(base_url=url, model="simulated"), limits) as client:
+        async with (
+            serve(simulator) as url,
+            Client(Endpoint(base_url=url, model="simulated"), limits) as client,
+        ):
             return await client.send(request)
 
     limits = Limits(stream=stream, stall_timeout_s=20.0, sample_timeout_s=40.0, max_attempts=2)
     sampling = SamplingParams(max_tokens=50)
-    request = Request(sample_id="1", prompt=prompt, sampling=sampling, extra={"tools": tools} if tools else {})
+    request = Request(
+        sample_id="1", prompt=prompt, sampling=sampling, extra={"tools": tools} if tools else {}
+    )
     result = asyncio.run(main())
     assert isinstance(result, Response)
     return result
@@ -137,7 +162,11 @@ CALLING = '{"tool_calls": [{"name": "weather", "arguments": {"city": "Paris"}}]}
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path: Path, stream: bool) -> None:
     response = _ask(tmp_path, stream=stream, right=CALLING, tools=TOOLS)
-    assert (response.text, response.tool_calls, response.finish_reason) == ("", (PARIS,), "tool_calls")
+    assert (response.text, response.tool_calls, response.finish_reason) == (
+        "",
+        (PARIS,),
+        "tool_calls",
+    )
     assert response.usage.completion_tokens > 0
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.append(Record(id="1", response=response))
@@ -153,7 +182,9 @@ def test_a_call_comes_back_is_journalled_and_is_not_empty(tmp_path: Path, stream
 
 
 @pytest.mark.parametrize(("tools", "config"), [(None, {}), (TOOLS, {"no_tools": True})])
-def test_without_tools_the_same_answer_is_a_text(tmp_path: Path, tools: Any, config: dict[str, Any]) -> None:
+def test_without_tools_the_same_answer_is_a_text(
+    tmp_path: Path, tools: Any, config: dict[str, Any]
+) -> None:
     response = _ask(tmp_path, stream=False, right=CALLING, tools=tools, **config)
     assert (response.text, response.tool_calls) == (CALLING, ())
 
@@ -165,5 +196,13 @@ def test_a_call_without_thoughts_ended_was_not_stopped_in_reasoning() -> None:
 
 def test_a_piece_that_is_no_call_hides_none_behind_it() -> None:
     calls = ToolCalls()
-    calls.add(["no call", {"function": "none"}, _call(), {"id": "call_2"}, _call(arguments=LYON.arguments)])
+    calls.add(
+        [
+            "no call",
+            {"function": "none"},
+            _call(),
+            {"id": "call_2"},
+            _call(arguments=LYON.arguments),
+        ]
+    )
     assert calls.whole() == (PARIS, LYON)

@@ -1,4 +1,5 @@
-"""The client against a real socket: every way of getting no answer, told apart, retried only where that can help."""
+"""The client against a real socket: every way of getting no answer, told apart, retried only where
+that can help."""
 
 from __future__ import annotations
 
@@ -46,15 +47,25 @@ def answers(tmp_path: Path) -> Path:
     """An answer file for one text and one chat prompt."""
     chat = (Message(role="user", content="What is 3 + 4?"),)
     lines = [
-        {"sha256": prompt_sha256(prompt), "right": " #### 7", "wrong": " #### 8", "probability": 1.0}
+        {
+            "sha256": prompt_sha256(prompt),
+            "right": " #### 7",
+            "wrong": " #### 8",
+            "probability": 1.0,
+        }
         for prompt in ("What is 3 + 4?", chat)
     ]
-    (tmp_path / "answers.jsonl").write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    (tmp_path / "answers.jsonl").write_bytes(
+        b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    )
     return tmp_path / "answers.jsonl"
 
 
 def _simulate(
-    config: SimulatorConfig, body: Callable[[Client], Awaitable[T]], limits: Limits = QUICK, **client: Any
+    config: SimulatorConfig,
+    body: Callable[[Client], Awaitable[T]],
+    limits: Limits = QUICK,
+    **client: Any,
 ) -> tuple[T, Stats]:
     async def main() -> tuple[T, Stats]:
         app = create_app(config)
@@ -80,16 +91,23 @@ def _ask(
     **client: Any,
 ) -> Response | Failure:
     async def main() -> Response | Failure:
-        async with serve(_answering(handler)) as base_url, Client(Endpoint(base_url=base_url), limits, **client) as c:
+        async with (
+            serve(_answering(handler)) as base_url,
+            Client(Endpoint(base_url=base_url), limits, **client) as c,
+        ):
             return await c.send(request or _request())
 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)])
+@pytest.mark.parametrize(
+    "prompt", ["What is 3 + 4?", (Message(role="user", content="What is 3 + 4?"),)]
+)
 @pytest.mark.usefixtures("transport")
 def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
-    result, stats = _simulate(SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt)))
+    result, stats = _simulate(
+        SimulatorConfig(answers=answers, record=True), lambda c: c.send(_request(prompt))
+    )
     assert isinstance(result, Response)
     assert (result.text.strip(), result.finish_reason) == ("#### 7", "stop")
     assert result.usage.completion_tokens == 2
@@ -103,9 +121,19 @@ def test_text_and_messages_are_answered(answers: Path, prompt: Any) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.usefixtures("transport")
 def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
-    piece = {"id": "cmpl-of-the-server", "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}]}
-    used = {"prompt_tokens": 9, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 8}}
-    lines = [json.dumps(one) for one in ({**piece, "usage": None}, {"id": "x", "choices": [], "usage": used})]
+    piece = {
+        "id": "cmpl-of-the-server",
+        "choices": [{"index": 0, "text": "7", "finish_reason": "stop"}],
+    }
+    used = {
+        "prompt_tokens": 9,
+        "completion_tokens": 1,
+        "prompt_tokens_details": {"cached_tokens": 8},
+    }
+    lines = [
+        json.dumps(one)
+        for one in ({**piece, "usage": None}, {"id": "x", "choices": [], "usage": used})
+    ]
 
     async def handler(request: web.Request) -> web.Response:
         if not stream:
@@ -136,7 +164,12 @@ def test_an_answer_keeps_what_the_server_calls_it(stream: bool) -> None:
 )
 @pytest.mark.usefixtures("transport")
 def test_every_fault_has_its_kind_and_its_attempts(
-    answers: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, failure: FailureKind, status: int | None, attempts: int
+    answers: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Any,
+    failure: FailureKind,
+    status: int | None,
+    attempts: int,
 ) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.01)
     config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind=kind)
@@ -151,7 +184,9 @@ def test_every_fault_has_its_kind_and_its_attempts(
 
 @pytest.mark.usefixtures("transport")
 def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers: Path) -> None:
-    config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2)
+    config = SimulatorConfig(
+        answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
+    )
     result, _ = _simulate(config, lambda c: c.send(_request()))
     assert isinstance(result, Response)
     assert [attempt.status for attempt in result.attempts] == [429, 429, 200]
@@ -159,7 +194,9 @@ def test_a_fault_that_passes_is_survived_and_every_attempt_is_on_record(answers:
 
 @pytest.mark.usefixtures("transport")
 def test_ids_of_requests_are_uuids_since_a_server_refuses_others(answers: Path) -> None:
-    config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2)
+    config = SimulatorConfig(
+        answers=answers, failure_rate=1.0, failure_kind="429", failures_per_prompt=2
+    )
     result, _ = _simulate(config, lambda c: c.send(_request()))
     ids = [attempt.request_id for attempt in result.attempts]
     assert [str(uuid.UUID(name, version=4)) for name in ids] == ids
@@ -177,12 +214,20 @@ def test_a_refusal_is_never_repeated(status: int) -> None:
 
     result = _ask(refuse)
     assert isinstance(result, Failure)
-    assert (result.message, result.retryable, asked) == (f"HTTP {status}: no", False, ["/v1/completions"])
+    assert (result.message, result.retryable, asked) == (
+        f"HTTP {status}: no",
+        False,
+        ["/v1/completions"],
+    )
 
 
 @pytest.mark.usefixtures("transport")
-def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(answers: Path) -> None:
-    result, _ = _simulate(SimulatorConfig(answers=answers, context_tokens=10), lambda c: c.send(_request()))
+def test_a_context_overflow_is_a_failure_of_the_sample_with_the_servers_words(
+    answers: Path,
+) -> None:
+    result, _ = _simulate(
+        SimulatorConfig(answers=answers, context_tokens=10), lambda c: c.send(_request())
+    )
     assert isinstance(result, Failure)
     assert (result.kind, result.status, result.retryable) == (FailureKind.HTTP_ERROR, 400, False)
     assert "maximum context length" in result.message
@@ -264,7 +309,10 @@ def test_a_sample_that_is_never_answered_says_so_once() -> None:
 
     result = _ask(never, Limits(sample_timeout_s=0.5))
     assert isinstance(result, Failure)
-    assert (result.kind, result.message) == (FailureKind.TIMEOUT, "no answer within the sample's 0.5 s")
+    assert (result.kind, result.message) == (
+        FailureKind.TIMEOUT,
+        "no answer within the sample's 0.5 s",
+    )
     assert [attempt.failure for attempt in result.attempts] == [FailureKind.TIMEOUT]
 
 
@@ -306,13 +354,19 @@ def test_every_text_of_a_stream_is_masked() -> None:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         deltas: list[dict[str, Any]] = [
-            {name: text[start : start + 3]} for name, text in parts.items() for start in range(0, len(text), 3)
+            {name: text[start : start + 3]}
+            for name, text in parts.items()
+            for start in range(0, len(text), 3)
         ]
         for name, text in (("s", KEY[:9]), ("", KEY[9:])):
-            deltas.append({"tool_calls": [{"index": 0, "function": {"name": name, "arguments": text}}]})
+            deltas.append(
+                {"tool_calls": [{"index": 0, "function": {"name": name, "arguments": text}}]}
+            )
         last = {"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": KEY}
         for choice in (*({"index": 0, "delta": delta} for delta in deltas), last):
-            await response.write(b"data: " + msgspec.json.encode({"id": f"id {KEY}", "choices": [choice]}) + b"\n\n")
+            await response.write(
+                b"data: " + msgspec.json.encode({"id": f"id {KEY}", "choices": [choice]}) + b"\n\n"
+            )
         return response
 
     result = _ask(echo, Limits(stream=True), api_key=KEY)
@@ -345,7 +399,9 @@ def test_tokens_that_spell_a_key_are_masked() -> None:
         usage = {"prompt_tokens": len(tokens), "completion_tokens": 0}
         return web.json_response({"choices": [choice], "usage": usage})
 
-    result = _ask(echo, api_key=KEY, request=msgspec.structs.replace(_request(), prompt_logprobs=True))
+    result = _ask(
+        echo, api_key=KEY, request=msgspec.structs.replace(_request(), prompt_logprobs=True)
+    )
     assert isinstance(result, Response)
     assert result.prompt_logprobs is not None
     assert result.prompt_logprobs.tokens is not None
@@ -370,7 +426,9 @@ def test_a_short_key_is_masked_in_a_refusal_and_stays_a_word_of_an_answer() -> N
 @pytest.mark.usefixtures("transport")
 def test_of_two_secrets_the_longer_is_masked_whole() -> None:
     async def echo(request: web.Request) -> web.Response:
-        return web.json_response({"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]})
+        return web.json_response(
+            {"choices": [{"text": f"{KEY}EFGHIJ {KEY}", "finish_reason": "stop"}]}
+        )
 
     result = _ask(echo, api_key=KEY, masked=[f"{KEY}EFGHIJ"])
     assert isinstance(result, Response)
@@ -435,7 +493,10 @@ def test_the_most_requests_in_flight_at_once_are_counted(answers: Path) -> None:
 
 @pytest.mark.usefixtures("transport")
 def test_the_one_model_is_discovered(answers: Path) -> None:
-    assert _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0] == "my/model"
+    assert (
+        _simulate(SimulatorConfig(answers=answers, model="my/model"), discover_model)[0]
+        == "my/model"
+    )
 
 
 @pytest.mark.usefixtures("transport")
@@ -447,8 +508,16 @@ def test_an_orchestrator_without_a_model_list_asks_for_the_name(answers: Path) -
 
 def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any) -> EndpointError:
     async def main() -> None:
-        async with serve(create_app(config)) as url, Client(Endpoint(base_url=url, model=model), QUICK, **client) as c:
-            await check(c, chat=False, sampling=SamplingParams(max_tokens=2), extra={"truncate_prompt_tokens": 4096})
+        async with (
+            serve(create_app(config)) as url,
+            Client(Endpoint(base_url=url, model=model), QUICK, **client) as c,
+        ):
+            await check(
+                c,
+                chat=False,
+                sampling=SamplingParams(max_tokens=2),
+                extra={"truncate_prompt_tokens": 4096},
+            )
 
     with pytest.raises(EndpointError) as caught:
         asyncio.run(main())
@@ -458,7 +527,8 @@ def _preflight(config: SimulatorConfig, model: str = "simulated", **client: Any)
 @pytest.mark.usefixtures("transport")
 def test_a_model_that_the_server_does_not_know_comes_with_the_nearest(answers: Path) -> None:
     error = _preflight(
-        SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"), model="meta-llama/Llama-3.1-8b"
+        SimulatorConfig(answers=answers, model="meta-llama/Llama-3.1-8B"),
+        model="meta-llama/Llama-3.1-8b",
     )
     assert "HTTP 404" in str(error)
     assert "Did you mean 'meta-llama/Llama-3.1-8B'?" in error.hint
@@ -475,17 +545,25 @@ def test_a_missing_key_is_said(answers: Path) -> None:
     ("field", "hint"),
     [
         ("truncate_prompt_tokens", "--set TASK.truncate_prompt_tokens=null"),
-        ("chat_template_kwargs", "do without what sends it (thinking, or suite_exact, which switches it off)"),
+        (
+            "chat_template_kwargs",
+            "do without what sends it (thinking, or suite_exact, which switches it off)",
+        ),
         ("min_p", "do without what sends it (--extra-body, or extra_body in the plan)"),
     ],
 )
 @pytest.mark.usefixtures("transport")
 def test_a_server_that_refuses_a_field_comes_with_what_leaves_it_out(field: str, hint: str) -> None:
     async def refuse(request: web.Request) -> web.Response:
-        return web.json_response({"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{field}')}}]"}, status=400)
+        return web.json_response(
+            {"error": f"[{{'type': 'extra_forbidden', 'loc': ('body', '{field}')}}]"}, status=400
+        )
 
     async def main() -> None:
-        async with serve(_answering(refuse)) as url, Client(Endpoint(base_url=url, model="m"), QUICK) as c:
+        async with (
+            serve(_answering(refuse)) as url,
+            Client(Endpoint(base_url=url, model="m"), QUICK) as c,
+        ):
             await check(c, chat=False, sampling=SamplingParams(max_tokens=2), extra={field: 4096})
 
     with pytest.raises(EndpointError) as caught:
@@ -498,11 +576,17 @@ def test_what_an_endpoint_tells_of_itself_is_kept_without_the_key() -> None:
     async def tell(request: web.Request) -> web.Response:
         if request.path == "/version":
             return web.json_response({"version": f"1.2 {KEY}"})
-        models = [{"id": f"model of {KEY}", "owned_by": "llamacpp"}, {"id": "other", "owned_by": "llamacpp"}]
+        models = [
+            {"id": f"model of {KEY}", "owned_by": "llamacpp"},
+            {"id": "other", "owned_by": "llamacpp"},
+        ]
         return web.json_response({"data": models})
 
     async def main() -> dict[str, object]:
-        async with serve(_answering(tell)) as url, Client(Endpoint(base_url=url), QUICK, api_key=KEY) as client:
+        async with (
+            serve(_answering(tell)) as url,
+            Client(Endpoint(base_url=url), QUICK, api_key=KEY) as client,
+        ):
             return await client.describe()
 
     told = {"models": ["model of ***", "other"], "server": "llama-server", "version": "1.2 ***"}

@@ -7,7 +7,9 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Connection, Endpoint, Plan, Spec
 
 
-@pytest.mark.parametrize("name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"])
+@pytest.mark.parametrize(
+    "name", ["Authorization", "authorisation", "X-Api-Key", "Auth", "X-Auth-Token", "Cookie"]
+)
 def test_names_of_secrets_are_known(name: str) -> None:
     assert looks_secret(name)
 
@@ -26,7 +28,16 @@ def test_names_of_other_things_are_not_taken_for_secrets(name: str) -> None:
         ({"api_key_env": ""}, []),
         ({"api_key_env": "UNSET"}, ["api_key_env"]),
         ({"api_key_env": "not a name"}, ["api_key_env"]),
-        ({"headers": {"X-Team": "evals", "Authorization": "Bearer ${SET}", "X-Api-Key": "${SET}"}}, []),
+        (
+            {
+                "headers": {
+                    "X-Team": "evals",
+                    "Authorization": "Bearer ${SET}",
+                    "X-Api-Key": "${SET}",
+                }
+            },
+            [],
+        ),
         ({"headers": {"Authorization": "Bearer abc"}}, ["headers.Authorization"]),
         ({"headers": {"X-Api-Key": "${SET}abc"}}, ["headers.X-Api-Key"]),
         ({"proxy": "http://proxy:3128"}, []),
@@ -75,6 +86,13 @@ def test_the_official_package_gets_the_same_key_and_headers() -> None:
 
 
 def test_a_key_behind_its_scheme_in_one_variable_is_hidden_by_itself() -> None:
-    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), connection=Connection(headers={"Auth": "${SET}"}))
-    client = connect(plan, Endpoint(base_url="http://127.0.0.1:9/v1", model="m"), {"SET": "Bearer abc12345"})
+    plan = Plan(
+        model="m",
+        launcher=Spec(name="external"),
+        tasks=(),
+        connection=Connection(headers={"Auth": "${SET}"}),
+    )
+    client = connect(
+        plan, Endpoint(base_url="http://127.0.0.1:9/v1", model="m"), {"SET": "Bearer abc12345"}
+    )
     assert client.masking.text("Bearer abc12345 or abc12345") == "*** or ***"

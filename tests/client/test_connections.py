@@ -1,4 +1,5 @@
-"""Connections: made directly or through a proxy, used again while they are good, and gone at the end."""
+"""Connections: made directly or through a proxy, used again while they are good, and gone at the
+end."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from serve_eval.client.http1.connection import Http1Connection
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.server_address import ServerAddress
 from serve_eval.errors import PlanError
-from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Request,
+    Response,
+    SamplingParams,
+)
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer
 from tests.client.kept import kept
@@ -51,7 +60,9 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 class Proxy:
     """Leads whoever asks by CONNECT to the place that he names."""
 
-    def __init__(self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n") -> None:
+    def __init__(
+        self, *, answer: bytes = b"HTTP/1.1 200 Connection established\r\nVia: us\r\n\r\n"
+    ) -> None:
         self.answer, self.asked = answer, list[bytes]()
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -89,7 +100,11 @@ async def _serving(handler: Handler, context: ssl.SSLContext | None = None) -> A
             try:
                 await handler(reader, writer)
             finally:
-                writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+                (
+                    writer.transport.abort()
+                    if writer.transport.get_write_buffer_size()
+                    else writer.close()
+                )
 
     async with await asyncio.start_server(handle, "127.0.0.1", 0, ssl=context) as server:
         yield server.sockets[0].getsockname()[1]
@@ -116,7 +131,9 @@ def _through(
         ):
             url = f"https://localhost:{server}/v1"
             way = f"{'https' if tls_proxy else 'http'}://{credentials}localhost:{between}"
-            async with kept(Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate))) as client:
+            async with kept(
+                Client(Endpoint(base_url=url), LIMITS, proxy=way, ca_bundle=str(certificate))
+            ) as client:
                 return [await client.send(REQUEST), await client.send(REQUEST)]
 
     results: list[Response | Failure] = pytest.importorskip(loop).run(main())
@@ -125,10 +142,15 @@ def _through(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.usefixtures("transport")
-def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(certificate: Path, loop: str) -> None:
+def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept(
+    certificate: Path, loop: str
+) -> None:
     proxy = Proxy()
     results = _through(certificate, proxy, loop=loop, credentials="me:p%40ss@")
-    assert [result.text if isinstance(result, Response) else result for result in results] == ["A", "A"]
+    assert [result.text if isinstance(result, Response) else result for result in results] == [
+        "A",
+        "A",
+    ]
     (asked,) = proxy.asked
     assert asked.startswith(b"CONNECT localhost:")
     assert b"Proxy-Authorization: Basic " + b64encode(b"me:p@ss") in asked
@@ -139,13 +161,20 @@ def test_an_https_endpoint_behind_a_proxy_is_asked_through_a_tunnel_that_is_kept
 @pytest.mark.usefixtures("transport")
 def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
     results = _through(certificate, Proxy(), loop=loop, tls_proxy=True)
-    assert [result.text if isinstance(result, Response) else result for result in results] == ["A", "A"]
+    assert [result.text if isinstance(result, Response) else result for result in results] == [
+        "A",
+        "A",
+    ]
 
 
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 407 of the proxy"),
+        (
+            b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
+            FailureKind.HTTP_ERROR,
+            "HTTP 407 of the proxy",
+        ),
         (
             b"HTTP/1.1 407 No\r\nContent-Length: 6\r\n\r\n<html>",
             FailureKind.HTTP_ERROR,
@@ -157,7 +186,9 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
     ],
 )
 @pytest.mark.usefixtures("transport")
-def test_a_proxy_that_opens_no_tunnel_is_said(certificate: Path, answer: bytes, kind: FailureKind, said: str) -> None:
+def test_a_proxy_that_opens_no_tunnel_is_said(
+    certificate: Path, answer: bytes, kind: FailureKind, said: str
+) -> None:
     for result in _through(certificate, Proxy(answer=answer), loop="asyncio"):
         assert isinstance(result, Failure)
         assert (result.kind, result.attempts[0].failure) == (kind, kind)
@@ -185,7 +216,9 @@ def test_where_an_address_leads(url: str, host: str, port: int, authority: str) 
     assert (address.host, address.port, address.authority) == (host, port, authority)
 
 
-def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = "/v1", **client: object) -> T:
+def _run(
+    body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = "/v1", **client: object
+) -> T:
     async def main() -> T:
         async with FaultyServer([act.sound]) as server:
             url = server.base_url.removesuffix("/v1") + base_path
@@ -196,7 +229,9 @@ def _run(body: Callable[[Client, FaultyServer], Awaitable[T]], base_path: str = 
 
 
 @pytest.mark.usefixtures("transport")
-def test_a_connection_is_used_again_until_it_has_rested_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_is_used_again_until_it_has_rested_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(http1, "KEEPALIVE_S", 0.1)
     monkeypatch.setattr(aiohttp, "KEEPALIVE_S", 0.1)
 
@@ -227,7 +262,12 @@ def test_no_connection_outlives_its_client() -> None:
 
 @pytest.mark.usefixtures("transport")
 def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
-    given = {"user-agent": "mine", "host": "other.example", "X-Request-ID": "not ours", "Content-Length": "1"}
+    given = {
+        "user-agent": "mine",
+        "host": "other.example",
+        "X-Request-ID": "not ours",
+        "Content-Length": "1",
+    }
 
     async def body(client: Client, server: FaultyServer) -> tuple[str, dict[str, str]]:
         assert isinstance(await client.send(REQUEST), Response)
@@ -241,7 +281,9 @@ def test_a_path_and_headers_arrive_as_they_were_meant() -> None:
 
 
 @pytest.mark.usefixtures("transport")
-def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
 
@@ -261,19 +303,28 @@ def test_a_name_with_several_addresses_is_reached_at_the_one_that_answers(monkey
 @pytest.mark.usefixtures("transport")
 def test_a_host_name_that_cannot_exist_is_not_tried_twice() -> None:
     async def main() -> Response | Failure:
-        async with kept(Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())) as client:
+        async with kept(
+            Client(Endpoint(base_url=f"http://{'x' * 70}.example/v1"), Limits())
+        ) as client:
             return await client.send(REQUEST)
 
     result = asyncio.run(main())
     assert isinstance(result, Failure)
-    assert (result.kind, result.retryable, len(result.attempts)) == (FailureKind.DISCONNECTED, False, 1)
+    assert (result.kind, result.retryable, len(result.attempts)) == (
+        FailureKind.DISCONNECTED,
+        False,
+        1,
+    )
 
 
 @pytest.mark.parametrize(
-    "headers", [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}]
+    "headers",
+    [{"X\r\nEvil: 1": "1"}, {"X Y": "1"}, {"X": "1\r\nEvil: 1"}, {"X-\u20ac": "1"}, {"": "1"}],
 )
 @pytest.mark.usefixtures("transport")
-def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(headers: dict[str, str]) -> None:
+def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
+    headers: dict[str, str],
+) -> None:
     with pytest.raises(PlanError, match="cannot be sent in a header") as caught:
         Client(Endpoint(base_url="http://h/v1"), LIMITS, api_key="sk-0123456789", headers=headers)
     assert "sk-0123456789" not in repr(caught.value)
@@ -290,7 +341,10 @@ def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
 def test_a_proxy_that_echoes_the_request_tells_no_secret() -> None:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 407 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
+        writer.write(
+            b"HTTP/1.1 407 No\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(head), head)
+        )
         writer.close()
 
     async def main() -> Response | Failure:
@@ -317,7 +371,9 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
     async def ask(act_: act.Act, key: str) -> Response | Failure:
         async with FaultyServer([act_]) as server:
             limits = replace(LIMITS, stream=stream)
-            async with kept(Client(Endpoint(base_url=server.base_url), limits, api_key=key)) as client:
+            async with kept(
+                Client(Endpoint(base_url=server.base_url), limits, api_key=key)
+            ) as client:
                 return await client.send(REQUEST)
 
     refusal = f'{{"error": {{"message": "bad key {escaped}"}}}}'.encode()
@@ -329,14 +385,19 @@ def test_a_key_is_masked_however_it_is_written_and_wherever_a_message_is_cut(str
     assert isinstance(answered, Response)
     assert answered.text == "your key is ***"
     error = b'{"error": {"message": "' + b"a" * 560 + long_key.encode() + b'"}}'
-    for body, kind in ((error, "application/json"), (b"data: " + error + b"\n\n", "text/event-stream")):
+    for body, kind in (
+        (error, "application/json"),
+        (b"data: " + error + b"\n\n", "text/event-stream"),
+    ):
         cut = asyncio.run(ask(act.replies(body, content_type=kind), long_key))
         assert isinstance(cut, Failure)
         assert "xxx" not in cut.message
 
 
 @pytest.mark.usefixtures("transport")
-def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
     async def main() -> list[Response | Failure]:
@@ -361,10 +422,16 @@ def test_one_look_up_serves_all_who_wait_and_its_error_is_told_to_all(monkeypatc
 def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> list[int]:
         async with FaultyServer([act.sound]) as one, FaultyServer([act.sound]) as other:
-            ports = [int(server.base_url.rpartition(":")[2].removesuffix("/v1")) for server in (one, other)]
+            ports = [
+                int(server.base_url.rpartition(":")[2].removesuffix("/v1"))
+                for server in (one, other)
+            ]
 
             async def resolve(*_: object, **__: object) -> object:
-                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port)) for port in ports]
+                return [
+                    (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))
+                    for port in ports
+                ]
 
             monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve, raising=False)
             async with kept(Client(Endpoint(base_url="http://model.invalid/v1"), LIMITS)) as client:
@@ -376,7 +443,9 @@ def test_connections_take_the_addresses_of_a_name_in_turn(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("kind", ["plain", "tls", "tunnel"])
-def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(certificate: Path, kind: str, loop: str) -> None:
+def test_a_sample_given_up_at_any_moment_leaves_nothing_behind(
+    certificate: Path, kind: str, loop: str
+) -> None:
     """Of ours alone: it looks at the connections themselves, which aiohttp keeps to itself."""
     said: list[str] = []
 
@@ -416,7 +485,9 @@ def test_a_handshake_that_stalls_ends_with_the_time_to_connect() -> None:
     async def main() -> Response | Failure:
         async with _serving(mute) as server:
             limits = replace(LIMITS, connect_timeout_s=0.3)
-            async with kept(Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)) as client:
+            async with kept(
+                Client(Endpoint(base_url=f"https://localhost:{server}/v1"), limits)
+            ) as client:
                 return await client.send(REQUEST)
 
     result = asyncio.run(main())
@@ -429,7 +500,9 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
     async def body(client: Client, server: FaultyServer) -> list[tuple[int, int]]:
         both = await asyncio.gather(client.send(REQUEST), client.send(REQUEST))
         results = [*both, *[await client.send(REQUEST) for _ in range(2)]]
-        return [(attempt.connection, attempt.turn) for result in results for attempt in result.attempts]
+        return [
+            (attempt.connection, attempt.turn) for result in results for attempt in result.attempts
+        ]
 
     *first, third, fourth = _run(body)
     assert first == [(0, 0), (0, 0)]
@@ -440,7 +513,9 @@ def test_only_an_answer_on_a_connection_that_had_one_says_on_which_and_how_many_
     assert fourth == (third[0], 3) or (not ours and fourth == (3 - third[0], 2))
 
 
-def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_idle_is_checked_before_its_server_may_close_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of ours alone: no connection of aiohttp can be checked."""
     monkeypatch.setattr(http1, "IDLE_S", 0.05)
 

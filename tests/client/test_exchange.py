@@ -18,19 +18,26 @@ from serve_eval.schema import Endpoint, Failure, FailureKind, Limits
 pytestmark = pytest.mark.usefixtures("transport")
 
 
-def _exchange(handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any) -> Reply | Failure:
+def _exchange(
+    handler: Any, method: str = "POST", body: bytes | None = b"{}", **more: Any
+) -> Reply | Failure:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
 
     async def main() -> Reply | Failure:
-        async with serve_app(app) as url, Client(Endpoint(base_url=url), Limits(connect_timeout_s=5.0)) as client:
+        async with (
+            serve_app(app) as url,
+            Client(Endpoint(base_url=url), Limits(connect_timeout_s=5.0)) as client,
+        ):
             return await client.exchange(method, "/any/path", body, **more)
 
     return asyncio.run(main())
 
 
 async def _tells(request: web.Request) -> web.Response:
-    return web.json_response([request.method, request.path, (await request.read()).decode()], status=418)
+    return web.json_response(
+        [request.method, request.path, (await request.read()).decode()], status=418
+    )
 
 
 @pytest.mark.parametrize(("method", "body"), [("GET", None), ("POST", b'{"a": 1}')])
@@ -95,7 +102,11 @@ def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply() -> None:
     assert (none.kind, none.message) == (FailureKind.TIMEOUT, "no answer within 0.2 s")
     half = _exchange(_waits_within, timeout_s=0.3)
     assert isinstance(half, Reply)
-    assert (half.status, half.content, str(half.error)) == (200, b"half", "no whole answer within 0.3 s")
+    assert (half.status, half.content, str(half.error)) == (
+        200,
+        b"half",
+        "no whole answer within 0.3 s",
+    )
 
 
 def test_a_lost_connection_is_a_failure_and_half_an_answer_a_reply() -> None:

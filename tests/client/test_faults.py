@@ -1,4 +1,5 @@
-"""The client against a server that breaks: what comes out of every fault, and that nothing of it goes unrecorded."""
+"""The client against a server that breaks: what comes out of every fault, and that nothing of it
+goes unrecorded."""
 
 from __future__ import annotations
 
@@ -40,9 +41,7 @@ SILENCE = (act.silent, act.silent_after_the_head, act.stalls)
 
 HTTP, TIMEOUT = FailureKind.HTTP_ERROR, FailureKind.TIMEOUT
 GONE, INVALID = FailureKind.DISCONNECTED, FailureKind.INVALID_RESPONSE
-WRAPPED_400 = (
-    b"""{"detail": "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"}"""
-)
+WRAPPED_400 = b"""{"detail": "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"}"""
 
 FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "closed without an answer": (act.hangs_up, GONE, None),
@@ -57,9 +56,21 @@ FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "500": (act.refuses("500 Internal Server Error", "oh"), HTTP, 500),
     "500 with an empty body": (act.replies(b"", "500 Internal Server Error"), HTTP, 500),
     "429": (act.refuses("429 Too Many Requests", "busy"), HTTP, 429),
-    "429 with Retry-After: 0": (act.refuses("429 Too Many Requests", "busy", retry_after="0"), HTTP, 429),
-    "429 with a Retry-After that says nothing": (act.refuses("429 Busy", "busy", retry_after="soon"), HTTP, 429),
-    "503 of a proxy": (act.replies(b"<html><title>503</title>", "503 Busy", content_type="text/html"), HTTP, 503),
+    "429 with Retry-After: 0": (
+        act.refuses("429 Too Many Requests", "busy", retry_after="0"),
+        HTTP,
+        429,
+    ),
+    "429 with a Retry-After that says nothing": (
+        act.refuses("429 Busy", "busy", retry_after="soon"),
+        HTTP,
+        429,
+    ),
+    "503 of a proxy": (
+        act.replies(b"<html><title>503</title>", "503 Busy", content_type="text/html"),
+        HTTP,
+        503,
+    ),
     "408": (act.refuses("408 Request Timeout", "slow"), HTTP, 408),
     "cut JSON": (act.cut_json, INVALID, 200),
     "text called JSON": (act.replies(b"the answer to 1"), INVALID, 200),
@@ -69,9 +80,16 @@ FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "no choices": (act.replies(b'{"choices": []}'), INVALID, 200),
     "null and no finish_reason": (act.says(None, None), INVALID, 200),
     "an empty text and no finish_reason": (act.says("", None), INVALID, 200),
-    "an error object in a 200": (act.replies(b'{"error": {"message": "out of memory"}}'), INVALID, 200),
+    "an error object in a 200": (
+        act.replies(b'{"error": {"message": "out of memory"}}'),
+        INVALID,
+        200,
+    ),
     "an error object in a stream": (
-        act.replies(b'data: {"error": {"message": "no"}}\n\ndata: [DONE]\n\n', content_type="text/event-stream"),
+        act.replies(
+            b'data: {"error": {"message": "no"}}\n\ndata: [DONE]\n\n',
+            content_type="text/event-stream",
+        ),
         INVALID,
         200,
     ),
@@ -81,7 +99,8 @@ FAULTS: dict[str, tuple[Act, FailureKind, int | None]] = {
     "no status line": (act.sends(b"SSH-2.0-OpenSSH_9.6\r\n"), INVALID, None),
     "bytes that are no text": (act.sends(bytes(range(256))), INVALID, None),
 }
-"""Act, and the kind and the status that each attempt shows. All of them are worth another attempt."""
+"""Act, and the kind and the status that each attempt shows. All of them are worth another
+attempt."""
 
 REFUSALS: dict[str, tuple[Act, int]] = {
     "400": (act.refuses("400 Bad Request", "no"), 400),
@@ -111,7 +130,15 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _limits(stream: bool, **limits: Any) -> Limits:
     streaming: dict[str, Any] = {"stream": True} if stream else {}
-    return Limits(**{"stall_timeout_s": 20.0, "sample_timeout_s": 40.0, "max_attempts": 3, **streaming, **limits})
+    return Limits(
+        **{
+            "stall_timeout_s": 20.0,
+            "sample_timeout_s": 40.0,
+            "max_attempts": 3,
+            **streaming,
+            **limits,
+        }
+    )
 
 
 def _request(number: int = 1) -> Request:
@@ -125,25 +152,37 @@ def _right(number: int = 1) -> str:
     return f"the answer to question {number}"
 
 
-def _with(script: Script, limits: Limits, body: Callable[[Client, FaultyServer], Awaitable[T]]) -> T:
+def _with(
+    script: Script, limits: Limits, body: Callable[[Client, FaultyServer], Awaitable[T]]
+) -> T:
     """On the event loop that runs use."""
 
     async def main() -> T:
-        async with FaultyServer(script) as server, kept(Client(Endpoint(base_url=server.base_url), limits)) as client:
+        async with (
+            FaultyServer(script) as server,
+            kept(Client(Endpoint(base_url=server.base_url), limits)) as client,
+        ):
             return await body(client, server)
 
     return uvloop.run(main())
 
 
-def _send(script: Script, limits: Limits, requests: int = 1) -> tuple[list[Response | Failure], list[Received]]:
-    """Sends requests one after the other; what came of them, after a check that every attempt is on record."""
+def _send(
+    script: Script, limits: Limits, requests: int = 1
+) -> tuple[list[Response | Failure], list[Received]]:
+    """Sends requests one after the other; what came of them, after a check that every attempt is on
+    record."""
 
-    async def body(client: Client, server: FaultyServer) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(
+        client: Client, server: FaultyServer
+    ) -> tuple[list[Response | Failure], list[Received]]:
         results = [await client.send(_request(number)) for number in range(1, requests + 1)]
         return results, server.received
 
     results, received = _with(script, limits, body)
-    assert [attempt.request_id for attempt in _attempts(results)] == [request.request_id for request in received]
+    assert [attempt.request_id for attempt in _attempts(results)] == [
+        request.request_id for request in received
+    ]
     return results, received
 
 
@@ -156,7 +195,8 @@ def _seen(result: Response | Failure) -> list[tuple[FailureKind | None, int | No
 
 
 async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response | Failure]:
-    """The results for the numbers 0, 1, ..., asked as fast as the number of requests in flight allows."""
+    """The results for the numbers 0, 1, ..., asked as fast as the number of requests in flight
+    allows."""
     gate = asyncio.Semaphore(in_flight)
 
     async def one(number: int) -> Response | Failure:
@@ -170,7 +210,8 @@ def _patience(fault: Act, seconds: float) -> dict[str, float]:
     return {"stall_timeout_s": seconds} if fault in SILENCE else {}
 
 
-# ---------------------------------------------------------------------------------------------- one fault at a time
+# ---------------------------------------------------------------------------------------------- one
+# fault at a time
 
 
 @pytest.mark.parametrize("stream", STREAM)
@@ -191,7 +232,9 @@ def test_a_fault_that_stays_has_its_kind_in_every_attempt(name: str, stream: boo
 @pytest.mark.usefixtures("transport")
 def test_a_fault_that_passes_is_on_record_beside_the_answer(name: str, stream: bool) -> None:
     fault, kind, status = FAULTS[name]
-    (result,), _ = _send(act.fails_then(1, fault, act.sound), _limits(stream, **_patience(fault, 0.3)))
+    (result,), _ = _send(
+        act.fails_then(1, fault, act.sound), _limits(stream, **_patience(fault, 0.3))
+    )
     assert isinstance(result, Response)
     assert (result.text, result.finish_reason) == (_right(), "stop")
     assert _seen(result) == [(kind, status), (None, 200)]
@@ -237,7 +280,10 @@ ENDS = {
 def test_a_stream_that_is_whole_counts_however_it_ends(name: str, stream: bool) -> None:
     limits = _limits(stream, stall_timeout_s=5.0, max_response_bytes=1_000_000)
     results, received = _send([ENDS[name], act.sound], limits, requests=2)
-    assert [result.text for result in results if isinstance(result, Response)] == [_right(1), _right(2)]
+    assert [result.text for result in results if isinstance(result, Response)] == [
+        _right(1),
+        _right(2),
+    ]
     assert [_seen(result) for result in results] == [[(None, 200)]] * 2
     assert received[0].connection != received[1].connection
 
@@ -254,7 +300,9 @@ def test_an_answer_that_a_stream_lost_is_asked_for_without_one() -> None:
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("text", [None, ""])
 @pytest.mark.usefixtures("transport")
-def test_a_null_content_with_a_finish_reason_is_an_empty_answer(text: str | None, stream: bool) -> None:
+def test_a_null_content_with_a_finish_reason_is_an_empty_answer(
+    text: str | None, stream: bool
+) -> None:
     (result,), _ = _send([act.says(text, "length")], _limits(stream))
     assert isinstance(result, Response)
     assert (result.text, result.finish_reason, _seen(result)) == ("", "length", [(None, 200)])
@@ -271,7 +319,9 @@ def test_a_server_that_is_busy_for_a_while_is_asked_until_it_answers() -> None:
 
 @pytest.mark.usefixtures("transport")
 def test_a_switch_to_another_protocol_is_no_answer() -> None:
-    (result,), received = _send([act.switches_protocols], _limits(False, stall_timeout_s=0.2, max_attempts=2))
+    (result,), received = _send(
+        [act.switches_protocols], _limits(False, stall_timeout_s=0.2, max_attempts=2)
+    )
     assert isinstance(result, Failure)
     assert (result.retryable, len(received)) == (True, 2)
     assert {attempt.failure for attempt in result.attempts} <= {GONE, INVALID, TIMEOUT}
@@ -289,7 +339,10 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
             return 0.05
 
         monkeypatch.setattr(retry, "pause_s", pause)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+        ):
             return await client.send(_request()), server
 
     result, server = asyncio.run(main())
@@ -299,9 +352,13 @@ def test_a_server_that_comes_back_is_found_again(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"])
+@pytest.mark.parametrize(
+    "greeting", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"]
+)
 @pytest.mark.usefixtures("transport")
-def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greeting: bytes, loop: str) -> None:
+def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(
+    greeting: bytes, loop: str
+) -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.hangs_up], greeting=greeting)
         limits = _limits(False, sample_timeout_s=2.0)
@@ -319,7 +376,10 @@ def test_a_server_that_speaks_first_gets_no_more_connections_than_attempts(greet
 def test_a_server_that_refuses_connections_sees_nothing() -> None:
     async def main() -> tuple[Response | Failure, FaultyServer]:
         server = FaultyServer([act.sound], listening=False)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), _limits(False))) as client,
+        ):
             return await client.send(_request()), server
 
     result, server = asyncio.run(main())
@@ -328,27 +388,38 @@ def test_a_server_that_refuses_connections_sees_nothing() -> None:
     assert (_seen(result), server.connections) == ([(GONE, None)] * 3, 0)
 
 
-# ------------------------------------------------------------------------------------------------------ time limits
+# ------------------------------------------------------------------------------------------------------
+# time limits
 
 
 @pytest.mark.usefixtures("transport")
 def test_retry_after_is_kept_to_in_seconds_and_as_a_date() -> None:
     async def gap(headers: Callable[[], dict[str, str]]) -> float:
         def script(request: Received) -> Act:
-            return act.refuses("429 Busy", "busy", **headers()) if request.number == 1 else act.sound
+            return (
+                act.refuses("429 Busy", "busy", **headers()) if request.number == 1 else act.sound
+            )
 
-        async with FaultyServer(script) as server, Client(Endpoint(base_url=server.base_url), _limits(False)) as c:
+        async with (
+            FaultyServer(script) as server,
+            Client(Endpoint(base_url=server.base_url), _limits(False)) as c,
+        ):
             result = await c.send(_request())
             assert _seen(result) == [(HTTP, 429), (None, 200)]
             return server.received[1].at_s - server.received[0].at_s
 
     def date() -> dict[str, str]:
-        return {"retry_after": format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)}
+        return {
+            "retry_after": format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)
+        }
 
     async def main() -> tuple[float, float, float, float]:
         past = "Wed, 21 Oct 2015 07:28:00 GMT"
         return await asyncio.gather(
-            gap(lambda: {"retry_after": "1"}), gap(date), gap(dict), gap(lambda: {"retry_after": past})
+            gap(lambda: {"retry_after": "1"}),
+            gap(date),
+            gap(dict),
+            gap(lambda: {"retry_after": past}),
         )
 
     in_seconds, as_date, without, in_the_past = asyncio.run(main())
@@ -362,7 +433,12 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
     busy = act.refuses("429 Busy", "busy", retry_after="100000")
     (result,), received = _send([busy], _limits(False, sample_timeout_s=0.3))
     assert isinstance(result, Failure)
-    assert (result.kind, result.status, _seen(result), len(received)) == (HTTP, 429, [(HTTP, 429)], 1)
+    assert (result.kind, result.status, _seen(result), len(received)) == (
+        HTTP,
+        429,
+        [(HTTP, 429)],
+        1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -375,7 +451,11 @@ def test_a_retry_after_beyond_the_time_of_a_sample_ends_it_with_what_was_told() 
         (True, [act.STREAM_HEAD, act.chunked(b'data: {"choices": []}\n\n')], 200),
         (
             True,
-            [act.STREAM_HEAD, act.chunked(b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n'), b"1\r\n:\r\n"],
+            [
+                act.STREAM_HEAD,
+                act.chunked(b'data: {"choices": [{"delta": {"content": "A"}}]}\n\n'),
+                b"1\r\n:\r\n",
+            ],
             200,
         ),
         (False, [act.http(b"", length=1_000_000), b" "], 200),
@@ -397,21 +477,33 @@ def test_what_keeps_a_connection_open_and_is_no_data_is_silence(
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.usefixtures("transport")
 def test_a_trickle_of_bytes_ends_with_the_time_of_the_sample(stream: bool) -> None:
-    (result,), received = _send([act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5))
+    (result,), received = _send(
+        [act.trickles], _limits(stream, stall_timeout_s=0.2, sample_timeout_s=0.5)
+    )
     assert isinstance(result, Failure)
-    assert (result.kind, result.status, _seen(result), len(received)) == (TIMEOUT, 200, [(TIMEOUT, 200)], 1)
+    assert (result.kind, result.status, _seen(result), len(received)) == (
+        TIMEOUT,
+        200,
+        [(TIMEOUT, 200)],
+        1,
+    )
     (attempt,) = result.attempts
     assert 0.4 < attempt.end_s - attempt.start_s < 5.0
 
 
-# ------------------------------------------------------------------------------------------------------ memory, size
+# ------------------------------------------------------------------------------------------------------
+# memory, size
 
 
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize("name", ["gzip bomb", "endless", "endless stream"])
 @pytest.mark.usefixtures("transport")
 def test_what_does_not_end_is_given_up_at_the_limit_and_not_held(name: str, stream: bool) -> None:
-    fault = {"gzip bomb": act.gzip_bomb(64), "endless": act.endless, "endless stream": act.endless_stream}[name]
+    fault = {
+        "gzip bomb": act.gzip_bomb(64),
+        "endless": act.endless,
+        "endless stream": act.endless_stream,
+    }[name]
     limits = _limits(stream, max_response_bytes=1_000_000, max_attempts=2)
     tracemalloc.start()
     try:
@@ -443,7 +535,8 @@ def test_an_answer_of_100_000_events_is_read_whole_and_soon(stream: bool) -> Non
     assert result.latency_s < 10.0
 
 
-# ------------------------------------------------------------------------------- connections that are used again
+# ------------------------------------------------------------------------------- connections that
+# are used again
 
 
 @pytest.mark.parametrize("fault", [act.hangs_up, act.resets])
@@ -471,7 +564,9 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
         if turn.request.connection <= 2:
             await turn.finish()
         else:
-            await (act.sound if turn.request.connection == 5 else act.refuses("503 Busy", "busy"))(turn)
+            await (act.sound if turn.request.connection == 5 else act.refuses("503 Busy", "busy"))(
+                turn
+            )
 
     async def body(client: Client, server: FaultyServer) -> Response | Failure:
         await asyncio.gather(*(client.send(_request(0)) for _ in range(2)))
@@ -486,7 +581,9 @@ def test_several_connections_that_close_as_they_are_used_again_use_no_attempts_u
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.usefixtures("transport")
-def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(stream: bool) -> None:
+def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_attempts(
+    stream: bool,
+) -> None:
     async def closes_behind_its_answer(turn: act.Turn) -> None:
         if first_on.setdefault(turn.request.connection, turn.request.number) == turn.request.number:
             await (act.sound_stream if stream else act.sound)(turn)
@@ -507,9 +604,12 @@ def test_a_server_that_closes_behind_every_answer_costs_no_retries_and_soon_no_a
 
 @pytest.mark.usefixtures("transport")
 def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_attempt() -> None:
-    async def body(client: Client, server: FaultyServer) -> tuple[Response | Failure, list[Received]]:
+    async def body(
+        client: Client, server: FaultyServer
+    ) -> tuple[Response | Failure, list[Received]]:
         await client.send(_request(1))
-        server.shut_idle_connections()  # the client has not been told when it sends the next request
+        # the client has not been told when it sends the next request
+        server.shut_idle_connections()
         return await client.send(_request(2)), server.received[1:]
 
     result, received = _with([act.sound], _limits(False), body)
@@ -523,7 +623,12 @@ def test_a_connection_that_was_closed_while_idle_loses_no_sample_and_hides_no_at
 @pytest.mark.parametrize("stream", STREAM)
 @pytest.mark.parametrize(
     "extra",
-    [act.twice_at_once, act.twice_after(0.02), act.then_408, act.then_the_beginning_of_another(0.02)],
+    [
+        act.twice_at_once,
+        act.twice_after(0.02),
+        act.then_408,
+        act.then_the_beginning_of_another(0.02),
+    ],
     ids=["twice at once", "twice, the second late", "408 when idle", "the beginning of something"],
 )
 @pytest.mark.usefixtures("transport")
@@ -551,18 +656,24 @@ def test_a_late_second_answer_is_nobodys_answer_where_no_connection_is_ever_idle
     def script(request: Received) -> Act:
         return act.later(0.01, act.twice_after(0.005) if request.number % 10 == 0 else act.sound)
 
-    async def body(client: Client, server: FaultyServer) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(
+        client: Client, server: FaultyServer
+    ) -> tuple[list[Response | Failure], list[Received]]:
         return await _all(client, samples=200, in_flight=8), server.received
 
     results, received = _with(script, _limits(False), body)
     answers = [result.text if isinstance(result, Response) else result for result in results]
     assert [(n, said) for n, said in enumerate(answers) if said != _right(n)] == []
-    assert sorted(request.request_id for request in received) == sorted(a.request_id for a in _attempts(results))
+    assert sorted(request.request_id for request in received) == sorted(
+        a.request_id for a in _attempts(results)
+    )
 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 @pytest.mark.usefixtures("transport")
-def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(in_flight: int) -> None:
+def test_a_server_that_gives_every_answer_the_same_id_costs_one_question_at_most(
+    in_flight: int,
+) -> None:
     body = json.dumps({"id": "x", "choices": [{"text": "A", "finish_reason": "stop"}]}).encode()
 
     async def all_of_them(client: Client, server: FaultyServer) -> list[Response | Failure]:
@@ -583,9 +694,14 @@ def test_a_stream_that_goes_on_after_its_end_is_not_listened_to_for_long() -> No
 
 @pytest.mark.usefixtures("transport")
 def test_a_lost_stream_that_stays_open_is_asked_again_at_once() -> None:
-    (result,), _ = _send([act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0))
+    (result,), _ = _send(
+        [act.loses_the_stream_and_stays], _limits(True, max_attempts=1, retry_budget=0)
+    )
     assert isinstance(result, Response)
-    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [(True, INVALID), (False, None)]
+    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [
+        (True, INVALID),
+        (False, None),
+    ]
     assert result.attempts[0].end_s - result.attempts[0].start_s < 2.0
 
 
@@ -607,7 +723,9 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
             async with kept(
                 Client(Endpoint(base_url=url), _limits(False, max_attempts=1, stall_timeout_s=2.0))
             ) as client:
-                big = Request(sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2))
+                big = Request(
+                    sample_id="1", prompt="x" * 20_000_000, sampling=SamplingParams(max_tokens=2)
+                )
                 result = await client.send(big)
                 over.set()
                 await asyncio.wait_for(heard.wait(), 5.0)
@@ -615,7 +733,10 @@ def test_a_server_that_hangs_up_before_it_read_the_request_is_noticed(loop: str)
 
     result = pytest.importorskip(loop).run(main())
     assert isinstance(result, Failure)
-    assert (result.kind, result.attempts[0].end_s - result.attempts[0].start_s < 2.0) == (GONE, True)
+    assert (result.kind, result.attempts[0].end_s - result.attempts[0].start_s < 2.0) == (
+        GONE,
+        True,
+    )
 
 
 @pytest.mark.usefixtures("transport")
@@ -630,7 +751,9 @@ def test_a_client_that_is_closed_leaves_nobody_waiting() -> None:
             assert server.connections == 3
             return results
 
-    assert [result.kind for result in asyncio.run(main()) if isinstance(result, Failure)] == [GONE] * 3
+    assert [result.kind for result in asyncio.run(main()) if isinstance(result, Failure)] == [
+        GONE
+    ] * 3
 
 
 @pytest.mark.usefixtures("transport")
@@ -638,7 +761,10 @@ def test_an_answer_that_a_stream_lost_is_no_retry_and_is_asked_for_however_few_a
     limits = _limits(True, max_attempts=1, retry_budget=0)
     (result,), _ = _send([act.loses_the_stream], limits)
     assert isinstance(result, Response)
-    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [(True, INVALID), (False, None)]
+    assert [(attempt.streamed, attempt.failure) for attempt in result.attempts] == [
+        (True, INVALID),
+        (False, None),
+    ]
 
 
 @pytest.mark.usefixtures("transport")
@@ -649,7 +775,9 @@ def test_nothing_is_kept_of_connections_that_are_gone() -> None:
         gc.collect()
         return len(client.list_open())
 
-    assert _with([act.without_length], _limits(False), body) <= 2  # each answer ends with its connection
+    assert (
+        _with([act.without_length], _limits(False), body) <= 2
+    )  # each answer ends with its connection
 
 
 @pytest.mark.usefixtures("transport")
@@ -662,12 +790,19 @@ def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
     async def main() -> Response | Failure:
         async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
             proxy = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with Client(Endpoint(base_url="https://model.invalid/v1"), _limits(False), proxy=proxy) as client:
+            async with Client(
+                Endpoint(base_url="https://model.invalid/v1"), _limits(False), proxy=proxy
+            ) as client:
                 return await client.send(_request())
 
     result = asyncio.run(main())
     assert isinstance(result, Failure)
-    assert (result.kind, result.status, result.retryable, len(result.attempts)) == (HTTP, 407, False, 1)
+    assert (result.kind, result.status, result.retryable, len(result.attempts)) == (
+        HTTP,
+        407,
+        False,
+        1,
+    )
     assert "of the proxy" in result.message
 
 
@@ -680,7 +815,8 @@ def test_waiting_for_the_rate_limit_is_not_the_samples_time() -> None:
     assert all(isinstance(result, Response) for result in _with([act.sound], limits, body))
 
 
-# ---------------------------------------------------------------------------------------------- many at a time
+# ----------------------------------------------------------------------------------------------
+# many at a time
 
 
 @pytest.mark.usefixtures("transport")
@@ -689,7 +825,9 @@ def test_answers_in_reverse_order_go_to_their_own_questions() -> None:
         return await asyncio.gather(*(client.send(_request(number)) for number in range(1, 33)))
 
     results = _with([act.in_reverse(32)], _limits(False), body)
-    assert [result.text for result in results if isinstance(result, Response)] == [_right(n) for n in range(1, 33)]
+    assert [result.text for result in results if isinstance(result, Response)] == [
+        _right(n) for n in range(1, 33)
+    ]
 
 
 @pytest.mark.parametrize(("seed", "stream"), list(enumerate(STREAM)))
@@ -699,7 +837,9 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
     told: dict[str, tuple[FailureKind | None, int | None]] = {}
     rng = random.Random(seed)
     sound = list(SOUND.values())
-    faults = [fault for name, fault in FAULTS.items() if name not in ("no byte", "no byte of the body")]
+    faults = [
+        fault for name, fault in FAULTS.items() if name not in ("no byte", "no byte of the body")
+    ]
 
     def script(request: Received) -> Act:
         if rng.random() < 0.5:
@@ -713,7 +853,9 @@ def test_no_sample_is_lost_or_doubled_or_given_anothers_answer(seed: int, stream
         told[request.request_id] = (kind, status)
         return fault
 
-    async def body(client: Client, server: FaultyServer) -> tuple[list[Response | Failure], list[Received]]:
+    async def body(
+        client: Client, server: FaultyServer
+    ) -> tuple[list[Response | Failure], list[Received]]:
         return await _all(client, samples=samples, in_flight=16), server.received
 
     started = time.monotonic()

@@ -77,14 +77,21 @@ def _chunks(*parts: bytes) -> bytes:
 SOUND = {
     "length": HEAD + _sized(BODY),
     "chunked": HEAD + CHUNKED + _chunks(BODY[:5], BODY[5:]),
-    "chunks with extensions and a trailer": HEAD + CHUNKED + b"%x;a=b\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % (len(BODY), BODY),
-    "after 100 and 103": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-    + HEAD
-    + _sized(BODY),
+    "chunks with extensions and a trailer": (
+        HEAD + CHUNKED + b"%x;a=b\r\n%b\r\n0\r\nX-T: 1\r\n\r\n" % (len(BODY), BODY)
+    ),
+    "after 100 and 103": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
+        + HEAD
+        + _sized(BODY)
+    ),
     "gzip": HEAD + b"Content-Encoding: gzip\r\n" + _sized(gzip.compress(BODY, mtime=0)),
     "deflate": HEAD + b"Content-Encoding: Deflate\r\n" + _sized(zlib.compress(BODY)),
     "identity": HEAD + b"content-encoding: identity\r\n" + _sized(BODY),
-    "odd case": b"HTTP/1.1 200\r\nCONTENT-type: application/json\r\ncontent-LENGTH: %d\r\n\r\n" % len(BODY) + BODY,
+    "odd case": (
+        b"HTTP/1.1 200\r\nCONTENT-type: application/json\r\ncontent-LENGTH: %d\r\n\r\n" % len(BODY)
+        + BODY
+    ),
 }
 
 
@@ -119,7 +126,10 @@ def test_a_stream_is_the_same_wherever_it_is_cut(cuts: list[int], chunked: bool)
 
 
 @given(
-    st.lists(st.binary(max_size=80) | st.sampled_from([HEAD, CHUNKED, b"\r\n", b"5\r\nhello\r\n", BODY]), max_size=8)
+    st.lists(
+        st.binary(max_size=80) | st.sampled_from([HEAD, CHUNKED, b"\r\n", b"5\r\nhello\r\n", BODY]),
+        max_size=8,
+    )
 )
 @settings(max_examples=300)
 def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
@@ -138,15 +148,35 @@ def test_no_bytes_raise_and_an_end_is_always_found(pieces: list[bytes]) -> None:
     ("data", "error", "said"),
     [
         (b"SSH-2.0-OpenSSH_9.6\r\n", BadHttp, "no HTTP answer"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n", BadHttp, "another protocol"),
+        (
+            b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
+            BadHttp,
+            "another protocol",
+        ),
         (HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab", BadHttp, "no HTTP answer"),
-        (HEAD + b"Content-Length: 1\r\n" + CHUNKED + b"1\r\na\r\n0\r\n\r\n", BadHttp, "no HTTP answer"),
+        (
+            HEAD + b"Content-Length: 1\r\n" + CHUNKED + b"1\r\na\r\n0\r\n\r\n",
+            BadHttp,
+            "no HTTP answer",
+        ),
         (HEAD + CHUNKED + b"zz\r\n", BadHttp, "no HTTP answer"),
         (HEAD + b"X: " + b"y" * MAX_HEAD, BadHttp, f"a head of more than {MAX_HEAD} bytes"),
         (HEAD + b"X: " + b"y" * MAX_HEAD + b"\r\n" + _sized(BODY), BadHttp, "a head of more than"),
-        (HEAD + b"Content-Encoding: br\r\n" + LENGTH % 3 + b"abc", InvalidResponse, "'br', which was not asked for"),
-        (HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 3 + b"abc", InvalidResponse, "cannot be unpacked"),
-        (HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 20 + gzip.compress(BODY)[:20], InvalidResponse, "is cut"),
+        (
+            HEAD + b"Content-Encoding: br\r\n" + LENGTH % 3 + b"abc",
+            InvalidResponse,
+            "'br', which was not asked for",
+        ),
+        (
+            HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 3 + b"abc",
+            InvalidResponse,
+            "cannot be unpacked",
+        ),
+        (
+            HEAD + b"Content-Encoding: gzip\r\n" + LENGTH % 20 + gzip.compress(BODY)[:20],
+            InvalidResponse,
+            "is cut",
+        ),
         (
             HEAD + b"Content-Encoding: gzip\r\n" + _sized(gzip.compress(BODY) + b"more"),
             InvalidResponse,
@@ -234,11 +264,18 @@ def test_what_comes_while_nothing_was_asked_ends_the_connection() -> None:
         (b"HTTP/1.1 200", None, Disconnected, "ended before an answer came"),
         (HEAD + LENGTH % 500 + BODY, None, Disconnected, "ended within the answer"),
         (HEAD + CHUNKED + b"5\r\nhello\r\n", None, Disconnected, "ended within the answer"),
-        (HEAD + b"\r\n" + BODY, ConnectionResetError("reset"), Disconnected, "(ConnectionResetError: reset)"),
+        (
+            HEAD + b"\r\n" + BODY,
+            ConnectionResetError("reset"),
+            Disconnected,
+            "(ConnectionResetError: reset)",
+        ),
         (HEAD + b"\r\n" + BODY, None, BODY, ""),
     ],
 )
-def test_where_a_connection_ends(data: bytes, error: Exception | None, content: Any, said: str) -> None:
+def test_where_a_connection_ends(
+    data: bytes, error: Exception | None, content: Any, said: str
+) -> None:
     def lose(line: Http1Connection, reply: Reply) -> Reply:
         if data:
             line.data_received(data)
@@ -269,7 +306,9 @@ def test_a_request_on_a_connection_that_is_gone_is_not_sent() -> None:
 
 @pytest.mark.parametrize("end", ["", "Connection: close\r\n"])
 @pytest.mark.parametrize("more", [b"garbage", HEAD + b"Content-Length: 0\r\n\r\n"])
-def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(end: str, more: bytes) -> None:
+def test_bytes_behind_a_whole_answer_tell_that_a_connection_is_out_of_step(
+    end: str, more: bytes
+) -> None:
     strays: list[Http1Connection] = []
 
     async def main() -> tuple[Http1Connection, Reply]:

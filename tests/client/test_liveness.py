@@ -14,7 +14,15 @@ from serve_eval.client.attempts import liveness as module
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.client import Client
 from serve_eval.errors import EndpointError
-from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Request,
+    Response,
+    SamplingParams,
+)
 from tests.client import faulty_server as act
 from tests.client.faulty_server import FaultyServer, Turn
 from tests.clock import until
@@ -52,17 +60,23 @@ async def _watched(guard: LivenessGuard) -> AsyncIterator[asyncio.Task[None]]:
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.2])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(host: str, timeout_s: float) -> None:
+def test_an_address_that_refuses_for_the_time_of_an_outage_is_gone(
+    host: str, timeout_s: float
+) -> None:
     port, told = _free_port(), list[str]()
 
     async def main() -> None:
         guard = LivenessGuard(timeout_s, told.append)
         async with _watched(guard) as watching:
-            with pytest.raises(EndpointError, match="no server listens"):  # whoever waits is told as well
+            with pytest.raises(
+                EndpointError, match="no server listens"
+            ):  # whoever waits is told as well
                 await guard.outage(host, port)
             await watching
 
-    with pytest.raises(EndpointError, match=f"no server listens at {host}:{port} any more") as caught:
+    with pytest.raises(
+        EndpointError, match=f"no server listens at {host}:{port} any more"
+    ) as caught:
         asyncio.run(main())
     assert "--outage-timeout" in caught.value.hint
     assert len(told) == (timeout_s > 0)
@@ -76,10 +90,14 @@ def test_whoever_comes_while_nobody_listens_waits_until_somebody_does() -> None:
         async with _watched(guard) as watching:
             first = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
             await until(lambda: guard.closed)
-            assert told == [f"no server listens at 127.0.0.1:{port}: requests wait, for 600 s at most"]
+            assert told == [
+                f"no server listens at 127.0.0.1:{port}: requests wait, for 600 s at most"
+            ]
             later = [asyncio.create_task(guard.outage("127.0.0.1", port)) for _ in range(50)]
             first[0].cancel()
-            async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", port):
+            async with await asyncio.start_server(
+                lambda reader, writer: writer.close(), "127.0.0.1", port
+            ):
                 assert await asyncio.gather(*first[1:], *later) == [True] * 99
             assert not guard.closed
             assert not watching.done()
@@ -108,7 +126,9 @@ def test_outages_without_an_answer_in_between_share_their_time() -> None:
 def test_where_somebody_listens_or_nobody_can_tell_there_is_no_outage(host: str) -> None:
     async def main() -> None:
         async with (
-            await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as server,
+            await asyncio.start_server(
+                lambda reader, writer: writer.close(), "127.0.0.1", 0
+            ) as server,
             _watched(guard := LivenessGuard(0.0)),
         ):
             assert not await guard.outage(host, server.sockets[0].getsockname()[1])
@@ -131,12 +151,17 @@ def test_a_guard_that_nobody_watches_keeps_nobody() -> None:
     asyncio.run(main())
 
 
-# --------------------------------------------------------------------------------------------- requests that wait
+# ---------------------------------------------------------------------------------------------
+# requests that wait
 
 
 def _with(server: FaultyServer, limits: Limits, body: Callable[[Client], Awaitable[T]]) -> T:
     async def main() -> T:
-        async with server, Client(Endpoint(base_url=server.base_url), limits) as client, _watched(client.liveness):
+        async with (
+            server,
+            Client(Endpoint(base_url=server.base_url), limits) as client,
+            _watched(client.liveness),
+        ):
             return await body(client)
 
     return asyncio.run(main())
@@ -172,8 +197,8 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
 
 
 def _dies(deaths: int) -> FaultyServer:
-    """Ends with its first requests, so many times: their connections, and then what listens. It is back once the guard
-    is closed."""
+    """Ends with its first requests, so many times: their connections, and then what listens. It is
+    back once the guard is closed."""
     left = deaths
 
     async def die(turn: Turn) -> None:
@@ -190,7 +215,9 @@ def _dies(deaths: int) -> FaultyServer:
 
 
 @pytest.mark.parametrize(("deaths", "counted"), [(1, 0), (2, 0), (3, 1), (4, 2)])
-def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(deaths: int, counted: int) -> None:
+def test_an_attempt_that_met_the_end_of_a_server_costs_nothing_but_not_for_ever(
+    deaths: int, counted: int
+) -> None:
     """A prompt that ends its server every time fails in the end."""
     server = _dies(deaths)
 
@@ -227,7 +254,9 @@ def test_the_time_of_an_attempt_that_met_the_end_of_a_server_is_given_back() -> 
         await server.listen()
         return await asked
 
-    assert isinstance(_with(server, Limits(sample_timeout_s=1.2, outage_timeout_s=LONG_S), body), Response)
+    assert isinstance(
+        _with(server, Limits(sample_timeout_s=1.2, outage_timeout_s=LONG_S), body), Response
+    )
 
 
 def test_a_connection_that_is_lost_while_somebody_listens_is_an_attempt() -> None:
@@ -245,7 +274,9 @@ def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
     """The same port of another address of this machine says nothing of it."""
 
     async def main() -> list[str]:
-        async with await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0) as other:
+        async with await asyncio.start_server(
+            lambda reader, writer: writer.close(), "127.0.0.1", 0
+        ) as other:
             port, told = other.sockets[0].getsockname()[1], list[str]()
             limits = Limits(max_attempts=1, outage_timeout_s=LONG_S)
             async with Client(Endpoint(base_url=f"http://127.0.0.2:{port}/v1"), limits) as client:
@@ -256,7 +287,9 @@ def test_the_guard_asks_at_the_address_of_the_endpoint() -> None:
                     asked.cancel()
                     return told
 
-    assert [line.partition(":")[0] for line in asyncio.run(main())] == ["no server listens at 127.0.0.2"]
+    assert [line.partition(":")[0] for line in asyncio.run(main())] == [
+        "no server listens at 127.0.0.2"
+    ]
 
 
 def test_refusals_for_whatever_outages_are_no_attempts() -> None:

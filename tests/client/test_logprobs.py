@@ -33,17 +33,25 @@ TEXT = "The sky is blue."
 JSON = "application/json"
 
 
-def _ask(form: LogprobsForm, served: Form, answers: Path, **limits: Any) -> tuple[Response | Failure, Any]:
+def _ask(
+    form: LogprobsForm, served: Form, answers: Path, **limits: Any
+) -> tuple[Response | Failure, Any]:
     line = {"sha256": prompt_sha256(TEXT), "right": "-0.25", "wrong": "-4", "probability": 1.0}
     answers.write_bytes(msgspec.json.encode(line) + b"\n")
     app = create_app(SimulatorConfig(answers=answers, prompt_logprobs=served, record=True))
     request = Request(
-        sample_id="1", prompt=TEXT, sampling=SamplingParams(max_tokens=1, stop=("sky",)), prompt_logprobs=True
+        sample_id="1",
+        prompt=TEXT,
+        sampling=SamplingParams(max_tokens=1, stop=("sky",)),
+        prompt_logprobs=True,
     )
 
     async def main() -> Response | Failure:
         chosen = Limits(max_attempts=1, **limits)
-        async with serve(app) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
+        async with (
+            serve(app) as url,
+            Client(Endpoint(base_url=url, model="simulated"), chosen) as client,
+        ):
             client.logprobs_form = form
             return await client.send(request)
 
@@ -52,11 +60,15 @@ def _ask(form: LogprobsForm, served: Form, answers: Path, **limits: Any) -> tupl
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_every_token_but_the_first_has_its_log_probability(form: LogprobsForm, stream: bool, tmp_path: Path) -> None:
+def test_every_token_but_the_first_has_its_log_probability(
+    form: LogprobsForm, stream: bool, tmp_path: Path
+) -> None:
     result, body = _ask(form, form, tmp_path / "a", stream=stream)
     assert isinstance(result, Response), result
     told = result.prompt_logprobs
-    assert told == PromptLogprobs(values=(-0.25,) * 3, skipped=1, offsets=(3, 7, 10), likeliest="111")
+    assert told == PromptLogprobs(
+        values=(-0.25,) * 3, skipped=1, offsets=(3, 7, 10), likeliest="111"
+    )
     assert (result.text, result.truncated, result.usage.prompt_tokens) == ("", False, 4)
     assert "stream" not in body
     with Journal(tmp_path / "j") as journal:
@@ -73,7 +85,9 @@ def test_every_token_but_the_first_has_its_log_probability(form: LogprobsForm, s
         ("prompt_logprobs", "echo"),
     ],
 )
-def test_a_server_that_ignores_the_fields_is_no_answer(form: LogprobsForm, served: Form, tmp_path: Path) -> None:
+def test_a_server_that_ignores_the_fields_is_no_answer(
+    form: LogprobsForm, served: Form, tmp_path: Path
+) -> None:
     result, _ = _ask(form, served, tmp_path / "a")
     assert isinstance(result, Failure)
     assert "0 log-probabilities for a prompt of 4 tokens" in result.message
@@ -84,8 +98,17 @@ def _body(usage: int | None = None, **choice: Any) -> bytes:
     return json.dumps({"choices": [{"finish_reason": "length", **choice}], "usage": told}).encode()
 
 
-def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | None = None) -> dict[str, Any]:
-    return {"logprobs": {"tokens": tokens, "token_logprobs": values, "text_offset": offsets, "top_logprobs": None}}
+def _echo(
+    tokens: list[str], values: list[float | None], offsets: list[int] | None = None
+) -> dict[str, Any]:
+    return {
+        "logprobs": {
+            "tokens": tokens,
+            "token_logprobs": values,
+            "text_offset": offsets,
+            "top_logprobs": None,
+        }
+    }
 
 
 @pytest.mark.parametrize(
@@ -111,8 +134,12 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
         ),
         # a prompt that lost its beginning to truncate_prompt_tokens
-        (_body(2, **_echo([" b", " c"], [None, -2.0], [0, 2])), PromptLogprobs(values=(-2.0,), offsets=(3,))),
-        # a token before the text is counted and not listed, and the first that is listed begins with a space
+        (
+            _body(2, **_echo([" b", " c"], [None, -2.0], [0, 2])),
+            PromptLogprobs(values=(-2.0,), offsets=(3,)),
+        ),
+        # a token before the text is counted and not listed, and the first that is listed begins
+        # with a space
         (
             _body(4, **_echo([" a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3)),
@@ -131,26 +158,38 @@ def _echo(tokens: list[str], values: list[float | None], offsets: list[int] | No
             _body(3, **_echo(["a", " \ufffd", "\ufffd"], [None, -1.0, -2.0], [0, 1, 30])),
             PromptLogprobs(values=(-1.0, -2.0), tokens=(" \ufffd", "\ufffd")),
         ),
-        (_body(3, logprobs={"token_logprobs": [None, -1, -2]}), PromptLogprobs(values=(-1.0, -2.0))),
+        (
+            _body(3, logprobs={"token_logprobs": [None, -1, -2]}),
+            PromptLogprobs(values=(-1.0, -2.0)),
+        ),
         # vLLM's field, with a likelier token beside the prompt's
         (
             _body(
                 3,
                 prompt_logprobs=[
                     None,
-                    {"7": {"logprob": -1.0, "rank": 2, "decoded_token": " b"}, "8": {"logprob": -0.1, "rank": 1}},
+                    {
+                        "7": {"logprob": -1.0, "rank": 2, "decoded_token": " b"},
+                        "8": {"logprob": -0.1, "rank": 1},
+                    },
                     {"9": {"logprob": -2.0, "rank": 1, "decoded_token": " c"}},
                 ],
             ),
             PromptLogprobs(values=(-1.0, -2.0), offsets=(1, 3), likeliest="01"),
         ),
-        # the likeliest token of each place, which may be the prompt's own; the last entry is what was generated
+        # the likeliest token of each place, which may be the prompt's own; the last entry is what
+        # was generated
         (
             _body(
                 3,
                 logprobs={
                     "token_logprobs": [None, -1.0, -2.0, -0.1],
-                    "top_logprobs": [None, {" b": -1.0, " x": -3.0}, {" c": -2.0, " y": -0.5}, {".": -0.1}],
+                    "top_logprobs": [
+                        None,
+                        {" b": -1.0, " x": -3.0},
+                        {" c": -2.0, " y": -0.5},
+                        {".": -0.1},
+                    ],
                 },
             ),
             PromptLogprobs(values=(-1.0, -2.0), likeliest="10"),
@@ -172,7 +211,10 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
         (_body(3, **_echo(["a", " b", " c"], [None, None, -1.0])), "1 of 3 tokens"),
         (_body(3, **_echo(["a", " b", " c"], [None, -1.0, None])), "1 of 3 tokens"),
         (_body(1, **_echo(["a"], [None])), "0 of 1 tokens"),
-        (_body(None, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])), "which tokens are the prompt's"),
+        (
+            _body(None, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
+            "which tokens are the prompt's",
+        ),
         (_body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])), "no log-probabilities"),  # type: ignore[list-item]
         (b'{"error": "no"}', "an error object"),
         (b'{"choices": []}', "no choices"),
@@ -216,9 +258,13 @@ def test_a_continuation_is_found_by_its_tokens_where_places_are_not_told(
     assert continuation(PromptLogprobs(values=values, tokens=tokens), "∈: A", 2) == kept
 
 
-@pytest.mark.parametrize(("told", "kept"), [(1.75, 1.75), (2, 2.0), (None, None), ("2", None), (0, None), (-1, None)])
+@pytest.mark.parametrize(
+    ("told", "kept"), [(1.75, 1.75), (2, 2.0), (None, None), ("2", None), (0, None), (-1, None)]
+)
 @pytest.mark.parametrize("stream", [False, True])
-def test_the_tokens_per_step_of_speculative_decoding_are_kept(told: object, kept: float | None, stream: bool) -> None:
+def test_the_tokens_per_step_of_speculative_decoding_are_kept(
+    told: object, kept: float | None, stream: bool
+) -> None:
     from serve_eval.client.wire_format import wire
     from serve_eval.client.wire_format.stream import StreamedAnswer
 
@@ -235,7 +281,9 @@ def test_the_tokens_per_step_of_speculative_decoding_are_kept(told: object, kept
 def test_a_byte_order_mark_and_another_order_of_choices_change_no_log_probability() -> None:
     listed = {"tokens": ["a", "b"], "token_logprobs": [None, -1.5], "text_offset": [0, 1]}
     choices = [{"index": 1, "logprobs": None}, {"index": 0, "logprobs": listed}]
-    body = json.dumps({"choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 0}}).encode()
+    body = json.dumps(
+        {"choices": choices, "usage": {"prompt_tokens": 2, "completion_tokens": 0}}
+    ).encode()
     told = decode(b"\xef\xbb\xbf" + body, "application/json", "ab").prompt_logprobs
     assert told is not None
     assert told.values == (-1.5,)

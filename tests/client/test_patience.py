@@ -15,7 +15,10 @@ def test_silence_counts_only_while_something_is_expected() -> None:
         waits = [patience.begin(time.monotonic()) for _ in range(2)]
         assert patience.silent_s() == 0.0
         for wait in waits:
-            patience.expect(wait, Reply(asyncio.get_running_loop().create_future(), limit=1, now=time.monotonic()))
+            patience.expect(
+                wait,
+                Reply(asyncio.get_running_loop().create_future(), limit=1, now=time.monotonic()),
+            )
         await asyncio.sleep(0.02)
         for wait in waits:
             assert patience.silent_s() > 0.0

@@ -36,8 +36,8 @@ def _refused(
     asked: list[bytes] | None = None,
     **limits: Any,
 ) -> tuple[str, str, str]:
-    """What is said of a server that gives this answer to everything: the message, the hint, and its base URL. `asked`
-    gets the first lines of what it was asked."""
+    """What is said of a server that gives this answer to everything: the message, the hint, and its
+    base URL. `asked` gets the first lines of what it was asked."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not closes:
@@ -55,7 +55,12 @@ def _refused(
             context.load_cert_chain(certificate)
         server = await asyncio.start_server(serve, "localhost", 0, ssl=context)
         url = f"{scheme}://localhost:{server.sockets[0].getsockname()[1]}/v1"
-        async with server, Client(Endpoint(base_url=url, model="m"), replace(ONCE, **limits), api_key=key) as client:
+        async with (
+            server,
+            Client(
+                Endpoint(base_url=url, model="m"), replace(ONCE, **limits), api_key=key
+            ) as client,
+        ):
             with pytest.raises(EndpointError) as caught:
                 await asks(client)
         return str(caught.value), caught.value.hint, url
@@ -65,7 +70,8 @@ def _refused(
 
 def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> bytes:
     head = (
-        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+        f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length:"
+        f" {len(body)}\r\nConnection: close\r\n"
     )
     return head.encode() + b"\r\n" + body
 
@@ -75,14 +81,35 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
     [
         (
             "401 Unauthorized",
-            "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env.",
+            (
+                "No key was sent: put it into OPENAI_API_KEY, or name another variable with"
+                " --api-key-env."
+            ),
         ),
-        ("403 Forbidden", "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."),
+        (
+            "403 Forbidden",
+            (
+                "No key was sent: put it into OPENAI_API_KEY, or name another variable with"
+                " --api-key-env."
+            ),
+        ),
         ("404 Not Found", "An older disaggregated orchestrator lists none: name it with --model."),
-        ("405 Method Not Allowed", "An older disaggregated orchestrator lists none: name it with --model."),
-        ("429 Too Many Requests", "It limits requests: try again later, or name the model with --model."),
-        ("500 Internal Server Error", "Name the model with --model; the server's log may say more."),
-        ("503 Service Unavailable", "A server that still loads its model, or an orchestrator without"),
+        (
+            "405 Method Not Allowed",
+            "An older disaggregated orchestrator lists none: name it with --model.",
+        ),
+        (
+            "429 Too Many Requests",
+            "It limits requests: try again later, or name the model with --model.",
+        ),
+        (
+            "500 Internal Server Error",
+            "Name the model with --model; the server's log may say more.",
+        ),
+        (
+            "503 Service Unavailable",
+            "A server that still loads its model, or an orchestrator without",
+        ),
         ("307 Temporary Redirect", "Name the model with --model"),
     ],
 )
@@ -93,7 +120,9 @@ def test_a_status_of_the_list_of_models_is_said_with_what_to_do(status: str, hin
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
-def test_a_key_that_is_refused_is_told_from_one_that_is_missing(asks: Callable[[Client], Awaitable[object]]) -> None:
+def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
+    asks: Callable[[Client], Awaitable[object]],
+) -> None:
     for key, hint in (
         (None, "No key was sent: put it into OPENAI_API_KEY"),
         ("sk-1", "It refuses the key that was sent"),
@@ -118,7 +147,9 @@ def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
-def test_http_at_an_https_port_says_so(certificate: Path, asks: Callable[[Client], Awaitable[object]]) -> None:
+def test_http_at_an_https_port_says_so(
+    certificate: Path, asks: Callable[[Client], Awaitable[object]]
+) -> None:
     _, hint, url = _refused(_http("200 OK"), asks=asks, certificate=certificate)
     assert hint == f"The server speaks TLS, no plain HTTP: write https{url.removeprefix('http')}"
 
@@ -139,14 +170,21 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
 @pytest.mark.parametrize(
     ("url", "tls", "plain", "said"),
     [
-        ("https://h:1/v1", True, True, ""),  # TLS, and a 400 in plain HTTP for those who miss it, as nginx does
+        (
+            "https://h:1/v1",
+            True,
+            True,
+            "",
+        ),  # TLS, and a 400 in plain HTTP for those who miss it, as nginx does
         ("https://h:1/v1", False, True, "write http://h:1/v1"),
         ("https://h:1/v1", False, False, ""),
         ("http://h:1/v1", True, True, "write https://h:1/v1"),
         ("http://h:1/v1", False, True, ""),
     ],
 )
-def test_which_scheme_is_right(monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str) -> None:
+def test_which_scheme_is_right(
+    monkeypatch: pytest.MonkeyPatch, url: str, tls: bool, plain: bool, said: str
+) -> None:
     async def speaks(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
         return (b"" if tls else None) if context is not None else b"HTTP/" if plain else None
 
@@ -159,7 +197,9 @@ def test_which_scheme_is_right(monkeypatch: pytest.MonkeyPatch, url: str, tls: b
 @pytest.mark.parametrize(("chat", "route"), [(False, "completions"), (True, "chat/completions")])
 def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
     asked: list[bytes] = []
-    message, hint, url = _refused(_http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked)
+    message, hint, url = _refused(
+        _http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked
+    )
     assert message == f"{url}/{route} does not answer a short request: HTTP 404: so it is"
     assert hint.startswith(f"No such route for {'chat' if chat else 'text'} requests")
     assert asked == [f"POST /v1/{route} HTTP/1.1".encode(), b"GET /v1/models HTTP/1.1"]
@@ -175,7 +215,11 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
 @pytest.mark.parametrize(
     ("said", "stream", "hint"),
     [
-        (b"max_completion_tokens is not known", False, "The server wants the length under the other name: "),
+        (
+            b"max_completion_tokens is not known",
+            False,
+            "The server wants the length under the other name: ",
+        ),
         (b"Stream is not supported", True, "The server refuses to stream: --no-stream."),
         (b"Stream is not supported", False, "The server's log may say more."),
         (b"the upstream is gone", True, "The server's log may say more."),
@@ -194,7 +238,9 @@ def test_a_list_of_models_that_breaks_off_is_said() -> None:
     assert hint
 
 
-def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_silent_when_asked_for_its_scheme_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scheme, "PROBE_S", 0.1)
 
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -10,7 +10,9 @@ from tests.clock import run_counted
 
 
 @pytest.mark.parametrize(("per_second", "starts", "callers"), [(200.0, 100, 50), (50.0, 20, 1)])
-def test_starts_are_spaced_evenly_and_no_more_than_allowed(per_second: float, starts: int, callers: int) -> None:
+def test_starts_are_spaced_evenly_and_no_more_than_allowed(
+    per_second: float, starts: int, callers: int
+) -> None:
     async def main() -> list[float]:
         rate, clock = StartRate(per_second), asyncio.get_running_loop().time
         times: list[float] = []
@@ -43,7 +45,8 @@ def test_after_a_pause_there_is_no_burst() -> None:
 
 @pytest.mark.parametrize("given_up_at", [0.0, 3.0, 3.25, 5.0])
 def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) -> None:
-    """An early stop of 512 in flight at 2 starts per second kept the next task waiting for four minutes."""
+    """An early stop of 512 in flight at 2 starts per second kept the next task waiting for four
+    minutes."""
 
     async def main() -> tuple[float, list[float]]:
         rate, clock = StartRate(2.0), asyncio.get_running_loop().time

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from serve_eval.client.attempts import retry
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-WRAPPED = "Internal server error 400, message='Bad Request', url='http://localhost:18001/v1/completions'"
+WRAPPED = (
+    "Internal server error 400, message='Bad Request', url='http://localhost:18001/v1/completions'"
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +34,9 @@ WRAPPED = "Internal server error 400, message='Bad Request', url='http://localho
         (501, "", False),
     ],
 )
-def test_only_what_may_pass_by_itself_is_worth_another_attempt(status: int, message: str, worth: bool) -> None:
+def test_only_what_may_pass_by_itself_is_worth_another_attempt(
+    status: int, message: str, worth: bool
+) -> None:
     assert retry.worth_retrying(status, message) is worth
 
 

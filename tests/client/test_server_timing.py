@@ -12,17 +12,40 @@ from hypothesis import strategies as st
 
 from launchers._http.server import json_response, serve_app
 from serve_eval.client.client import Client
-from serve_eval.client.wire_format.server_timing import MAX_BEHIND, RETURN, STAMPS, TIMING, BehindDone, parse
+from serve_eval.client.wire_format.server_timing import (
+    MAX_BEHIND,
+    RETURN,
+    STAMPS,
+    TIMING,
+    BehindDone,
+    parse,
+)
 from serve_eval.client.wire_format.stream import StreamedAnswer
-from serve_eval.schema import Endpoint, Limits, Message, Request, Response, SamplingParams, ServerTiming
+from serve_eval.schema import (
+    Endpoint,
+    Limits,
+    Message,
+    Request,
+    Response,
+    SamplingParams,
+    ServerTiming,
+)
 from tests.client.kept import kept
 
 FIELDS = {
-    TIMING: "disagg_queue;dur=0.100000, ctx_e2e;dur=8.5, gen_queue;dur=0.2, gen_kv_transfer;dur=1.250000",
-    STAMPS: "disagg-start;ts=12345.123456789, disagg-end;ts=12345.2, ctx-start;ts=12345.15, gen-end;ts=12345.3",
+    TIMING: (
+        "disagg_queue;dur=0.100000, ctx_e2e;dur=8.5, gen_queue;dur=0.2,"
+        " gen_kv_transfer;dur=1.250000"
+    ),
+    STAMPS: (
+        "disagg-start;ts=12345.123456789, disagg-end;ts=12345.2, ctx-start;ts=12345.15,"
+        " gen-end;ts=12345.3"
+    ),
 }
 FOUND = ServerTiming(arrival="12345.123456789", kv_transfer_s=0.00125)
-CHUNK = b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"7"},"finish_reason":"stop"}]}\n\n'
+CHUNK = (
+    b'data: {"id":"c","choices":[{"index":0,"delta":{"content":"7"},"finish_reason":"stop"}]}\n\n'
+)
 DONE = b"data: [DONE]\n\n"
 EVENT = b"event: trtllm.perf_metrics\ndata: " + json.dumps(FIELDS).encode() + b"\n\n"
 
@@ -32,7 +55,11 @@ EVENT = b"event: trtllm.perf_metrics\ndata: " + json.dumps(FIELDS).encode() + b"
     [
         (FIELDS[TIMING], FIELDS[STAMPS], FOUND),
         (None, FIELDS[STAMPS], ServerTiming(arrival=FOUND.arrival)),
-        ("gen_kv_transfer;dur=-1", "ctx-start;ts=1.5,disagg-start;ts=2.123456", ServerTiming(arrival="2.123456")),
+        (
+            "gen_kv_transfer;dur=-1",
+            "ctx-start;ts=1.5,disagg-start;ts=2.123456",
+            ServerTiming(arrival="2.123456"),
+        ),
         (FIELDS[TIMING], None, None),
         (FIELDS[TIMING], "server-start;ts=12345.123456", None),
         (FIELDS[TIMING], "disagg-start;ts=1.5, disagg-start;ts=2.5", None),
@@ -41,7 +68,9 @@ EVENT = b"event: trtllm.perf_metrics\ndata: " + json.dumps(FIELDS).encode() + b"
         (FIELDS[TIMING], "xdisagg-start;ts=1.5", None),
     ],
 )
-def test_the_fields_name_one_arrival(timing: str | None, stamps: str | None, found: ServerTiming | None) -> None:
+def test_the_fields_name_one_arrival(
+    timing: str | None, stamps: str | None, found: ServerTiming | None
+) -> None:
     assert parse(timing, stamps) == found
 
 
@@ -85,13 +114,15 @@ def test_whatever_else_is_behind_the_end_changes_no_answer(behind: bytes) -> Non
     assert stream.behind.timing is None
 
 
-# ------------------------------------------------------------------------------------------------ by real sockets
+# ------------------------------------------------------------------------------------------------
+# by real sockets
 
 
 async def _asked(
     info: dict[str, object], *, stream: bool, behind: bytes = EVENT, held_s: float = 0.0
 ) -> tuple[list[Response], list[str | None], int]:
-    """Return three answers, what their requests asked for, and over how many connections they went."""
+    """Return three answers, what their requests asked for, and over how many connections they
+    went."""
     asked: list[str | None] = []
     peers = set()
 
@@ -101,11 +132,16 @@ async def _asked(
         peers.add(request.transport.get_extra_info("peername"))
         name = f"c-{len(asked)}"
         if not stream:
-            body = {"id": name, "choices": [{"index": 0, "message": {"content": name}, "finish_reason": "stop"}]}
+            body = {
+                "id": name,
+                "choices": [{"index": 0, "message": {"content": name}, "finish_reason": "stop"}],
+            }
             return json_response(200, json.dumps(body).encode(), FIELDS)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        await response.write(CHUNK.replace(b'"c"', f'"{name}"'.encode()).replace(b'"7"', f'"{name}"'.encode()) + DONE)
+        await response.write(
+            CHUNK.replace(b'"c"', f'"{name}"'.encode()).replace(b'"7"', f'"{name}"'.encode()) + DONE
+        )
         await asyncio.sleep(held_s)
         await response.write_eof(behind)
         return response
@@ -124,7 +160,9 @@ async def _asked(
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("info", [{}, {"perf_metrics": {}}])
-def test_what_was_asked_for_is_kept_and_connections_are_used_again(info: dict[str, object], stream: bool) -> None:
+def test_what_was_asked_for_is_kept_and_connections_are_used_again(
+    info: dict[str, object], stream: bool
+) -> None:
     answers, asked, connections = asyncio.run(_asked(info, stream=stream))
     wanted = bool(info)
     assert asked == ["1" if wanted else None] * 3

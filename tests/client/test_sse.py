@@ -38,7 +38,10 @@ def test_data_lines_are_found_in_every_form(stream: bytes, payloads: list[bytes]
     assert _read([stream[i : i + 1] for i in range(len(stream))]) == payloads
 
 
-@given(st.lists(st.text(max_size=8).map(lambda t: t.replace("\n", "").replace("\r", "")), max_size=8), st.data())
+@given(
+    st.lists(st.text(max_size=8).map(lambda t: t.replace("\n", "").replace("\r", "")), max_size=8),
+    st.data(),
+)
 def test_any_cut_gives_the_same_payloads(texts: list[str], data: st.DataObject) -> None:
     ends = [data.draw(st.sampled_from(["\n", "\r\n", "\r", "\n\n", "\r\n\r\n"])) for _ in texts]
     stream = "".join(f"data: {text}{end}" for text, end in zip(texts, ends, strict=True)).encode()

@@ -1,4 +1,5 @@
-"""An endpoint that listens and says that it is starting is waited for: nothing of that is an attempt."""
+"""An endpoint that listens and says that it is starting is waited for: nothing of that is an
+attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ from serve_eval.client.attempts import starting as module
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import check, discover_model
 from serve_eval.errors import EndpointError
-from serve_eval.schema import Endpoint, Failure, FailureKind, Limits, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Endpoint,
+    Failure,
+    FailureKind,
+    Limits,
+    Request,
+    Response,
+    SamplingParams,
+)
 from tests.clock import until
 
 T = TypeVar("T")
@@ -34,7 +43,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Server:
-    """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers, `looked` others."""
+    """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers,
+    `looked` others."""
 
     def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
         self.status = status
@@ -49,15 +59,28 @@ class _Server:
         asks = request.method == "POST"
         self.asked, self.looked = self.asked + asks, self.looked + (not asks)
         if self.starting:
-            error = {"message": "The model is loaded", "type": "ServiceUnavailableError", "code": "starting"}
+            error = {
+                "message": "The model is loaded",
+                "type": "ServiceUnavailableError",
+                "code": "starting",
+            }
             return web.json_response({"error": error}, status=self.status, headers=self.headers)
         return web.json_response(ANSWER if asks else {"data": [{"id": "m"}]})
 
 
-def _with(server: _Server, body: Callable[[Client], Awaitable[T]], *, watched: bool = False, **limits: float) -> T:
+def _with(
+    server: _Server,
+    body: Callable[[Client], Awaitable[T]],
+    *,
+    watched: bool = False,
+    **limits: float,
+) -> T:
     async def main() -> T:
         given = Limits(**{"outage_timeout_s": LONG_S, **limits})  # type: ignore[arg-type]
-        async with serve_app(server.app()) as url, Client(Endpoint(base_url=url, model="m"), given) as client:
+        async with (
+            serve_app(server.app()) as url,
+            Client(Endpoint(base_url=url, model="m"), given) as client,
+        ):
             watching = asyncio.create_task(client.liveness.watch()) if watched else None
             await asyncio.sleep(0)
             try:
@@ -88,7 +111,9 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     assert all(isinstance(result, Response) for result in results)
     assert [[a.failure for a in result.attempts] for result in results] == [[None]] * 16
     assert server.asked == 32  # one looks for all, so that none asks again before the end
-    assert told[0] == "the endpoint is starting: requests wait, for 600 s at most (--outage-timeout)"
+    assert (
+        told[0] == "the endpoint is starting: requests wait, for 600 s at most (--outage-timeout)"
+    )
     assert told[1].startswith("the endpoint says no more that it is starting, after ")
     assert told[1].endswith(" s: 16 requests go on")
     assert len(told) == 2
@@ -110,14 +135,19 @@ def test_what_does_not_start_in_time_is_a_failure_without_an_attempt() -> None:
     result = _with(server, lambda client: client.send(ASKED), outage_timeout_s=0.1)
     assert isinstance(result, Failure)
     assert (result.kind, result.status, result.attempts) == (FailureKind.HTTP_ERROR, 503, ())
-    assert result.message == "HTTP 503: the endpoint is starting (the endpoint is still starting after 0.1 s)"
+    assert (
+        result.message
+        == "HTTP 503: the endpoint is starting (the endpoint is still starting after 0.1 s)"
+    )
     assert server.asked == 1
 
 
 @pytest.mark.parametrize("timeout_s", [0.0, 0.1])
 def test_a_run_ends_when_it_takes_too_long(timeout_s: float) -> None:
     server = _Server()
-    with pytest.raises(EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting") as caught:
+    with pytest.raises(
+        EndpointError, match=r"still starting after 0\.1 s" if timeout_s else "is starting"
+    ) as caught:
         _with(server, lambda client: client.send(ASKED), watched=True, outage_timeout_s=timeout_s)
     assert "--outage-timeout" in caught.value.hint
 
@@ -166,7 +196,9 @@ def test_the_first_requests_say_what_is_the_matter(finds: bool) -> None:
             return discover_model(client)
         return check(client, chat=False, sampling=ASKED.sampling, extra={})
 
-    with pytest.raises(EndpointError, match=r"the endpoint is still starting after 0\.1 s") as caught:
+    with pytest.raises(
+        EndpointError, match=r"the endpoint is still starting after 0\.1 s"
+    ) as caught:
         _with(_Server(), body, outage_timeout_s=0.1)
     assert caught.value.hint == module.HINT
 
@@ -190,7 +222,9 @@ def test_whoever_waits_is_let_go_when_the_client_closes() -> None:
 
     async def main() -> None:
         async with serve_app(server.app()) as url:
-            async with Client(Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)) as client:
+            async with Client(
+                Endpoint(base_url=url, model="m"), Limits(outage_timeout_s=LONG_S)
+            ) as client:
                 asked = asyncio.create_task(client.send(ASKED))
                 await until(lambda: client.start.met == 1)
                 asked.cancel()

@@ -1,4 +1,5 @@
-"""Connections that get out of step: no sample is scored with the answer to another, and every run ends."""
+"""Connections that get out of step: no sample is scored with the answer to another, and every run
+ends."""
 
 from __future__ import annotations
 
@@ -91,29 +92,51 @@ class Run:
     """What a run against a server came to."""
 
     def __init__(
-        self, accumulator: ScoreAccumulator, session: LoadSession, server: DoublingServer, path: Path, told: list[str]
+        self,
+        accumulator: ScoreAccumulator,
+        session: LoadSession,
+        server: DoublingServer,
+        path: Path,
+        told: list[str],
     ) -> None:
-        self.accumulator, self.session, self.server, self.path, self.told = accumulator, session, server, path, told
+        self.accumulator, self.session, self.server, self.path, self.told = (
+            accumulator,
+            session,
+            server,
+            path,
+            told,
+        )
 
     @property
     def wrong(self) -> list[str]:
         """The samples whose answer on record is that to another."""
         prompts = {sample.id: sample.prompt for sample in self.accumulator.samples}
         records = [record for record in read(self.path) if record.response is not None]
-        return [r.id for r in records if r.response is not None and r.response.text != f"to {prompts[r.id]}"]
+        return [
+            r.id
+            for r in records
+            if r.response is not None and r.response.text != f"to {prompts[r.id]}"
+        ]
 
 
-def run(how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_FLIGHT, **limits: Any) -> Run:
+def run(
+    how: Doubling, folder: Path, *, count: int = MANY, in_flight: int = IN_FLIGHT, **limits: Any
+) -> Run:
     """One session of a run."""
 
     async def main() -> Run:
         chosen = Limits(**{"concurrency": in_flight, "retry_budget": 10**6, **limits})
         told: list[str] = []
-        async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), chosen) as client:
+        async with (
+            DoublingServer(how) as server,
+            Client(Endpoint(base_url=server.base_url), chosen) as client,
+        ):
             with Journal(folder / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(count))
                 replay(journal, accumulator)
-                session = LoadSession(client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append)
+                session = LoadSession(
+                    client, order_seed=0, proofs=Proofs(folder / PROOFS_FILE), notify=told.append
+                )
                 lane = Lane("named", accumulator, journal, list(accumulator.list_unanswered()))
                 await asyncio.wait_for(ask(session, [lane], watch=CircuitBreaker(answered=0)), 60)
                 return Run(accumulator, session, server, journal.path, told)
@@ -126,7 +149,12 @@ def check(found: Run) -> None:
     result = found.accumulator.result()
     assert found.wrong == []
     assert (result.scored, result.failed, result.value) == (result.planned, 0, 100.0)
-    assert Counter(record.id for record in read(found.path) if record.response is not None).most_common(1)[0][1] == 1
+    assert (
+        Counter(
+            record.id for record in read(found.path) if record.response is not None
+        ).most_common(1)[0][1]
+        == 1
+    )
     again = ScoreAccumulator(task(), found.accumulator.samples)
     with Journal(found.path) as journal:
         replay(journal, again)
@@ -143,7 +171,9 @@ ATTACKS = {
     "behind the next request, each thirtieth": Doubling(every=30, behind_next=True),
     "behind the next request, once in 400": Doubling(every=400, behind_next=True),
     "an unasked answer": Doubling(every=20, unasked=UNASKED, delay_s=(0.001, 0.01)),
-    "an unasked answer behind the next request": Doubling(every=20, unasked=UNASKED, behind_next=True),
+    "an unasked answer behind the next request": Doubling(
+        every=20, unasked=UNASKED, behind_next=True
+    ),
     "garbage": Doubling(every=20, unasked=b"\x00\x01 garbage\r\n\r\n", delay_s=(0.001, 0.01)),
     "an unasked 200 without an answer": Doubling(
         every=20, unasked=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", behind_next=True
@@ -160,7 +190,9 @@ SLOW = {"at once", "at once, each tenth", "1 to 20 ms later, each fiftieth", "an
 @pytest.mark.parametrize(
     ("name", "stream"),
     [
-        pytest.param(name, stream, id=f"{name}, {mode}", marks=[pytest.mark.slow] * (name in SLOW or slow))
+        pytest.param(
+            name, stream, id=f"{name}, {mode}", marks=[pytest.mark.slow] * (name in SLOW or slow)
+        )
         for mode, stream, slow in (("whole", False, False), ("stream", True, True))
         for name in ATTACKS
     ]
@@ -176,7 +208,11 @@ def test_no_sample_gets_the_answer_to_another(name: str, stream: bool, tmp_path:
 @pytest.mark.parametrize("ids", ["constant", "fresh", "request"])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param("at once", marks=pytest.mark.slow), "1 to 20 ms later", "behind the next request, each thirtieth"],
+    [
+        pytest.param("at once", marks=pytest.mark.slow),
+        "1 to 20 ms later",
+        "behind the next request, each thirtieth",
+    ],
 )
 def test_ids_of_any_kind_change_nothing(name: str, ids: str, tmp_path: Path) -> None:
     check(run(replace(ATTACKS[name], ids=ids), tmp_path))
@@ -209,7 +245,9 @@ def test_a_session_after_one_with_evidence_opens_a_connection_per_request(tmp_pa
     assert found.server.connections >= 100
 
 
-def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven(tmp_path: Path) -> None:
+def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven(
+    tmp_path: Path,
+) -> None:
     """Connections that the server closes prove nothing; here their answers are made wrong ones."""
     run(Doubling(every=10**9, most=7, announced=False), tmp_path, count=200)
     records = [record for record in read(tmp_path / "named.jsonl") if record.response is not None]
@@ -228,16 +266,23 @@ def test_evidence_of_a_later_session_withdraws_what_an_earlier_one_left_unproven
 def test_without_who_takes_answers_back_each_request_has_a_connection_of_its_own(ids: str) -> None:
     async def main() -> tuple[list[Response | Failure], DoublingServer]:
         how = replace(ATTACKS["behind the next request"], ids=ids)
-        async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
+        async with (
+            DoublingServer(how) as server,
+            Client(Endpoint(base_url=server.base_url), Limits()) as client,
+        ):
             return [await client.send(_request(i)) for i in range(30)], server
 
     results, server = asyncio.run(main())
-    assert [r.text for r in results if isinstance(r, Response)] == [f"to question {i}" for i in range(30)]
+    assert [r.text for r in results if isinstance(r, Response)] == [
+        f"to question {i}" for i in range(30)
+    ]
     assert (server.connections, server.checks) == (30, 0)
 
 
 def _request(number: int) -> Request:
-    return Request(sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=8))
+    return Request(
+        sample_id=str(number), prompt=f"question {number}", sampling=SamplingParams(max_tokens=8)
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,10 +293,24 @@ def _request(number: int) -> Request:
         (Doubling(every=10**9, ids="request"), {1: 3}, 0),
         (Doubling(every=2, behind_next=True), {}, 1),
         (Doubling(every=3, unasked=UNASKED, delay_s=(0.001, 0.002)), {}, 1),
-        (Doubling(every=3, unasked=b"HTTP/1.1 408 Request Timeout\r\n\r\n", delay_s=(0.001, 0.002)), {}, 0),
+        (
+            Doubling(
+                every=3, unasked=b"HTTP/1.1 408 Request Timeout\r\n\r\n", delay_s=(0.001, 0.002)
+            ),
+            {},
+            0,
+        ),
         (Doubling(every=10**9, most=3, announced=False), {}, 0),
     ],
-    ids=["sound", "no models", "names requests", "behind", "unasked", "a goodbye", "closed by the server"],
+    ids=[
+        "sound",
+        "no models",
+        "names requests",
+        "behind",
+        "unasked",
+        "a goodbye",
+        "closed by the server",
+    ],
 )
 def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
     how: Doubling, turns: dict[int, int], out: int
@@ -260,7 +319,10 @@ def test_a_check_tells_in_step_from_out_of_step_and_from_neither(
 
     async def main() -> None:
         server = DoublingServer(how)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
             for number in range(3):
                 assert isinstance(await client.send(_request(number)), Response)
             await asyncio.sleep(0.02)
@@ -274,7 +336,10 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
     heard = Heard()
 
     def script(request: Received) -> Act:
-        said = {**json.loads(act.answer(request)), "id": f"cmpl-{server_ids[0] if server_ids else request.request_id}"}
+        said = {
+            **json.loads(act.answer(request)),
+            "id": f"cmpl-{server_ids[0] if server_ids else request.request_id}",
+        }
         server_ids.append(request.request_id)
         return act.replies(json.dumps(said).encode())
 
@@ -290,7 +355,10 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
     assert isinstance(first, Response)
     assert isinstance(second, Failure)
     assert "the answer to another request" in second.message
-    assert heard.out == {1: "an answer named another request of ours", 2: "an answer named another request of ours"}
+    assert heard.out == {
+        1: "an answer named another request of ours",
+        2: "an answer named another request of ours",
+    }
 
 
 def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
@@ -298,13 +366,18 @@ def test_a_header_that_echoes_another_request_is_a_proof_too() -> None:
 
     def script(request: Received) -> Act:
         sent.append(request.request_id)
-        return act.replies(act.answer(request), **{"X-Request-ID": sent[0] if len(sent) == 2 else request.request_id})
+        return act.replies(
+            act.answer(request),
+            **{"X-Request-ID": sent[0] if len(sent) == 2 else request.request_id},
+        )
 
     async def main() -> list[tuple[FailureKind | None, int]]:
         server = FaultyServer(script)
         async with server, kept(Client(Endpoint(base_url=server.base_url), Limits())) as client:
             results = [await client.send(_request(number)) for number in range(2)]
-            return [(attempt.failure, attempt.turn) for result in results for attempt in result.attempts]
+            return [
+                (attempt.failure, attempt.turn) for result in results for attempt in result.attempts
+            ]
 
     assert asyncio.run(main()) == [(None, 0), (FailureKind.INVALID_RESPONSE, 0), (None, 0)]
 
@@ -314,7 +387,9 @@ def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing(
 
     def script(request: Received) -> Act:
         sent.append(request.request_id)
-        return act.replies(act.answer(request), **({"X-Request-ID": sent[0]} if len(sent) == 3 else {}))
+        return act.replies(
+            act.answer(request), **({"X-Request-ID": sent[0]} if len(sent) == 3 else {})
+        )
 
     async def main() -> FaultyServer:
         async with FaultyServer(script) as server:
@@ -330,7 +405,9 @@ def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing(
     assert (heard.in_step, heard.out) == ({}, {1: "an answer named another request of ours"})
 
 
-def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is_out_of_step() -> None:
+def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is_out_of_step() -> (
+    None
+):
     heard, answered = Heard(), 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -381,7 +458,10 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
     async def main() -> LoadSession:
         how = ATTACKS["behind the next request, each thirtieth"]
         limits = Limits(concurrency=IN_FLIGHT)
-        async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        async with (
+            DoublingServer(how) as server,
+            Client(Endpoint(base_url=server.base_url), limits) as client,
+        ):
             with Journal(tmp_path / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(300))
                 session = LoadSession(client, order_seed=0)
@@ -396,18 +476,23 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
 
 
 def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path: Path) -> None:
-    """The sixth request gets the copy of the fifth answer; its own comes when nothing is asked any more."""
+    """The sixth request gets the copy of the fifth answer; its own comes when nothing is asked any
+    more."""
     found = run(Doubling(every=5, behind_next=True), tmp_path, count=6, in_flight=1)
     check(found)
     assert found.session.withdrawn > 0
 
 
-def test_a_busy_connection_is_checked_after_8_answers_and_then_now_and_again(tmp_path: Path) -> None:
+def test_a_busy_connection_is_checked_after_8_answers_and_then_now_and_again(
+    tmp_path: Path,
+) -> None:
     found = run(Doubling(every=10**9), tmp_path, count=1100, in_flight=1)
     assert 3 <= found.server.checks <= 6
 
 
-def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before_it(tmp_path: Path) -> None:
+def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before_it(
+    tmp_path: Path,
+) -> None:
     found = run(Doubling(every=10**9, most=6), tmp_path, count=60, in_flight=1)
     check(found)
     assert _checker(found.session.client).most == 6
@@ -415,8 +500,8 @@ def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before
 
 
 def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
-    """Behind two refusals the first check gets the second of them, and the next one the list that the first asked
-    for."""
+    """Behind two refusals the first check gets the second of them, and the next one the list that
+    the first asked for."""
     refused = ("question 12", "question 13")
     how = Doubling(every=10, behind_next=True, slow_s=0.01, refused=refused)
     found = run(how, tmp_path, count=16, in_flight=1)
@@ -429,7 +514,10 @@ def test_a_goodbye_behind_a_check_is_no_sign() -> None:
 
     async def main() -> None:
         server = DoublingServer(Doubling(every=10**9, goodbye_s=0.1))
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
             for number in range(3):
                 assert isinstance(await client.send(_request(number)), Response)
             await client.settle()
@@ -448,7 +536,10 @@ def test_an_id_that_a_server_shortens_names_nothing() -> None:
 
     async def main() -> list[Response | Failure]:
         server = FaultyServer(script)
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
             return [await client.send(_request(number)) for number in range(2)]
 
     assert all(isinstance(result, Response) for result in asyncio.run(main()))
@@ -456,7 +547,8 @@ def test_an_id_that_a_server_shortens_names_nothing() -> None:
 
 
 def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: Path) -> None:
-    """One connection is out of step; all others are closed without a word, and prove nothing in any round."""
+    """One connection is out of step; all others are closed without a word, and prove nothing in any
+    round."""
     how = Doubling(every=300, most_copies=1, behind_next=True, most=40, announced=False)
     found = run(how, tmp_path, count=400, in_flight=1)
     check(found)
@@ -478,7 +570,9 @@ def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: P
         (404, "application/json", b'{"choices": [{"text": "7"}]}', None),
     ],
 )
-def test_what_a_reply_to_a_request_for_the_models_tells(status: int, kind: str, body: bytes, told: bool | None) -> None:
+def test_what_a_reply_to_a_request_for_the_models_tells(
+    status: int, kind: str, body: bytes, told: bool | None
+) -> None:
     async def main() -> bool | None:
         reply = Reply(asyncio.get_running_loop().create_future(), limit=1000, now=0.0, raw=True)
         reply.begin(status, {b"content-type": kind})
@@ -532,7 +626,10 @@ def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
 
     async def main() -> None:
         server = DoublingServer(Doubling(every=10**9, slow_s=0.05))
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
             for number in range(3):
                 assert isinstance(await client.send(_request(number)), Response)
             unwanted = asyncio.create_task(client.send(_request(3)))
@@ -546,14 +643,19 @@ def test_a_connection_whose_last_answer_nobody_wants_is_still_checked() -> None:
     assert (heard.in_step, heard.out) == ({1: 3}, {})
 
 
-def test_an_idle_connection_is_checked_before_its_server_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_checked_before_its_server_closes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also while the check of another one takes its time."""
     monkeypatch.setattr("serve_eval.client.http1.transport.IDLE_S", 0.02)
     heard = Heard()
 
     async def main() -> None:
         server = DoublingServer(Doubling(every=10**9))
-        async with server, kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client:
+        async with (
+            server,
+            kept(Client(Endpoint(base_url=server.base_url), Limits()), heard) as client,
+        ):
             endless = asyncio.create_task(asyncio.Event().wait())
             _checker(client)._checks.add(endless)  # type: ignore[arg-type]
             for number in range(3):
@@ -565,15 +667,21 @@ def test_an_idle_connection_is_checked_before_its_server_closes_it(monkeypatch: 
     asyncio.run(asyncio.wait_for(main(), 20))
 
 
-def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_meets_nobody_again(tmp_path: Path) -> None:
-    """Only answers of the one connection are withdrawn: the others are open, and are proven at the end."""
+def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_meets_nobody_again(
+    tmp_path: Path,
+) -> None:
+    """Only answers of the one connection are withdrawn: the others are open, and are proven at the
+    end."""
     met: Counter[int] = Counter()
     left: list[int] = []
 
     async def main() -> tuple[LoadSession, int]:
         how = Doubling(every=300, most_copies=1, slow_s=0.002)
         limits = Limits(concurrency=8)
-        async with DoublingServer(how) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        async with (
+            DoublingServer(how) as server,
+            Client(Endpoint(base_url=server.base_url), limits) as client,
+        ):
             with Journal(tmp_path / "named.jsonl") as journal:
                 accumulator = ScoreAccumulator(task(), samples(1500))
 
@@ -584,7 +692,9 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
                     left.append(1500 - accumulator.scored)
 
                 session = LoadSession(client, order_seed=0, notify=told)
-                await asyncio.wait_for(ask(session, [Lane("n", accumulator, journal, range(1500), meet=meet)]), 60)
+                await asyncio.wait_for(
+                    ask(session, [Lane("n", accumulator, journal, range(1500), meet=meet)]), 60
+                )
                 assert (accumulator.scored, accumulator.result().value) == (1500, 100.0)
                 return session, server.asked.total()
 

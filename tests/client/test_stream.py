@@ -1,4 +1,5 @@
-"""Streams as servers really send them, put together; whatever holds no answer is told apart from an empty one."""
+"""Streams as servers really send them, put together; whatever holds no answer is told apart from an
+empty one."""
 
 from __future__ import annotations
 
@@ -21,15 +22,23 @@ USAGE = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 
 def _chat(text: str | None = None, finish: str | None = None, **delta: Any) -> dict[str, Any]:
     content = {} if text is None else {"content": text}
-    return {"choices": [{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}], "usage": None}
+    return {
+        "choices": [{"index": 0, "delta": {**content, **delta}, "finish_reason": finish}],
+        "usage": None,
+    }
 
 
 def _text(text: str, finish: str | None = None) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "text": text, "finish_reason": finish, "stop_reason": None}], "usage": None}
+    return {
+        "choices": [{"index": 0, "text": text, "finish_reason": finish, "stop_reason": None}],
+        "usage": None,
+    }
 
 
 def _bytes(*events: object, end: str = "\n\n") -> bytes:
-    return "".join(f"data: {e if isinstance(e, str) else json.dumps(e)}{end}" for e in events).encode()
+    return "".join(
+        f"data: {e if isinstance(e, str) else json.dumps(e)}{end}" for e in events
+    ).encode()
 
 
 def _said(*pieces: bytes) -> Said:
@@ -42,7 +51,11 @@ def _said(*pieces: bytes) -> Said:
 @pytest.mark.parametrize("end", ["\n\n", "\r\n\r\n", " \n\n"])
 @pytest.mark.parametrize("done", [["[DONE]"], []])
 def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]) -> None:
-    said = _said(_bytes(ROLE, _chat(""), _chat("#### "), _chat("7"), _chat(finish="stop"), USAGE, *done, end=end))
+    said = _said(
+        _bytes(
+            ROLE, _chat(""), _chat("#### "), _chat("7"), _chat(finish="stop"), USAGE, *done, end=end
+        )
+    )
     assert (said.text, said.finish_reason, said.usage) == (
         "#### 7",
         "stop",
@@ -51,11 +64,15 @@ def test_a_chat_stream_is_joined_with_and_without_done(end: str, done: list[str]
 
 
 def test_a_text_stream_ends_with_its_last_text() -> None:
-    assert _said(_bytes(_text(" 4"), _text("2", "length"), "[DONE]")) == Said(text=" 42", finish_reason="length")
+    assert _said(_bytes(_text(" 4"), _text("2", "length"), "[DONE]")) == Said(
+        text=" 42", finish_reason="length"
+    )
 
 
 def test_reasoning_is_kept_apart_in_either_of_its_names() -> None:
-    said = _said(_bytes(_chat(reasoning_content="h"), _chat(reasoning="m"), _chat("7"), _chat(finish="stop")))
+    said = _said(
+        _bytes(_chat(reasoning_content="h"), _chat(reasoning="m"), _chat("7"), _chat(finish="stop"))
+    )
     assert (said.text, said.reasoning) == ("7", "hm")
 
 
@@ -142,7 +159,9 @@ def test_lines_that_never_make_a_chunk_end_soon() -> None:
 
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.booleans()), max_size=6), st.data())
-def test_any_cut_of_a_stream_gives_the_same_answer(parts: list[tuple[str, bool]], data: st.DataObject) -> None:
+def test_any_cut_of_a_stream_gives_the_same_answer(
+    parts: list[tuple[str, bool]], data: st.DataObject
+) -> None:
     chunks = [_chat(text) if plain else _chat(reasoning_content=text) for text, plain in parts]
     stream = _bytes(ROLE, *chunks, _chat(finish="stop"), USAGE, "[DONE]")
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
@@ -151,7 +170,12 @@ def test_any_cut_of_a_stream_gives_the_same_answer(parts: list[tuple[str, bool]]
     assert _said(stream).text == "".join(text for text, plain in parts if plain)
 
 
-@given(st.lists(st.binary(max_size=60) | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", b'{"choices":']), max_size=12))
+@given(
+    st.lists(
+        st.binary(max_size=60) | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", b'{"choices":']),
+        max_size=12,
+    )
+)
 def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]) -> None:
     with contextlib.suppress(InvalidResponse):
         _said(*pieces)
@@ -163,7 +187,10 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(pieces: list[bytes]) ->
         lambda x: (
             st.lists(x, max_size=3)
             | st.dictionaries(
-                st.sampled_from(["choices", "delta", "index", "content", "error", "usage", "finish_reason"]), x
+                st.sampled_from(
+                    ["choices", "delta", "index", "content", "error", "usage", "finish_reason"]
+                ),
+                x,
             )
         ),
     )
@@ -211,13 +238,25 @@ def test_a_byte_order_mark_before_a_stream_loses_nothing(cuts: list[int]) -> Non
 @pytest.mark.parametrize(
     "events",
     [
-        [_named("a", "1"), _named("b", "x"), _named("a", "2"), _named("b", "y"), _named("a", None, "stop")],
+        [
+            _named("a", "1"),
+            _named("b", "x"),
+            _named("a", "2"),
+            _named("b", "y"),
+            _named("a", None, "stop"),
+        ],
         [_named("a", "1"), _named("a", "2"), _named("b", "x"), _named("b", "y", "stop")],
         [_named("a", "1"), _named("b", "x"), _named("b", "y", "stop")],
         [_named("a", "1"), _named("a", "2"), _named("b", None, "stop")],
         [_named("a", "1"), _named("b", "2"), _named("c", "3"), _named("a", "4", "stop")],
     ],
-    ids=["in turn", "one behind the other", "one piece of the first", "the end of another", "one comes again"],
+    ids=[
+        "in turn",
+        "one behind the other",
+        "one piece of the first",
+        "the end of another",
+        "one comes again",
+    ],
 )
 def test_pieces_of_two_answers_are_never_glued(events: list[dict[str, Any]]) -> None:
     with pytest.raises(InvalidResponse, match="several answers"):
@@ -239,7 +278,9 @@ def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str,
     assert _said(_bytes(*events)).text == "12"
 
 
-@pytest.mark.parametrize("more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])])
+@pytest.mark.parametrize(
+    "more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])]
+)
 def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]) -> None:
     with pytest.raises(InvalidResponse, match="behind its finish_reason"):
         _said(_bytes(_text("7", "stop"), more))

@@ -36,7 +36,9 @@ Sends = Callable[[str, str | None], Awaitable[T]]
 
 
 async def _by_client(url: str, ca_bundle: str | None) -> Response | Failure:
-    async with Client(Endpoint(base_url=url), Limits(max_attempts=3), ca_bundle=ca_bundle) as client:
+    async with Client(
+        Endpoint(base_url=url), Limits(max_attempts=3), ca_bundle=ca_bundle
+    ) as client:
         sampling = SamplingParams(max_tokens=2)
         return await client.send(Request(sample_id="1", prompt="p", sampling=sampling))
 

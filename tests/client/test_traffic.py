@@ -38,9 +38,26 @@ def test_retries_are_counted_by_what_had_gone_wrong() -> None:
     counter = TrafficCounter()
     busy, lost = _attempt(FailureKind.HTTP_ERROR, 429), _attempt(FailureKind.DISCONNECTED, 200)
     usage = Usage(prompt_tokens=3, completion_tokens=5)
-    counter.see(Response(text="", finish_reason="stop", usage=usage, latency_s=2.0, attempts=(busy, lost, _attempt())))
+    counter.see(
+        Response(
+            text="",
+            finish_reason="stop",
+            usage=usage,
+            latency_s=2.0,
+            attempts=(busy, lost, _attempt()),
+        )
+    )
     counter.see(Failure(kind=FailureKind.HTTP_ERROR, message="", attempts=(busy, busy)))
-    counter.see(Response(text="", finish_reason="stop", latency_s=1.0, ttft_s=0.5, tpot_s=0.1, attempts=(_attempt(),)))
+    counter.see(
+        Response(
+            text="",
+            finish_reason="stop",
+            latency_s=1.0,
+            ttft_s=0.5,
+            tpot_s=0.1,
+            attempts=(_attempt(),),
+        )
+    )
     traffic = counter.traffic()
     assert (traffic.attempts, traffic.not_streamed) == (6, 0)
     assert traffic.retries == {"disconnected": 1, "http_error 429": 2}
@@ -52,5 +69,9 @@ def test_retries_are_counted_by_what_had_gone_wrong() -> None:
 def test_an_answer_that_a_stream_lost_is_counted() -> None:
     counter = TrafficCounter()
     lost = _attempt(FailureKind.INVALID_RESPONSE, streamed=True)
-    counter.see(Response(text="", finish_reason="stop", latency_s=1.0, attempts=(lost, _attempt(streamed=False))))
+    counter.see(
+        Response(
+            text="", finish_reason="stop", latency_s=1.0, attempts=(lost, _attempt(streamed=False))
+        )
+    )
     assert counter.traffic().not_streamed == 1

@@ -1,4 +1,5 @@
-"""Both transports under one client: the same events, times and failures, and a list of what aiohttp cannot do."""
+"""Both transports under one client: the same events, times and failures, and a list of what aiohttp
+cannot do."""
 
 from __future__ import annotations
 
@@ -22,12 +23,20 @@ from tests.client.faulty_server import Act, FaultyServer, Turn
 from tests.client.kept import Heard, kept
 from tests.client.test_steps import ATTACKS, check, run
 
-LIMITS = Limits(stall_timeout_s=0.5, sample_timeout_s=1.5, max_attempts=2, max_response_bytes=100_000, stream=True)
+LIMITS = Limits(
+    stall_timeout_s=0.5,
+    sample_timeout_s=1.5,
+    max_attempts=2,
+    max_response_bytes=100_000,
+    stream=True,
+)
 BEHIND_NEXT = [name for name in ATTACKS if "behind the next request" in name and "400" not in name]
 
 
 def _request(case: int) -> Request:
-    return Request(sample_id=str(case), prompt=question(case), sampling=SamplingParams(max_tokens=20))
+    return Request(
+        sample_id=str(case), prompt=question(case), sampling=SamplingParams(max_tokens=20)
+    )
 
 
 @pytest.mark.usefixtures("transport")
@@ -54,7 +63,9 @@ async def _swapped(fault: Act) -> list[str]:
     return wrong
 
 
-AT_ONCE = [name for name in BREAKING if not name.startswith("twice") and name != "an unasked error"] + ["twice at once"]
+AT_ONCE = [
+    name for name in BREAKING if not name.startswith("twice") and name != "an unasked error"
+] + ["twice at once"]
 """Ways to break an answer in which nothing depends on when a copy arrives."""
 
 
@@ -77,14 +88,18 @@ def test_times_of_a_stream_are_those_of_its_tokens() -> None:
         await turn.write(act.chunked(act.chunk(turn.request, "one")))
         await asyncio.sleep(0.2)
         await turn.write(
-            act.chunked(act.chunk(turn.request, " two")) + act.chunked(act.chunk(turn.request, "", "stop"))
+            act.chunked(act.chunk(turn.request, " two"))
+            + act.chunked(act.chunk(turn.request, "", "stop"))
         )
         await asyncio.sleep(0.2)
         await turn.write(act.chunked(act.DONE) + act.LAST_CHUNK)
 
     async def main() -> Response:
         limits = replace(LIMITS, stall_timeout_s=20.0, sample_timeout_s=20.0)
-        async with FaultyServer([timed]) as server, Client(Endpoint(base_url=server.base_url), limits) as client:
+        async with (
+            FaultyServer([timed]) as server,
+            Client(Endpoint(base_url=server.base_url), limits) as client,
+        ):
             result = await client.send(_request(1))
             assert isinstance(result, Response)
             return result
@@ -96,8 +111,13 @@ def test_times_of_a_stream_are_those_of_its_tokens() -> None:
 
 
 def test_aiohttp_is_read_only_when_it_is_chosen() -> None:
-    told = "import sys, serve_eval.client.client as c; print('aiohttp' in sys.modules, c.Http1Transport.__name__)"
-    finished = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    told = (
+        "import sys, serve_eval.client.client as c; print('aiohttp' in sys.modules,"
+        " c.Http1Transport.__name__)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", told], capture_output=True, text=True, check=True
+    )
     assert finished.stdout.split() == ["False", "Http1Transport"]
 
 

@@ -31,12 +31,18 @@ def test_sampling_is_always_sent_in_full() -> None:
 
 def test_stop_seed_and_extra_fields_are_sent_when_they_are_set() -> None:
     sampling = SamplingParams(max_tokens=5, seed=7, stop=("a", "b"))
-    body = json.loads(wire.encode(_request(sampling=sampling, extra={"truncate_prompt_tokens": 9}), "m"))
+    body = json.loads(
+        wire.encode(_request(sampling=sampling, extra={"truncate_prompt_tokens": 9}), "m")
+    )
     assert (body["seed"], body["stop"], body["truncate_prompt_tokens"]) == (7, ["a", "b"], 9)
 
 
 def test_a_field_that_is_none_is_left_out() -> None:
-    body = json.loads(wire.encode(_request(sampling=SamplingParams(max_tokens=5, temperature=None, top_p=None)), "m"))
+    body = json.loads(
+        wire.encode(
+            _request(sampling=SamplingParams(max_tokens=5, temperature=None, top_p=None)), "m"
+        )
+    )
     assert set(body) == {"model", "prompt", "max_tokens"}
 
 
@@ -62,7 +68,10 @@ def test_the_stop_string_that_ended_an_answer_is_kept(told: object, kept: str | 
 def test_messages_go_to_the_chat_route() -> None:
     prompt = (Message(role="system", content="s"), Message(role="user", content="u"))
     body = json.loads(wire.encode(_request(prompt=prompt), "m"))
-    assert body["messages"] == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    assert body["messages"] == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+    ]
     assert wire.route(prompt) == "/chat/completions"
     assert wire.route("text") == "/completions"
 
@@ -71,8 +80,21 @@ def test_a_completion_of_trtllm_serve_is_read() -> None:
     body = {
         "id": "cmpl-1",
         "object": "text_completion",
-        "choices": [{"index": 0, "text": " B", "token_ids": None, "finish_reason": "length", "stop_reason": None}],
-        "usage": {"prompt_tokens": 7, "total_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": {}},
+        "choices": [
+            {
+                "index": 0,
+                "text": " B",
+                "token_ids": None,
+                "finish_reason": "length",
+                "stop_reason": None,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": 7,
+            "total_tokens": 9,
+            "completion_tokens": 2,
+            "prompt_tokens_details": {},
+        },
         "prompt_token_ids": None,
     }
     answer = wire.decode(json.dumps(body).encode(), JSON)
@@ -82,9 +104,17 @@ def test_a_completion_of_trtllm_serve_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("details", "kept"),
-    [({"cached_tokens": 5}, 5), ({"cached_tokens": 0}, 0), ({}, None), (None, None), ({"cached_tokens": "5"}, None)],
+    [
+        ({"cached_tokens": 5}, 5),
+        ({"cached_tokens": 0}, 0),
+        ({}, None),
+        (None, None),
+        ({"cached_tokens": "5"}, None),
+    ],
 )
-def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(details: object, kept: int | None) -> None:
+def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(
+    details: object, kept: int | None
+) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}
     body = {"id": "cmpl-1", "choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
     said = wire.decode(json.dumps(body).encode(), JSON)
@@ -93,15 +123,28 @@ def test_the_tokens_that_a_prefix_cache_had_are_kept_and_so_is_the_id(details: o
 
 def test_a_chat_answer_keeps_reasoning_apart() -> None:
     message = {"role": "assistant", "content": "", "reasoning_content": "hm", "tool_calls": []}
-    answer = wire.decode(json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode(), JSON)
+    answer = wire.decode(
+        json.dumps({"choices": [{"message": message, "finish_reason": "length"}]}).encode(), JSON
+    )
     assert (answer.text, answer.reasoning) == ("", "hm")
 
 
 @pytest.mark.parametrize(
-    "usage", [None, [], {}, {"prompt_tokens": None}, {"completion_tokens": 2.0}, "many", {"prompt_tokens": -1}]
+    "usage",
+    [
+        None,
+        [],
+        {},
+        {"prompt_tokens": None},
+        {"completion_tokens": 2.0},
+        "many",
+        {"prompt_tokens": -1},
+    ],
 )
 def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
-    body = json.dumps({"choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}).encode()
+    body = json.dumps(
+        {"choices": [{"text": "7", "finish_reason": "stop"}], "usage": usage}
+    ).encode()
     answer = wire.decode(body, JSON)
     assert answer.text == "7"
     assert answer.usage.completion_tokens in (0, 2)
@@ -109,7 +152,14 @@ def test_an_odd_usage_never_costs_the_answer(usage: object) -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "completion", "kept"),
-    [(7, 2, (7, 2)), (7, 2.5, (7, 2)), (7, "2", (7, 0)), (7, None, (7, 0)), ("7", 2, (0, 2)), (7, -2, (7, 0))],
+    [
+        (7, 2, (7, 2)),
+        (7, 2.5, (7, 2)),
+        (7, "2", (7, 0)),
+        (7, None, (7, 0)),
+        ("7", 2, (0, 2)),
+        (7, -2, (7, 0)),
+    ],
 )
 def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
     prompt: object, completion: object, kept: tuple[int, int]
@@ -120,13 +170,22 @@ def test_a_count_of_tokens_that_is_no_number_spoils_not_the_other(
 
 def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
     assert wire.decode(b'{"choices": [{"text": "", "finish_reason": "stop"}]}', JSON).text == ""
-    assert wire.decode(b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', JSON).text == ""
+    assert (
+        wire.decode(
+            b'{"choices": [{"message": {"content": null}, "finish_reason": "stop"}]}', JSON
+        ).text
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
     ("body", "content_type", "message"),
     [
-        (b"<html><head><title>Welcome to nginx</title></head></html>", "text/html", "Welcome to nginx"),
+        (
+            b"<html><head><title>Welcome to nginx</title></head></html>",
+            "text/html",
+            "Welcome to nginx",
+        ),
         (b"", JSON, "an empty body"),
         (b"null", JSON, "not an OpenAI answer"),
         (b'{"choices": ' + b"[" * 100_000, JSON, "not an OpenAI answer"),
@@ -137,10 +196,22 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
         (b"{}", JSON, "no choices"),
         (b'{"choices": [{"text": "abc"', JSON, "not an OpenAI answer"),
         (b'{"choices": [{"text": 3, "finish_reason": "stop"}]}', JSON, "not an OpenAI answer"),
-        (b'{"choices": [{"text": null, "finish_reason": null}]}', JSON, "neither a text nor a finish_reason"),
-        (b'{"choices": [{"message": {"content": null}}]}', JSON, "neither a text nor a finish_reason"),
+        (
+            b'{"choices": [{"text": null, "finish_reason": null}]}',
+            JSON,
+            "neither a text nor a finish_reason",
+        ),
+        (
+            b'{"choices": [{"message": {"content": null}}]}',
+            JSON,
+            "neither a text nor a finish_reason",
+        ),
         (b'{"choices": [{"text": ""}]}', JSON, "neither a text nor a finish_reason"),
-        (b'{"choices": [{"message": {"content": "", "reasoning_content": "hm"}}]}', JSON, "neither a text nor"),
+        (
+            b'{"choices": [{"message": {"content": "", "reasoning_content": "hm"}}]}',
+            JSON,
+            "neither a text nor",
+        ),
         (b'{"choices": [{"text": "half", "finish_reason": "cancelled"}]}', JSON, "'cancelled'"),
         (b'{"choices": [{"text": "half", "finish_reason": "timeout"}]}', JSON, "'timeout'"),
         (b'{"choices": [{"text": "", "finish_reason": "abort"}]}', JSON, "'abort'"),
@@ -148,7 +219,9 @@ def test_an_empty_text_with_a_finish_reason_is_an_answer() -> None:
         (b'{"error": {"message": "overloaded"}}', JSON, "overloaded"),
     ],
 )
-def test_a_body_without_an_answer_is_invalid_never_empty(body: bytes, content_type: str, message: str) -> None:
+def test_a_body_without_an_answer_is_invalid_never_empty(
+    body: bytes, content_type: str, message: str
+) -> None:
     with pytest.raises(wire.InvalidResponse, match=message):
         wire.decode(body, content_type)
 
@@ -156,11 +229,23 @@ def test_a_body_without_an_answer_is_invalid_never_empty(body: bytes, content_ty
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"object":"error","message":"too long","type":"BadRequestError","param":null,"code":400}', "too long"),
+        (
+            (
+                b'{"object":"error","message":"too'
+                b' long","type":"BadRequestError","param":null,"code":400}'
+            ),
+            "too long",
+        ),
         (b"{\"error\": \"[{'type': 'extra_forbidden'}]\"}", "[{'type': 'extra_forbidden'}]"),
         (b'{"detail": "Internal server error 400"}', "Internal server error 400"),
         (b'{"detail": [{"loc": ["body"], "msg": "field required"}]}', "field required"),
-        (b'{"error":{"message":"no such model","type":"x","code":"model_not_found","param":null}}', "no such model"),
+        (
+            (
+                b'{"error":{"message":"no such'
+                b' model","type":"x","code":"model_not_found","param":null}}'
+            ),
+            "no such model",
+        ),
         (b"LLM is unavailable.", "LLM is unavailable."),
         (b"", "an empty body"),
         (b"<!doctype html><title> Oops </title>", "an HTML page titled 'Oops'"),
@@ -184,8 +269,18 @@ def test_a_long_error_is_cut() -> None:
 
 
 def test_model_lists_are_read_leniently() -> None:
-    assert self_description.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == ["a", "b"]
-    for body in (b"[]", b"", b"<html>", b'{"data": null}', b'{"data": [1]}', b'{"detail":"Not Found"}'):
+    assert self_description.model_ids(b'{"object":"list","data":[{"id":"a"},{"id":"b"}]}') == [
+        "a",
+        "b",
+    ]
+    for body in (
+        b"[]",
+        b"",
+        b"<html>",
+        b'{"data": null}',
+        b'{"data": [1]}',
+        b'{"detail":"Not Found"}',
+    ):
         assert self_description.model_ids(body) == []
 
 
@@ -202,7 +297,10 @@ def test_any_bytes_give_an_answer_or_an_invalid_response(body: bytes, content_ty
         lambda x: (
             st.lists(x)
             | st.dictionaries(
-                st.sampled_from(["choices", "text", "message", "error", "content", "finish_reason", "detail"]), x
+                st.sampled_from(
+                    ["choices", "text", "message", "error", "content", "finish_reason", "detail"]
+                ),
+                x,
             )
         ),
     )
@@ -223,7 +321,11 @@ encode_retry_requests_total 2.0
 # TYPE ctx_retry_requests_created gauge
 ctx_retry_requests_created 1.7e+09
 """
-    assert self_description.count_hidden_retries(body) == {"context": 0, "generation": 3, "encode": 2}
+    assert self_description.count_hidden_retries(body) == {
+        "context": 0,
+        "generation": 3,
+        "encode": 2,
+    }
     assert self_description.count_hidden_retries(b"<html>no</html>\xff") == {}
 
 
@@ -236,25 +338,38 @@ def test_a_byte_order_mark_before_an_answer_is_passed_over() -> None:
 
 
 def test_the_choice_with_the_index_0_counts_wherever_it_stands() -> None:
-    other, first = ({"index": i, "text": t, "finish_reason": "stop"} for i, t in ((1, "8"), (0, "7")))
+    other, first = (
+        {"index": i, "text": t, "finish_reason": "stop"} for i, t in ((1, "8"), (0, "7"))
+    )
     assert _decoded(other, first).text == "7"
     assert _decoded({**first, "index": None}).text == "7"
 
 
 @pytest.mark.parametrize(
-    ("indices", "many"), [([1], "no"), ([1, 2], "no"), ([0, 0], "2"), ([0, None], "2"), ([0, 1, 0, 0], "3")]
+    ("indices", "many"),
+    [([1], "no"), ([1, 2], "no"), ([0, 0], "2"), ([0, None], "2"), ([0, 1, 0, 0], "3")],
 )
-def test_without_one_choice_of_the_index_0_there_is_no_answer(indices: list[int | None], many: str) -> None:
-    with pytest.raises(wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"):
+def test_without_one_choice_of_the_index_0_there_is_no_answer(
+    indices: list[int | None], many: str
+) -> None:
+    with pytest.raises(
+        wire.InvalidResponse, match=f"^{many} choices with the index 0 in the answer"
+    ):
         _decoded(*({"index": index, "text": "7", "finish_reason": "stop"} for index in indices))
 
 
 @pytest.mark.parametrize("more", [{"finish_reason": None}, {}, {"finish_reason": ""}])
 @pytest.mark.parametrize(
     "said",
-    [{"text": "7"}, {"message": {"content": "7"}}, {"message": {"tool_calls": [{"function": {"name": "f"}}]}}],
+    [
+        {"text": "7"},
+        {"message": {"content": "7"}},
+        {"message": {"tool_calls": [{"function": {"name": "f"}}]}},
+    ],
     ids=["text", "message", "call"],
 )
-def test_a_whole_answer_without_a_finish_reason_is_none(said: dict[str, object], more: dict[str, object]) -> None:
+def test_a_whole_answer_without_a_finish_reason_is_none(
+    said: dict[str, object], more: dict[str, object]
+) -> None:
     with pytest.raises(wire.InvalidResponse, match="no finish_reason"):
         _decoded({**said, **more})

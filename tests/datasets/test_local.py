@@ -12,13 +12,17 @@ from serve_eval.schema import DataRoots
 from serve_eval.tasks._gsm8k import SOURCE
 
 
-def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked_for(
+    tmp_path: Path,
+) -> None:
     markers = local.split_markers(["test", "train"])
     with pytest.raises(DatasetError) as caught:
         local.find_folder(SOURCE, DataRoots(roots=(tmp_path,)), markers)
     assert str(caught.value) == "the data set GSM8K was not found"
     fetch, hub, by_hand, looked, *places = caught.value.hint.splitlines()
-    assert fetch == "Fetch it: serve-eval datasets fetch gsm8k --to DIR, then add --dataset-root DIR."
+    assert (
+        fetch == "Fetch it: serve-eval datasets fetch gsm8k --to DIR, then add --dataset-root DIR."
+    )
     assert "--allow-hub downloads openai/gsm8k" in hub
     assert "into <root>/gsm8k and name the root with --dataset-root" in by_hand
     assert len(markers) == 24
@@ -27,7 +31,9 @@ def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked
 
 
 def test_a_set_that_is_not_known_is_not_told_to_be_fetched() -> None:
-    own = local.Source(name="mine", folders=("mine",), homepage="https://example.org", licence="", rows="")
+    own = local.Source(
+        name="mine", folders=("mine",), homepage="https://example.org", licence="", rows=""
+    )
     assert local.advice(own).startswith("Put a copy from https://example.org into <root>/mine")
 
 
@@ -43,7 +49,10 @@ def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> N
         (tmp_path / place / "test.jsonl").touch()
     roots = DataRoots(roots=(tmp_path / "a", tmp_path / "b"))
     assert local.find_folder(SOURCE, roots, ["test.jsonl"]) == tmp_path / "a/gsm8k"
-    assert local.find_folder(SOURCE, DataRoots(roots=(tmp_path / "b",)), ["test.jsonl"]) == tmp_path / "b/openai/gsm8k"
+    assert (
+        local.find_folder(SOURCE, DataRoots(roots=(tmp_path / "b",)), ["test.jsonl"])
+        == tmp_path / "b/openai/gsm8k"
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,9 @@ from serve_eval.datasets.passkey_short import FILLER, hide_key
 @pytest.mark.parametrize("depth", [0.0, 0.3, 1.0])
 def test_the_key_stands_after_that_share_of_the_filler(depth: float) -> None:
     found = hide_key(random.Random(3), sentences=20, depth=depth)
-    before, _, after = found.prompt.partition(f"The pass key is {found.key}. Remember it. {found.key} is the pass key.")
+    before, _, after = found.prompt.partition(
+        f"The pass key is {found.key}. Remember it. {found.key} is the pass key."
+    )
     assert before.count(".") == round(20 * depth)
     assert after.count(".") == 20 - round(20 * depth)
     assert after.endswith(" What is the pass key?")

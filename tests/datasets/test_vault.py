@@ -1,4 +1,5 @@
-"""The vault with real files and a real HTTP server; the hub is a folder that a function hands over."""
+"""The vault with real files and a real HTTP server; the hub is a folder that a function hands
+over."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def site(tmp_path: Path) -> Iterator[tuple[Path, str]]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=str(folder))
+    ) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield folder, f"http://127.0.0.1:{server.server_port}"
@@ -57,12 +60,19 @@ def source(site: tuple[Path, str]) -> Source:
     )
 
 
-def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(source: Source, tmp_path: Path) -> None:
+def test_an_unknown_checksum_is_recorded_at_the_first_fetch_and_kept(
+    source: Source, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     found = vault.fetch("toy", source, root)
     assert [(one.path, one.state) for one in found] == [(root / "toy/test.jsonl", "ok")]
     entry = manifest.read(root).files["toy/test.jsonl"]
-    assert (entry.sha256, entry.bytes, entry.licence, entry.known) == (manifest.sha256(ROWS), len(ROWS), "MIT", False)
+    assert (entry.sha256, entry.bytes, entry.licence, entry.known) == (
+        manifest.sha256(ROWS),
+        len(ROWS),
+        "MIT",
+        False,
+    )
     assert vault.fetch("toy", source, root) == found
     assert manifest.read(root).files["toy/test.jsonl"] == entry
 
@@ -79,7 +89,9 @@ def test_a_source_that_changed_is_an_error_and_nothing_is_replaced(
     assert vault.fetch("toy", source, tmp_path / "other")[0].sha256 == manifest.sha256(ROWS * 2)
 
 
-def test_a_known_checksum_is_checked_before_anything_is_written(source: Source, tmp_path: Path) -> None:
+def test_a_known_checksum_is_checked_before_anything_is_written(
+    source: Source, tmp_path: Path
+) -> None:
     good = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
     vault.fetch("toy", good, tmp_path / "good")
     assert manifest.read(tmp_path / "good").files["toy/test.jsonl"].known
@@ -97,12 +109,16 @@ def test_a_changed_file_is_an_error_when_it_is_read_also_in_a_root_that_was_move
     file = moved / "toy/test.jsonl"
     assert local.read_file(file).content == ROWS
     file.write_bytes(ROWS.replace(b"1", b"2"))
-    with pytest.raises(DatasetError, match=r"test\.jsonl was changed since it was fetched") as caught:
+    with pytest.raises(
+        DatasetError, match=r"test\.jsonl was changed since it was fetched"
+    ) as caught:
         local.read_file(file)
     assert "datasets fetch toy" in caught.value.hint
 
 
-def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Source, tmp_path: Path) -> None:
+def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(
+    source: Source, tmp_path: Path
+) -> None:
     root = tmp_path / "root"
     vault.fetch("toy", source, root)
 
@@ -116,12 +132,16 @@ def test_verify_tells_what_is_the_same_what_changed_and_what_is_gone(source: Sou
     assert states() == ["missing"]
 
 
-def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(source: Source, tmp_path: Path) -> None:
+def test_a_copy_that_was_put_in_place_by_hand_is_verified_by_its_known_checksum(
+    source: Source, tmp_path: Path
+) -> None:
     known = replace(source, sha256={"test.jsonl": manifest.sha256(ROWS)})
     (tmp_path / "org/toy").mkdir(parents=True)
     file = tmp_path / "org/toy/test.jsonl"
     file.write_bytes(ROWS)
-    assert [(one.path, one.state) for one in vault.verify({"toy": known}, tmp_path)] == [(file, "ok")]
+    assert [(one.path, one.state) for one in vault.verify({"toy": known}, tmp_path)] == [
+        (file, "ok")
+    ]
     file.write_bytes(b"x")
     assert [one.state for one in vault.verify({"toy": known}, tmp_path)] == ["changed"]
     assert vault.verify({"toy": source}, tmp_path) == []
@@ -133,7 +153,9 @@ def test_real_copies_have_the_checksums_that_are_known(shared: Path) -> None:
     assert {one.state for one in found} == {"ok"}
 
 
-def _hub(folder: Path, archive: str | None = None, patterns: tuple[str, ...] = ("main/*.parquet",)) -> Source:
+def _hub(
+    folder: Path, archive: str | None = None, patterns: tuple[str, ...] = ("main/*.parquet",)
+) -> Source:
     return Source(
         name="Toy", folders=("toy",), homepage="x", licence="x", rows="x",
         hub=HubSource(repository="org/toy", patterns=patterns, archive=archive),
@@ -148,7 +170,10 @@ def test_the_hub_s_files_are_copied_and_their_commit_is_recorded(tmp_path: Path)
     (snapshot / "README.md").write_text("not asked for")
     root = tmp_path / "root"
     vault.fetch("toy", _hub(snapshot), root, from_hub=lambda _: snapshot)
-    assert sorted(f.name for f in root.rglob("*") if f.is_file()) == ["serve-eval-datasets.json", "test-0.parquet"]
+    assert sorted(f.name for f in root.rglob("*") if f.is_file()) == [
+        "serve-eval-datasets.json",
+        "test-0.parquet",
+    ]
     assert not (root / "toy/main/test-0.parquet").is_symlink()
     assert manifest.read(root).files["toy/main/test-0.parquet"].revision == COMMIT
     with pytest.raises(DatasetError, match="has none of"):
@@ -173,7 +198,9 @@ def test_of_an_archive_only_the_wanted_members_are_kept(tmp_path: Path) -> None:
     source = _hub(tmp_path, "a.zip", ("a.zip",))
     assert source.hub is not None
     source = replace(source, hub=replace(source.hub, members=("dev/*.csv",)))
-    found = vault.fetch("toy", source, tmp_path / "root", from_hub=lambda hub: download(hub, lambda _: tmp_path))
+    found = vault.fetch(
+        "toy", source, tmp_path / "root", from_hub=lambda hub: download(hub, lambda _: tmp_path)
+    )
     assert [one.path for one in found] == [tmp_path / "root/toy/dev/a.csv"]
 
 
@@ -209,7 +236,10 @@ def test_the_command_lists_fetches_verifies_and_says_where(
     assert "gated" in listed
     done = run.invoke(app, ["fetch", "toy", "--to", str(root)])
     assert f"--dataset-root {root}" in done.output
-    assert json.loads((root / manifest.NAME).read_bytes())["files"]["toy/test.jsonl"]["data_set"] == "toy"
+    assert (
+        json.loads((root / manifest.NAME).read_bytes())["files"]["toy/test.jsonl"]["data_set"]
+        == "toy"
+    )
     monkeypatch.setenv("SERVE_EVAL_DATASET_ROOT", str(root))
     assert run.invoke(app, ["path"]).output == f"{root}\n"
     assert run.invoke(app, ["path", "toy"]).output == f"{root / 'toy'}\n"
@@ -229,7 +259,10 @@ def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_pat
         return done.exit_code, done.stdout, done.stderr
 
     def missing(name: str) -> str:
-        return f"nothing is there yet; to fill it: serve-eval datasets fetch {name} --to '{tmp_path}/my root'\n"
+        return (
+            f"nothing is there yet; to fill it: serve-eval datasets fetch {name} --to"
+            f" '{tmp_path}/my root'\n"
+        )
 
     assert path() == (2, f"{tmp_path}/my root\n", missing("NAME"))
     assert path("gsm8k") == (2, f"{tmp_path}/my root/gsm8k\n", missing("gsm8k"))

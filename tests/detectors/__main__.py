@@ -1,5 +1,5 @@
-"""Prints the table of faults and detectors of docs/regression-checks.md: `python -m tests.detectors [SEEDS] [JOBS]
-[NAME]`, with the rows of faults in whose name the pattern NAME is found."""
+"""Prints the table of faults and detectors of docs/regression-checks.md: `python -m tests.detectors
+[SEEDS] [JOBS] [NAME]`, with the rows of faults in whose name the pattern NAME is found."""
 
 from __future__ import annotations
 
@@ -27,9 +27,17 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
     faults = [fault for fault in (*FAULTS, SOUND) if re.search(name, fault.name)]
     with ProcessPoolExecutor(jobs) as pool:
         trials = [(fault, n, seed) for fault in faults for n in SIZES for seed in range(seeds)]
-        found = dict(zip([(f.name, n, s) for f, n, s in trials], pool.map(_one, trials, chunksize=4), strict=True))
+        found = dict(
+            zip(
+                [(f.name, n, s) for f, n, s in trials],
+                pool.map(_one, trials, chunksize=4),
+                strict=True,
+            )
+        )
         smoke = dict(zip((fault.name for fault in faults), pool.map(_smoked, faults), strict=True))
-    print(f"{seeds} seeds; a number is the fewest prompts at which it was said in {SURE:.0%} of them")
+    print(
+        f"{seeds} seeds; a number is the fewest prompts at which it was said in {SURE:.0%} of them"
+    )
     columns = [*NAMES, "smoke"]
     print(f"| fault | {' | '.join(columns)} |\n{'|---' * (1 + len(columns))}|")
     said: dict[str, dict[Key, str]] = {}
@@ -39,14 +47,19 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
         sentences = said.setdefault(fault.name, {})
         for n in SIZES:
             for seed in range(seeds):
-                for key in dict.fromkeys((one.detector, one.name) for one in found[fault.name, n, seed]):
+                for key in dict.fromkeys(
+                    (one.detector, one.name) for one in found[fault.name, n, seed]
+                ):
                     counts[key][n] += 1
                 for one in found[fault.name, n, seed]:
                     sentences[one.detector, one.name] = one.said
         needed = {key: _needed(sizes, seeds) for key, sizes in counts.items()}
-        rare[fault.name] = {key: sum(counts[key].values()) for key, told in needed.items() if not told}
+        rare[fault.name] = {
+            key: sum(counts[key].values()) for key, told in needed.items() if not told
+        }
         cells = [
-            ", ".join(f"{name} {told}" for (by, name), told in needed.items() if by == who and told) or "-"
+            ", ".join(f"{name} {told}" for (by, name), told in needed.items() if by == who and told)
+            or "-"
             for who in NAMES
         ]
         print(f"| {fault.name} | {' | '.join([*cells, smoke[fault.name]])} |")
@@ -54,12 +67,17 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
     for told, sentences in said.items():
         print(f"{told}")
         for key, sentence in sentences.items():
-            seldom = f" (in {rare[told][key]} of {len(SIZES) * seeds} trials)" if key in rare[told] else ""
+            seldom = (
+                f" (in {rare[told][key]} of {len(SIZES) * seeds} trials)"
+                if key in rare[told]
+                else ""
+            )
             print(f"  {key[0]}, {key[1]}: {sentence}{seldom}")
 
 
 def _needed(by_size: dict[int, int], seeds: int) -> str:
-    """The fewest prompts that were surely enough, else how often the most were; nothing where mostly they were not."""
+    """The fewest prompts that were surely enough, else how often the most were; nothing where
+    mostly they were not."""
     for n, count in by_size.items():
         if count >= SURE * seeds:
             return str(n)

@@ -14,7 +14,12 @@ from serve_eval.verdicts.exit_code import FAIL
 from serve_eval.workflows.diagnose.story import diagnose
 from tests.detectors.trial import Trial
 
-COMPARE, ALARM, ATTRIBUTION, ASKED = "compare", "drift alarm", "attribution of the run", "serve-eval attribute"
+COMPARE, ALARM, ATTRIBUTION, ASKED = (
+    "compare",
+    "drift alarm",
+    "attribution of the run",
+    "serve-eval attribute",
+)
 DIAGNOSE, COUNTS = "diagnose", "counts and exit code"
 NAMES = (COMPARE, ALARM, ATTRIBUTION, ASKED, DIAGNOSE, COUNTS)
 NAMED = ("more_flips", "slower", "uneven", "more_failures")
@@ -33,7 +38,9 @@ def findings(trial: Trial) -> list[Finding]:
     """What is said of the disaggregated side."""
     found = []
     if trial.ended is not None:
-        found.append(Finding(COUNTS, f"the run stops, exit code {trial.ended.exit_code}", str(trial.ended)))
+        found.append(
+            Finding(COUNTS, f"the run stops, exit code {trial.ended.exit_code}", str(trial.ended))
+        )
     if trial.comparison is not None:
         for task in trial.comparison.tasks:
             found += _compared(task)
@@ -47,7 +54,9 @@ def findings(trial: Trial) -> list[Finding]:
     if (trial.folder / REPORT_FILE).exists():
         report = read_report(trial.folder)
         found += [
-            Finding(COUNTS, "hidden retries", line) for line in report.warnings if "asked its servers again" in line
+            Finding(COUNTS, "hidden retries", line)
+            for line in report.warnings
+            if "asked its servers again" in line
         ]
         for one in report.tasks:
             found += _of_run(one, trial)
@@ -58,7 +67,11 @@ def _compared(task: ComparedTask) -> Iterator[Finding]:
     verdict = task.verdict
     if verdict.outcome == "FAIL":
         a, b = task.a.value, task.b.value
-        yield Finding(COMPARE, "FAIL", f"FAIL: {a:.2f} -> {b:.2f}, {task.worse} turned wrong and {task.better} right")
+        yield Finding(
+            COMPARE,
+            "FAIL",
+            f"FAIL: {a:.2f} -> {b:.2f}, {task.worse} turned wrong and {task.better} right",
+        )
     if verdict.outcome == "ERROR":
         yield Finding(COMPARE, "ERROR", "; ".join(verdict.reasons))
     for line in task.warnings:
@@ -73,9 +86,15 @@ def _of_run(task: TaskReport, trial: Trial) -> Iterator[Finding]:
         yield from _attributed(task.attribution, ATTRIBUTION, trial)
     result = task.result
     if result.failed:
-        yield Finding(COUNTS, "failed", f"{result.failed} of {result.planned} failed: {dict(result.failures)}")
+        yield Finding(
+            COUNTS, "failed", f"{result.failed} of {result.planned} failed: {dict(result.failures)}"
+        )
     if again := sum(task.traffic.retries.values()):
-        yield Finding(COUNTS, "asked again", f"{again} requests were asked again: {dict(task.traffic.retries)}")
+        yield Finding(
+            COUNTS,
+            "asked again",
+            f"{again} requests were asked again: {dict(task.traffic.retries)}",
+        )
     if empty := result.outcomes.get(Outcome.EMPTY, 0):
         yield Finding(COUNTS, "empty", f"{empty} of {result.scored} answers are empty")
 
@@ -85,11 +104,17 @@ def _attributed(found: Attribution, detector: str, trial: Trial) -> Iterator[Fin
         if row.accused:
             who = "" if _is_right(row.worker, trial) else ", and not the one that has the fault"
             others = f"{row.others_bad} of {row.others} of the others"
-            said = f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and {others}"
+            said = (
+                f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and {others}"
+            )
             yield Finding(detector, f"{row.role} by {row.measure}{who}", said)
     for slow in found.times:
         if slow.slow:
-            who = "" if slow.worker == "" or _is_right(slow.worker, trial) else ", and not the one that has the fault"
+            who = (
+                ""
+                if slow.worker == "" or _is_right(slow.worker, trial)
+                else ", and not the one that has the fault"
+            )
             said = told_of_slow(slow)
             yield Finding(detector, f"{said.partition(':')[0]} {slow.role}{who}", said)
 

@@ -12,15 +12,38 @@ import pytest
 from scipy.stats import binom
 
 from serve_eval.workflows.attribute.attribute import SAMPLES
-from tests.detectors.detectors import ALARM, ASKED, ATTRIBUTION, COMPARE, COUNTS, DIAGNOSE, Finding, findings
+from tests.detectors.detectors import (
+    ALARM,
+    ASKED,
+    ATTRIBUTION,
+    COMPARE,
+    COUNTS,
+    DIAGNOSE,
+    Finding,
+    findings,
+)
 from tests.detectors.faults import FAULTS, SOUND
 from tests.detectors.trial import Fault, tried
 
-CORRUPT, SERVER, PAIR, STREAMS, ALL_REFUSED, SOME_REFUSED, SLOW_LEG, SLOW_SERVER, LOST_FROM, LOST = FAULTS
+(
+    CORRUPT,
+    SERVER,
+    PAIR,
+    STREAMS,
+    ALL_REFUSED,
+    SOME_REFUSED,
+    SLOW_LEG,
+    SLOW_SERVER,
+    LOST_FROM,
+    LOST,
+) = FAULTS
 DROP = {(COMPARE, "FAIL"), (COMPARE, "more_flips")}
 FOUND = {
     CORRUPT: DROP | {(ALARM, "value"), (DIAGNOSE, "drift")},
-    SERVER: DROP | {(ATTRIBUTION, "generation by wrong answers"), (ASKED, "generation by wrong answers")},
+    SERVER: (
+        DROP
+        | {(ATTRIBUTION, "generation by wrong answers"), (ASKED, "generation by wrong answers")}
+    ),
     PAIR: {(COMPARE, "FAIL"), (ASKED, "pair by wrong answers")},
     STREAMS: {(COMPARE, "more_failures"), (COUNTS, "asked again"), (DIAGNOSE, "retried")},
     ALL_REFUSED: {
@@ -29,9 +52,11 @@ FOUND = {
         (ASKED, "generation by failures"),
     },
     SOME_REFUSED: {(COUNTS, "hidden retries"), (DIAGNOSE, "hidden_retries")},
-    LOST_FROM: DROP
-    | {(ALARM, "empty answers"), (DIAGNOSE, "empty"), (DIAGNOSE, "worker")}
-    | {(ATTRIBUTION, "generation by empty answers"), (ASKED, "generation by empty answers")},
+    LOST_FROM: (
+        DROP
+        | {(ALARM, "empty answers"), (DIAGNOSE, "empty"), (DIAGNOSE, "worker")}
+        | {(ATTRIBUTION, "generation by empty answers"), (ASKED, "generation by empty answers")}
+    ),
     LOST: {(COMPARE, "FAIL"), (DIAGNOSE, "empty"), (COUNTS, "empty")},
 }
 """Who finds it among 400 prompts, at least; docs/regression-checks.md has the whole table."""
@@ -65,7 +90,9 @@ def test_a_fault_is_found_and_named(fault: Fault, tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", SLOW, ids=lambda fault: fault.name)
 def test_a_slow_leg_and_a_slow_server_are_found_and_named(fault: Fault, tmp_path: Path) -> None:
     """Slower by far than a busy machine makes a sound one."""
-    found = findings(tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20))
+    found = findings(
+        tried(replace(fault, faulty={"latency_s": 2.0}), 100, 1, tmp_path / "out", samples=20)
+    )
     assert said(found) >= SLOW[fault], found
     assert not any("not the one" in one.name for one in found)
 
@@ -89,12 +116,16 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path)
     print(f"of {ROUNDS} healthy pairs: {dict(counts)}")
     for (detector, name), count in counts.items():
         if not BY_THE_CLOCK.match(name):
-            assert count <= binom.ppf(0.999, ROUNDS, 0.05 if name == "FAIL" else 0.01), (detector, name)
+            assert count <= binom.ppf(0.999, ROUNDS, 0.05 if name == "FAIL" else 0.01), (
+                detector,
+                name,
+            )
 
 
 @pytest.mark.slow
 def test_a_fall_from_95_to_50_percent_is_noticed_within_40_requests(tmp_path: Path) -> None:
-    """At request 100 of 400, over sockets; tests.stats.calibrate_onset has the rate over many seeds."""
+    """At request 100 of 400, over sockets; tests.stats.calibrate_onset has the rate over many
+    seeds."""
     fall = Fault(name="half of what was right", faulty={"corrupt_after": 25, "share": 0.45 / 0.95})
     after = []
     for seed in range(20):

@@ -1,7 +1,8 @@
-"""One trial: a sound aggregated deployment beside a disaggregated one with a fault, compared as a user would.
+"""One trial: a sound aggregated deployment beside a disaggregated one with a fault, compared as a
+user would.
 
-The servers are the stand-in's, on sockets of this process; what looks at their answers is the real thing.
-"""
+The servers are the stand-in's, on sockets of this process; what looks at their answers is the real
+thing."""
 
 from __future__ import annotations
 
@@ -38,8 +39,9 @@ LEGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Fault:
-    """What is wrong with the disaggregated side: fields of Faults of all its generation servers, or of the one of this
-    number from 0; the pair of which the second cannot read what comes from the first; whether streams are asked for."""
+    """What is wrong with the disaggregated side: fields of Faults of all its generation servers, or
+    of the one of this number from 0; the pair of which the second cannot read what comes from the
+    first; whether streams are asked for."""
 
     name: str
     faulty: Mapping[str, object] = field(default_factory=dict)
@@ -50,9 +52,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What was found out about the disaggregated side: the comparison, or what ended it, and what its servers told when
-    each was asked by itself. `folder` is its run folder, `blamed` the servers that have the fault, none where all have
-    it."""
+    """What was found out about the disaggregated side: the comparison, or what ended it, and what
+    its servers told when each was asked by itself. `folder` is its run folder, `blamed` the servers
+    that have the fault, none where all have it."""
 
     folder: Path
     comparison: Comparison | None
@@ -66,9 +68,17 @@ class Trial:
 
 
 def tried(
-    fault: Fault, n: int, seed: int, out: Path, *, again: int = SELF, accuracy: float = ACCURACY, samples: int = 0
+    fault: Fault,
+    n: int,
+    seed: int,
+    out: Path,
+    *,
+    again: int = SELF,
+    accuracy: float = ACCURACY,
+    samples: int = 0,
 ) -> Trial:
-    """Asks n problems of both and compares, in the folder `out`; then asks each server so many `samples` by itself."""
+    """Asks n problems of both and compares, in the folder `out`; then asks each server so many
+    `samples` by itself."""
     out.mkdir(parents=True)
     asked, known = _plan(n, stream=fault.stream), out / "answers.jsonl"
     _write_answers(known, prepare(asked), probability(accuracy, FLIP_RATE, seed))
@@ -76,32 +86,48 @@ def tried(
 
     async def both() -> Trial:
         a = Model(known, seed=seed, run="a", varied=True)
-        async with aggregated(a, {**WHOLE, "seed": seed}) as whole, split(fault, known, seed) as other:
+        async with (
+            aggregated(a, {**WHOLE, "seed": seed}) as whole,
+            split(fault, known, seed) as other,
+        ):
             sides = [
-                CompareSide(plan=replace(asked, launcher=Spec(name="external", options={"base_url": url})))
+                CompareSide(
+                    plan=replace(asked, launcher=Spec(name="external", options={"base_url": url}))
+                )
                 for url in (whole, other.url)
             ]
             comparison = ended = None
             try:
-                comparison = await compare(*sides, rules, out / "compared", environ={}, show_flips=0)
+                comparison = await compare(
+                    *sides, rules, out / "compared", environ={}, show_flips=0
+                )
             except EndpointError as error:
                 ended = error
             folder = out / "compared" / "b"
             alone = await _each_asked(folder, sides[1].plan, other, samples) if samples else None
-            return Trial(folder=folder, comparison=comparison, ended=ended, asked=alone, blamed=_blamed(fault, other))
+            return Trial(
+                folder=folder,
+                comparison=comparison,
+                ended=ended,
+                asked=alone,
+                blamed=_blamed(fault, other),
+            )
 
     return asyncio.run(both())
 
 
 async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> Attributed:
     """As serve-eval attribute RUN --worker ... does it."""
-    given = [attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()]
+    given = [
+        attribute.worker(f"{name.rpartition('_')[0]}={url}") for name, url in there.workers.items()
+    ]
     asking = await attribute.prepare_asking(run, asked, given=given, samples=samples, environ={})
     return await attribute.attribute(run, asking, environ={})
 
 
 def smoked(fault: Fault, seed: int) -> Smoke:
-    """A quick smoke test of a disaggregated deployment of servers that answer as an instructed model would."""
+    """A quick smoke test of a disaggregated deployment of servers that answer as an instructed
+    model would."""
 
     async def front() -> Smoke:
         async with split(fault, None, seed) as there:
@@ -112,12 +138,19 @@ def smoked(fault: Fault, seed: int) -> Smoke:
 
 @asynccontextmanager
 async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[Deployed]:
-    """The disaggregated deployment with its fault; without an answer file, of servers with skills."""
-    workers = [("context", i) for i in range(CONTEXT)] + [("generation", i) for i in range(GENERATION)]
+    """The disaggregated deployment with its fault; without an answer file, of servers with
+    skills."""
+    workers = [("context", i) for i in range(CONTEXT)] + [
+        ("generation", i) for i in range(GENERATION)
+    ]
     faults: dict[str, dict[str, object]] = {}
     for number, (role, i) in enumerate(workers):
         struck = role == "generation" and fault.only in (None, i)
-        faults[f"{role}_{i}"] = {**LEGS[role], "seed": 100 * seed + number, **(fault.faulty if struck else {})}
+        faults[f"{role}_{i}"] = {
+            **LEGS[role],
+            "seed": 100 * seed + number,
+            **(fault.faulty if struck else {}),
+        }
 
     def model(worker: str) -> Model:
         return Model(known, seed=seed, run=worker, varied=True, skilled=known is None)
@@ -141,4 +174,6 @@ def _plan(n: int, *, stream: bool) -> Plan:
 def _blamed(fault: Fault, there: Deployed) -> frozenset[str]:
     if fault.wrong_pair is not None:
         return frozenset(there.host(name) for name in fault.wrong_pair)
-    return frozenset() if fault.only is None else frozenset({there.host(f"generation_{fault.only}")})
+    return (
+        frozenset() if fault.only is None else frozenset({there.host(f"generation_{fault.only}")})
+    )

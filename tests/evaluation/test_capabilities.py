@@ -55,9 +55,15 @@ from tests.scripted_server import (
 )
 
 CHAT = (Message(role="user", content="Hi"),)
-PICTURE = (Message(role="user", content=(ImagePart(image_url=ImageUrl(url="data:image/png;base64,AA==")),)),)
+PICTURE = (
+    Message(
+        role="user", content=(ImagePart(image_url=ImageUrl(url="data:image/png;base64,AA==")),)
+    ),
+)
 GUIDED = {"response_format": {"type": "json", "schema": {"type": "object"}}}
-OPENAI_GUIDED = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}}
+OPENAI_GUIDED = {
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+}
 QUICK = Limits(stall_timeout_s=20.0, connect_timeout_s=10.0, sample_timeout_s=40.0, max_attempts=2)
 
 
@@ -99,14 +105,19 @@ def _probe(
     server: ScriptedServer | web.Application, *tasks: PreparedTask, model: str = "simulated"
 ) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
     async def main() -> tuple[dict[str, Ability], dict[str, Ability], Client]:
-        async with serve(server) as url, Client(Endpoint(base_url=url, model=model), QUICK) as client:
+        async with (
+            serve(server) as url,
+            Client(Endpoint(base_url=url, model=model), QUICK) as client,
+        ):
             found, lacking = await probe(client, tasks)
             return {one.need: one for one in found}, lacking, client
 
     return asyncio.run(main())
 
 
-def _simulated(*tasks: PreparedTask, **config: Any) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
+def _simulated(
+    *tasks: PreparedTask, **config: Any
+) -> tuple[dict[str, Ability], dict[str, Ability], Client]:
     return _probe(create_app(SimulatorConfig(**config)), *tasks)
 
 
@@ -123,7 +134,11 @@ def test_what_works_is_found_out_and_nothing_else_is_asked() -> None:
         ({"no_completions": True}, prepared(), "completions"),
         ({}, prepared(prompt_logprobs=True), "prompt log-probabilities"),
         ({"no_images": True}, prepared(prompt=PICTURE), "images"),
-        ({"no_guided": True}, prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED), "guided decoding"),
+        (
+            {"no_guided": True},
+            prepared(requires=frozenset({Need.GUIDED_DECODING}), extra=GUIDED),
+            "guided decoding",
+        ),
         ({"no_tools": True}, prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})), "tool calls"),
         ({}, prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
         ({"context_tokens": 400}, prepared(context_tokens=500), CONTEXT),
@@ -144,7 +159,11 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
 @pytest.mark.parametrize(
     ("config", "p", "need"),
     [
-        ({"tokens_per_step": 2.5}, prepared(requires=frozenset({Need.TOKENS_PER_STEP})), "tokens per step"),
+        (
+            {"tokens_per_step": 2.5},
+            prepared(requires=frozenset({Need.TOKENS_PER_STEP})),
+            "tokens per step",
+        ),
         (
             {"tokens_per_step": 2.5},
             prepared(prompt=CHAT, requires=frozenset({Need.TOKENS_PER_STEP})),
@@ -160,7 +179,9 @@ def test_what_an_endpoint_lacks_is_named_with_what_would_help(
         ),
     ],
 )
-def test_what_it_can_do_is_seen_by_what_comes_back(config: dict[str, Any], p: PreparedTask, need: str) -> None:
+def test_what_it_can_do_is_seen_by_what_comes_back(
+    config: dict[str, Any], p: PreparedTask, need: str
+) -> None:
     found, lacking, _ = _simulated(p, **config)
     assert found[need].works is True
     assert not lacking
@@ -185,13 +206,16 @@ def test_the_form_that_gives_log_probabilities_is_found_and_kept(form: Any) -> N
 
 
 @pytest.mark.parametrize("wanted", [200, None])
-def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(wanted: int | None) -> None:
+def test_a_context_that_is_long_enough_or_of_unknown_length_is_gone_on_with(
+    wanted: int | None,
+) -> None:
     found, lacking, _ = _simulated(prepared(context_tokens=500), context_tokens=wanted and 1000)
     assert not lacking
     assert found[CONTEXT].works is None  # a server that refuses nothing tells nothing
 
 
-# ------------------------------------------------------------------------------------------ servers of other kinds
+# ------------------------------------------------------------------------------------------ servers
+# of other kinds
 
 FOUR = answer("4", usage=(9, 1))
 
@@ -220,7 +244,9 @@ def test_a_server_that_counts_no_tokens_is_asked_all_the_same() -> None:
         ({}, False),
     ],
 )
-def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(told: dict[str, Any], works: bool) -> None:
+def test_log_probabilities_of_tokens_that_nothing_places_tell_of_no_choice(
+    told: dict[str, Any], works: bool
+) -> None:
     echo = {"logprobs": {"token_logprobs": [None, -1.0, -2.0], **told}}
     server = _everywhere(answer("x", finish="length", choice=echo, usage=(3, 0)))
     p = prepared(prompt_logprobs=True)
@@ -242,7 +268,9 @@ def test_a_model_without_a_chat_template_lacks_chat() -> None:
 def test_the_length_that_models_lists_counts() -> None:
     vllm = json_reply({"data": [{"id": "simulated", "max_model_len": 4096}]})
     server = ScriptedServer(FOUR, paths=EVERY_PATH, routes={"/v1/models": vllm})
-    found, lacking, _ = _probe(server, prepared(context_tokens=5000), prepared("short", context_tokens=4096))
+    found, lacking, _ = _probe(
+        server, prepared(context_tokens=5000), prepared("short", context_tokens=4096)
+    )
     assert set(lacking) == {"t"}
     assert "takes 4096 tokens" in lacking["t"].seen
     assert found[CONTEXT].seen == "4096 tokens"
@@ -251,13 +279,18 @@ def test_the_length_that_models_lists_counts() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        "max_tokens is too large: 9000. This model's maximum context length is 4096 tokens and you asked for 9006.",
+        (
+            "max_tokens is too large: 9000. This model's maximum context length is 4096 tokens and"
+            " you asked for 9006."
+        ),
         "prompt length plus max_tokens (9006) exceeds max_seq_len (4096)",
         "The context window of 4096 tokens is exceeded",
     ],
 )
 def test_the_length_that_a_refusal_names_counts(message: str) -> None:
-    server = ScriptedServer(lambda request: fail(400, message) if request.max_tokens >= 4096 else FOUR)
+    server = ScriptedServer(
+        lambda request: fail(400, message) if request.max_tokens >= 4096 else FOUR
+    )
     _, lacking, _ = _probe(server, prepared(context_tokens=9000))
     assert "takes 4096 tokens" in lacking["t"].seen
 
@@ -272,9 +305,21 @@ def test_an_answer_that_was_cut_says_nothing_of_guided_decoding() -> None:
 @pytest.mark.parametrize(
     ("text", "finish", "tokens", "works", "seen"),
     [
-        ('<tool_call>{"name": "write_down", "arguments": {"word": "violet"}}', "stop", 30, False, "came as text"),
+        (
+            '<tool_call>{"name": "write_down", "arguments": {"word": "violet"}}',
+            "stop",
+            30,
+            False,
+            "came as text",
+        ),
         ("I cannot do that.", "stop", 30, None, "answered without a call"),
-        ("I cannot do that.", "stop", 9, False, "the tool was ignored: 9 tokens with it, 9 without"),
+        (
+            "I cannot do that.",
+            "stop",
+            9,
+            False,
+            "the tool was ignored: 9 tokens with it, 9 without",
+        ),
         ("<think>hm", "length", 30, None, "cut"),
     ],
 )
@@ -284,7 +329,9 @@ def test_what_came_instead_of_a_call_tells_why(
     def reply(request: HttpRequest) -> Reply:
         return answer(text, finish=finish, usage=(tokens if "tools" in request.body else 9, 1))
 
-    found, lacking, _ = _probe(_everywhere(reply), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS})))
+    found, lacking, _ = _probe(
+        _everywhere(reply), prepared(prompt=CHAT, requires=frozenset({Need.TOOLS}))
+    )
     assert found[Need.TOOLS].works is works
     assert seen in found[Need.TOOLS].seen
     assert bool(lacking) is (works is False)
@@ -299,7 +346,9 @@ def test_a_server_that_refuses_tools_lacks_them() -> None:
 
 
 def test_what_is_busy_for_a_moment_does_not_lack_anything() -> None:
-    busy = iter([fail(429, "busy", {"Retry-After": "0"}), answer('{"word": "violet"}', usage=(9, 1))])
+    busy = iter(
+        [fail(429, "busy", {"Retry-After": "0"}), answer('{"word": "violet"}', usage=(9, 1))]
+    )
     server = _everywhere(lambda request: next(busy) if "response_format" in request.body else FOUR)
 
     p = prepared(requires=frozenset({Need.GUIDED_DECODING}))
@@ -315,7 +364,8 @@ def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
         _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
 
-# ---------------------------------------------------------------------------------------------------- a whole run
+# ----------------------------------------------------------------------------------------------------
+# a whole run
 
 
 def _run(tmp_path: Path, data_root: Path, **config: Any) -> Report:
@@ -343,7 +393,10 @@ def test_a_task_that_cannot_be_asked_gets_an_outcome_of_its_own_and_the_others_g
     assert (mmlu.verdict.outcome, mmlu.result.value) == (VerdictOutcome.NO_REFERENCE, 100.0)
     assert report.exit_code == 3
     [session] = json.loads((tmp_path / "out/environment.json").read_text())
-    assert [(one["need"], one["works"]) for one in session["abilities"]] == [("completions", True), ("chat", False)]
+    assert [(one["need"], one["works"]) for one in session["abilities"]] == [
+        ("completions", True),
+        ("chat", False),
+    ]
     assert set(session["unsupported"]) == {"gsm8k"}
     again = judge_again(report.plan, tmp_path / "out")
     assert [task.verdict for task in again.tasks] == [task.verdict for task in report.tasks]

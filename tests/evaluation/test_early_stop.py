@@ -1,4 +1,5 @@
-"""A task ends before all of it was asked, and the verdict is the one that all of it would have given."""
+"""A task ends before all of it was asked, and the verdict is the one that all of it would have
+given."""
 
 from __future__ import annotations
 
@@ -111,7 +112,9 @@ def test_answers_that_are_quick_and_right_do_not_hide_those_that_are_slow_and_wr
 @pytest.mark.parametrize(("value", "decision"), [(1.0, Decision.FAIL), (0.0, Decision.PASS)])
 def test_lower_may_be_better(value: float, decision: Decision) -> None:
     test = EarlyClassic.mean_only(500, -0.5, lo=-1.0, hi=0.0)
-    prefix, accumulator = _prefix(500, test, metric=Metric(higher_is_better=False), higher_is_better=False)
+    prefix, accumulator = _prefix(
+        500, test, metric=Metric(higher_is_better=False), higher_is_better=False
+    )
     for i in prefix.order:
         accumulator.add(i, _answer(value))
         prefix.look()
@@ -146,7 +149,8 @@ def test_a_missing_answer_counts_against_the_bet_and_too_many_decide_nothing() -
 def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_probability_eps_at_most(
     n: int, lost: int, asked: int
 ) -> None:
-    """One answer more is missing than may be. Without a bet on it from the first sample on, many are decided."""
+    """One answer more is missing than may be. Without a bet on it from the first sample on, many
+    are decided."""
     rng, decided = random.Random(7), 0
     before = array("d", (float(rng.random() < 0.8) for _ in range(n)))
     for _ in range(asked):
@@ -160,10 +164,13 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
 
 
 def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
-    """The answers leave the whole run undecided, at 46 to 54 points: taken at either end alone they decide it."""
+    """The answers leave the whole run undecided, at 46 to 54 points: taken at either end alone they
+    decide it."""
     rng, runs, decided = random.Random(5), 60, 0
     for _ in range(runs):
-        prefix, accumulator = _prefix(1000, EarlyClassic.mean_only(1000, 0.5, eps=0.05, max_missing=0.1))
+        prefix, accumulator = _prefix(
+            1000, EarlyClassic.mean_only(1000, 0.5, eps=0.05, max_missing=0.1)
+        )
         prefix.order[:] = rng.sample(range(1000), 1000)
         for i in range(1000):
             accumulator.add(i, LOST if i < 80 else _answer(float(i < 540)))
@@ -172,8 +179,8 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
 
 
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
-    """From sample 120 of 198 on it loses three answers of ten, so that the whole run fails. Without the chart half of
-    these runs pass."""
+    """From sample 120 of 198 on it loses three answers of ten, so that the whole run fails. Without
+    the chart half of these runs pass."""
     rng, n, runs, passed = random.Random(3), 198, 200, 0
     before = array("d", (float(rng.random() < 0.9) for _ in range(n)))
     for _ in range(runs):
@@ -197,7 +204,8 @@ def test_answers_that_stop_coming_hold_a_decision_up() -> None:
     assert prefix._hold.holds()
 
 
-# --------------------------------------------------------------------------------------------- runs over HTTP
+# --------------------------------------------------------------------------------------------- runs
+# over HTTP
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +230,9 @@ def judged(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 def _run(plan: Plan, folder: Path, **more: object) -> Report:
     options = {**plan.launcher.options, **more}
-    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+    return asyncio.run(
+        evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
+    )
 
 
 def _early(report: Report) -> EarlyStop:
@@ -231,7 +241,9 @@ def _early(report: Report) -> EarlyStop:
     return told
 
 
-@pytest.mark.parametrize(("damage", "outcome"), [(0.0, VerdictOutcome.PASS), (0.2, VerdictOutcome.FAIL)])
+@pytest.mark.parametrize(
+    ("damage", "outcome"), [(0.0, VerdictOutcome.PASS), (0.2, VerdictOutcome.FAIL)]
+)
 def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     judged: Plan, tmp_path: Path, damage: float, outcome: VerdictOutcome
 ) -> None:
@@ -246,15 +258,27 @@ def test_a_clear_case_stops_with_the_verdict_of_the_whole_run(
     assert task.result.planned == task.result.scored + task.result.failed + task.result.spared
     assert (task.verdict.evaluated, task.verdict.bounds, task.verdict.paired) == (None, None, None)
     assert report.exit_code == (0 if outcome is VerdictOutcome.PASS else 1)
-    assert told.order_seed == order_seed.read_seeds(tmp_path / "out", early).early_stop == report.loads[-1].order_seed
-    by_pairs = replace(run_folder.read_plan(tmp_path / "out"), early_stop=None, verdict=Spec(name="paired"))
-    assert judge_again(by_pairs, tmp_path / "out").tasks[0].verdict.outcome in (VerdictOutcome.INCONCLUSIVE, outcome)
+    assert (
+        told.order_seed
+        == order_seed.read_seeds(tmp_path / "out", early).early_stop
+        == report.loads[-1].order_seed
+    )
+    by_pairs = replace(
+        run_folder.read_plan(tmp_path / "out"), early_stop=None, verdict=Spec(name="paired")
+    )
+    assert judge_again(by_pairs, tmp_path / "out").tasks[0].verdict.outcome in (
+        VerdictOutcome.INCONCLUSIVE,
+        outcome,
+    )
 
     # The same command again asks nothing, and judging again finds the same.
     again = _run(early, tmp_path / "out", run=1, damage=damage)
     assert len(read_sessions(tmp_path / "out")) == 1
     assert again.tasks[0].verdict == task.verdict
-    assert judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == task.verdict
+    assert (
+        judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict
+        == task.verdict
+    )
 
     with pytest.raises(RunFolderError, match="have no answer"):
         register([tmp_path / "out"], tmp_path / "other", reason="try")
@@ -282,7 +306,9 @@ def test_the_reference_mean_alone_is_enough(judged: Plan, tmp_path: Path) -> Non
     assert (told.paired, told.decision, told.stopped) == (False, "PASS", True)
 
 
-def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(judged: Plan, tmp_path: Path) -> None:
+def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decided(
+    judged: Plan, tmp_path: Path
+) -> None:
     early = replace(judged, early_stop=0.01, limits=Limits(max_error_rate=1.0))
     report = _run(early, tmp_path / "out", run=1, failure_rate=0.06, failure_kind="wrapped_400")
     (task,) = report.tasks
@@ -293,7 +319,9 @@ def test_with_too_many_answers_missing_the_run_goes_to_its_end_and_is_not_decide
     assert task.verdict.bounds is not None
 
 
-def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(plan: Plan, tmp_path: Path) -> None:
+def test_a_task_without_a_reference_is_asked_to_its_end_and_says_why(
+    plan: Plan, tmp_path: Path
+) -> None:
     tasks = (Spec(name="gsm8k", options={"num_samples": 50}),)
     report = _run(replace(plan, tasks=tasks, early_stop=0.01), tmp_path / "out")
     assert report.tasks[0].result.scored == 50

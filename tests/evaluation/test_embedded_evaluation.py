@@ -1,4 +1,5 @@
-"""The evaluation of a real language model: the embedded one, sound and damaged, behind one server."""
+"""The evaluation of a real language model: the embedded one, sound and damaged, behind one
+server."""
 
 from __future__ import annotations
 
@@ -44,10 +45,14 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TaskResult]:
 
     async def story() -> None:
         context = LaunchContext(model=None, log_dir=folder / "logs")
-        async with embedded.launch(context, embedded.EmbeddedOptions(also={DAMAGED: "int3"})) as endpoint:
+        async with embedded.launch(
+            context, embedded.EmbeddedOptions(also={DAMAGED: "int3"})
+        ) as endpoint:
             for name, options, limits in WAYS:
                 task = Spec(name="word_problems", options=options)
-                report = await evaluate(_plan(endpoint, SOUND, (task,), **limits), folder / name, environ={})
+                report = await evaluate(
+                    _plan(endpoint, SOUND, (task,), **limits), folder / name, environ={}
+                )
                 found[name] = report.tasks[0].result
             for model, tasks in (
                 (SOUND, ("word_problems_perplexity", "passkey_short")),
@@ -73,7 +78,9 @@ def test_how_it_is_sent_changes_no_answer(results: dict[str, TaskResult]) -> Non
 
 
 def test_damage_shows_where_it_was_done(results: dict[str, TaskResult]) -> None:
-    sound, damaged = (results[f"{model} word_problems_perplexity"].value for model in (SOUND, DAMAGED))
+    sound, damaged = (
+        results[f"{model} word_problems_perplexity"].value for model in (SOUND, DAMAGED)
+    )
     assert sound is not None
     assert damaged is not None
     assert 1 < sound < damaged

@@ -1,4 +1,5 @@
-"""The token that begins a text to a model: files and servers tell it, and warnings say where it lacks."""
+"""The token that begins a text to a model: files and servers tell it, and warnings say where it
+lacks."""
 
 from __future__ import annotations
 
@@ -42,13 +43,17 @@ def test_what_an_endpoint_tells_is_used_where_it_is_one_token(form: str) -> None
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="llama_cpp") == "<s>"
     assert _told(prompt_logprobs=form, **MARK) == ""
     assert _told(prompt_logprobs=form, **MARK, tells_beginning="vllm", puts_beginning=True) is True
-    assert _told(prompt_logprobs=form, tells_beginning="vllm") == "", "<end>, which it reads as a part of a word"
+    assert _told(prompt_logprobs=form, tells_beginning="vllm") == "", (
+        "<end>, which it reads as a part of a word"
+    )
 
 
 def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"has no tokenizer_config\.json"):
         special_tokens.read(tmp_path)
-    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "<b>", "eos_token": {"content": "<e>"}}')
+    (tmp_path / "special_tokens_map.json").write_text(
+        '{"bos_token": "<b>", "eos_token": {"content": "<e>"}}'
+    )
     assert special_tokens.beginning(special_tokens.read(tmp_path)) == "<b>"
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": null, "add_bos_token": false}')
     assert special_tokens.beginning(special_tokens.read(tmp_path)) == "<e>"
@@ -58,9 +63,16 @@ def test_files_tell_the_token_that_begins_texts_else_the_one_that_ends_them(tmp_
 def test_our_launchers_know_it_before_they_start() -> None:
     assert embedded.beginning(embedded.EmbeddedOptions()) == "<|end|>"
     assert simulated.beginning(simulated.SimulatedOptions(begins_with="<s>")) is None
-    assert simulated.beginning(simulated.SimulatedOptions(begins_with="<s>", tells_beginning="vllm")) == "<s>"
     assert (
-        simulated.beginning(simulated.SimulatedOptions(begins_with="<s>", tells_beginning="vllm", puts_beginning=True))
+        simulated.beginning(simulated.SimulatedOptions(begins_with="<s>", tells_beginning="vllm"))
+        == "<s>"
+    )
+    assert (
+        simulated.beginning(
+            simulated.SimulatedOptions(
+                begins_with="<s>", tells_beginning="vllm", puts_beginning=True
+            )
+        )
         is True
     )
 
@@ -88,8 +100,11 @@ def task(*, prefix: str | bool | None = None, context: str = "") -> Task:
 '''
 
 
-def test_a_plan_has_it_before_its_endpoint_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tokenizer goes before the mark of a server, and a server that puts its own before the tokenizer."""
+def test_a_plan_has_it_before_its_endpoint_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer goes before the mark of a server, and a server that puts its own before the
+    tokenizer."""
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/judged.py").write_text(JUDGED)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<b>"}')
@@ -97,9 +112,13 @@ def test_a_plan_has_it_before_its_endpoint_starts(tmp_path: Path, monkeypatch: p
 
     def prefix_of(launcher: dict[str, Any], **options: Any) -> object:
         plan = Plan(
-            model="m", launcher=Spec(name="simulated", options=launcher), tasks=(Spec(name="judged", options=options),)
+            model="m",
+            launcher=Spec(name="simulated", options=launcher),
+            tasks=(Spec(name="judged", options=options),),
         )
-        return asyncio.run(settle_prefixes(plan, tmp_path / "out", {})).tasks[0].options.get("prefix")
+        return (
+            asyncio.run(settle_prefixes(plan, tmp_path / "out", {})).tasks[0].options.get("prefix")
+        )
 
     tells, puts = {**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}
     assert prefix_of(tells) == "<s>"
@@ -117,13 +136,20 @@ def _task(prefix: str | bool, *samples: Sample) -> PreparedTask:
 
 
 def test_first_tokens_that_are_left_out_or_have_two_before_them_are_remarked_on() -> None:
-    whole, begun = Sample(id="1", prompt="All.", target=""), Sample(id="1", prompt="<s>", target="", choices=("All.",))
+    whole, begun = (
+        Sample(id="1", prompt="All.", target=""),
+        Sample(id="1", prompt="<s>", target="", choices=("All.",)),
+    )
     choice = Sample(id="1", prompt="Is it?", target="", choices=("Yes", "No"))
-    generated = replace(_task("", whole), task=replace(_task("", whole).task, prompt_logprobs=False))
+    generated = replace(
+        _task("", whole), task=replace(_task("", whole).task, prompt_logprobs=False)
+    )
     puts, none = (Ability(need=Need.FIRST_TOKEN, works=works, seen="") for works in (True, False))
     assert "the first token of each text is left out" in remarks([_task("", whole)], [none])[0]
     named = f"--set {_task('', whole).task.name}.tokenizer=DIR"
-    assert named in remarks([_task("", whole)], [none])[0], "--tokenizer is refused beside tasks that generate"
+    assert named in remarks([_task("", whole)], [none])[0], (
+        "--tokenizer is refused beside tasks that generate"
+    )
     assert "two tokens begin each text" in remarks([_task("<s>", begun)], [puts])[0]
     for one, found in (
         (_task("", whole), [puts]),

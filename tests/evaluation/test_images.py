@@ -31,7 +31,12 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 PROMPT = (
     Message(role="system", content="Be brief."),
     Message(
-        role="user", content=(TextPart(text="Left:"), ImagePart(image_url=ImageUrl(url=PIXEL)), TextPart(text="?"))
+        role="user",
+        content=(
+            TextPart(text="Left:"),
+            ImagePart(image_url=ImageUrl(url=PIXEL)),
+            TextPart(text="?"),
+        ),
     ),
 )
 REQUEST = Request(sample_id="1", prompt=PROMPT, sampling=SamplingParams(max_tokens=5))
@@ -58,7 +63,10 @@ def test_a_turn_tells_its_text_and_its_images() -> None:
 
 
 def test_another_image_is_another_prompt() -> None:
-    other = (PROMPT[0], Message(role="user", content=(ImagePart(image_url=ImageUrl(url=PIXEL + "A")),)))
+    other = (
+        PROMPT[0],
+        Message(role="user", content=(ImagePart(image_url=ImageUrl(url=PIXEL + "A")),)),
+    )
     assert prompt_sha256(PROMPT) != prompt_sha256(other)
     samples = [Sample(id="1", prompt=prompt, target="") for prompt in (PROMPT, other)]
     assert sample_key(samples[0]) != sample_key(samples[1])

@@ -27,17 +27,24 @@ def _own(tmp_path: Path, plan: Plan, entry: str) -> Plan:
 
 
 def test_the_shipped_reference_of_the_model_and_specification_is_found(plan: Plan) -> None:
-    (prepared,) = prepare(replace(plan, accuracy_spec=AccuracySpec(quant_algo="FP8", kv_cache_quant_algo="FP8")))
+    (prepared,) = prepare(
+        replace(plan, accuracy_spec=AccuracySpec(quant_algo="FP8", kv_cache_quant_algo="FP8"))
+    )
     assert prepared.reference is not None
     assert (prepared.reference.value, prepared.reference.old) == (72.85, True)
     assert prepared.hypothesis.num_samples == 1319
     assert prepared.protocol == "assumed (task default)"
 
 
-def test_every_data_set_that_is_missing_is_named_with_what_to_do(plan: Plan, tmp_path: Path) -> None:
+def test_every_data_set_that_is_missing_is_named_with_what_to_do(
+    plan: Plan, tmp_path: Path
+) -> None:
     names = ("gsm8k", "mmlu", "gpqa")
     lost = replace(
-        plan, tasks=tuple(Spec(name=name) for name in names), dataset_roots=(str(tmp_path),), no_reference=True
+        plan,
+        tasks=tuple(Spec(name=name) for name in names),
+        dataset_roots=(str(tmp_path),),
+        no_reference=True,
     )
     with pytest.raises(DatasetError) as caught:
         prepare(lost)
@@ -55,7 +62,9 @@ def test_a_users_own_row_comes_before_the_shipped_one(plan: Plan, tmp_path: Path
 
 
 def test_a_rows_overrides_change_the_test_and_the_number_asked(plan: Plan, tmp_path: Path) -> None:
-    (prepared,) = prepare(_own(tmp_path, plan, "{accuracy: 50, num_samples: 100, sigma: 20, alpha: 0.01, beta: 0.1}"))
+    (prepared,) = prepare(
+        _own(tmp_path, plan, "{accuracy: 50, num_samples: 100, sigma: 20, alpha: 0.01, beta: 0.1}")
+    )
     h = prepared.hypothesis
     assert (h.num_samples, h.sigma, h.alpha, h.beta) == (100, 20, 0.01, 0.1)
     assert len(prepared.dataset.samples) == 100
@@ -67,17 +76,26 @@ def test_another_name_can_be_used_for_the_look_up(plan: Plan) -> None:
 
 
 def test_a_recorded_protocol_is_compared_field_by_field(plan: Plan, tmp_path: Path) -> None:
-    own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_fewshot: 8, apply_chat_template: true}}")
+    own = _own(
+        tmp_path, plan, "{accuracy: 50, protocol: {num_fewshot: 8, apply_chat_template: true}}"
+    )
     with pytest.raises(NotComparableError, match="num_fewshot is 5 here and 8 with the reference"):
         prepare(own)
     options = {"num_fewshot": 8, "apply_chat_template": True}
     (prepared,) = prepare(replace(own, tasks=(Spec(name="gsm8k", options=options),)))
     assert prepared.protocol == "recorded with the reference"
-    (prepared,) = prepare(replace(own, allow_mismatch=("num_fewshot", "apply_chat_template", "dataset")))
-    assert prepared.protocol == "recorded with the reference, mismatch allowed: num_fewshot, apply_chat_template"
+    (prepared,) = prepare(
+        replace(own, allow_mismatch=("num_fewshot", "apply_chat_template", "dataset"))
+    )
+    assert (
+        prepared.protocol
+        == "recorded with the reference, mismatch allowed: num_fewshot, apply_chat_template"
+    )
 
 
-def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one(plan: Plan, tmp_path: Path) -> None:
+def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one(
+    plan: Plan, tmp_path: Path
+) -> None:
     own = _own(tmp_path, plan, "{accuracy: 50, protocol: {apply_chat_template: true}}")
     for sampler in ("0.4.9", "0.4.10"):
         options = {"apply_chat_template": True, "fewshot_sampler": sampler}
@@ -85,13 +103,18 @@ def test_a_reference_that_does_not_name_the_sampler_was_taken_with_the_older_one
         if sampler == "0.4.9":
             assert prepare(chosen)
             continue
-        with pytest.raises(NotComparableError, match=r"fewshot_sampler is '0\.4\.10' here and None with the reference"):
+        with pytest.raises(
+            NotComparableError,
+            match=r"fewshot_sampler is '0\.4\.10' here and None with the reference",
+        ):
             prepare(chosen)
 
 
 def test_a_mismatch_can_be_printed_without_a_verdict(plan: Plan) -> None:
     deviating = replace(plan, tasks=(Spec(name="gsm8k", options={"max_tokens": 512}),))
-    with pytest.raises(NotComparableError, match="max_tokens is 512 here and 256 with the reference"):
+    with pytest.raises(
+        NotComparableError, match="max_tokens is 512 here and 256 with the reference"
+    ):
         prepare(deviating)
     (prepared,) = prepare(replace(deviating, allow_missing_reference=True))
     assert prepared.reference is None
@@ -132,7 +155,8 @@ def test_an_unknown_model_or_specification_comes_with_what_is_known(
 
 def test_an_unknown_field_of_allow_mismatch_is_named(plan: Plan) -> None:
     with pytest.raises(
-        PlanError, match=r"allow_mismatch: unknown protocol field 'num_fewshots'. Did you mean 'num_fewshot'"
+        PlanError,
+        match=r"allow_mismatch: unknown protocol field 'num_fewshots'. Did you mean 'num_fewshot'",
     ):
         prepare(replace(plan, allow_mismatch=("num_fewshots",)))
 
@@ -162,7 +186,9 @@ def test_a_share_instead_of_points_is_refused(plan: Plan, tmp_path: Path) -> Non
         prepare(_own(tmp_path, plan, "accuracy: 0.742"))
 
 
-def test_a_recorded_field_that_the_task_does_not_know_can_be_allowed(plan: Plan, tmp_path: Path) -> None:
+def test_a_recorded_field_that_the_task_does_not_know_can_be_allowed(
+    plan: Plan, tmp_path: Path
+) -> None:
     own = _own(tmp_path, plan, "{accuracy: 50, protocol: {num_shots: 5}}")
     with pytest.raises(NotComparableError, match="num_shots"):
         prepare(own)
@@ -189,7 +215,10 @@ def test_a_limit_above_the_size_changes_nothing(plan: Plan) -> None:
 
 def test_the_subset_is_seeded_random_and_never_the_first(plan: Plan) -> None:
     full = [s.id for s in prepare(plan)[0].dataset.samples]
-    subsets = [[s.id for s in prepare(replace(plan, limit=50, seed=seed))[0].dataset.samples] for seed in (0, 0, 1)]
+    subsets = [
+        [s.id for s in prepare(replace(plan, limit=50, seed=seed))[0].dataset.samples]
+        for seed in (0, 0, 1)
+    ]
     assert subsets[0] == subsets[1] != subsets[2]
     assert subsets[0] != full[:50]
     assert sorted(subsets[0], key=full.index) == subsets[0]

@@ -1,4 +1,5 @@
-"""Every field of a plan and every option of ours is classified: it asks, or it runs and reaches nothing."""
+"""Every field of a plan and every option of ours is classified: it asks, or it runs and reaches
+nothing."""
 
 from __future__ import annotations
 
@@ -33,10 +34,16 @@ def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
 
 def test_every_field_of_a_plan_is_classified() -> None:
     listed = [*reach.ASKING_FIELDS, *reach.ANEW_FIELDS, *reach.HARMLESS_FIELDS]
-    assert sorted(listed) == sorted(field.name for field in fields(Plan)), "list it in serve_eval/evaluation/reach.py"
+    assert sorted(listed) == sorted(field.name for field in fields(Plan)), (
+        "list it in serve_eval/evaluation/reach.py"
+    )
     ways = {*reach.CONNECTION, *reach.HARMLESS_CONNECTION}
-    assert ways == {field.name for field in fields(Connection)}, "list it in serve_eval/evaluation/reach.py"
-    assert not [name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)]
+    assert ways == {field.name for field in fields(Connection)}, (
+        "list it in serve_eval/evaluation/reach.py"
+    )
+    assert not [
+        name for name, hint in typing.get_type_hints(Limits).items() if _can_hold_text(hint)
+    ]
 
 
 @pytest.mark.parametrize("task", registry.list_shipped("serve_eval.tasks"))
@@ -51,7 +58,9 @@ def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) ->
 
 
 def test_every_choice_that_can_hold_a_text_is_classified() -> None:
-    assert {name for name, hint in CHOICES.items() if _can_hold_text(hint)} <= reach.HARMLESS_CHOICES
+    assert {
+        name for name, hint in CHOICES.items() if _can_hold_text(hint)
+    } <= reach.HARMLESS_CHOICES
     assert CHOICES.keys() >= reach.HARMLESS_CHOICES
 
 

@@ -1,8 +1,7 @@
 """Coverage-guided fuzzing of what reads an endpoint's bytes: `make fuzz`.
 
-Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and pieces change nothing.
-A connection that gets them always comes to an end.
-"""
+Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and
+pieces change nothing. A connection that gets them always comes to an end."""
 
 from __future__ import annotations
 
@@ -38,7 +37,10 @@ def _payloads(pieces: list[bytes]) -> list[bytes]:
 
 def _reply(pieces: list[bytes]) -> Reply:
     """What a connection makes of the bytes before it is lost."""
-    connection, reply = Http1Connection(set(), {}), Reply(_loop.create_future(), limit=1000, now=0.0)
+    connection, reply = (
+        Http1Connection(set(), {}),
+        Reply(_loop.create_future(), limit=1000, now=0.0),
+    )
     connection._reply = reply
     for piece in pieces:
         connection.data_received(piece)

@@ -1,8 +1,9 @@
-"""Does our client keep a GPU as busy as a loop that does nothing but send? On a machine that has one: make test-gpu.
+"""Does our client keep a GPU as busy as a loop that does nothing but send? On a machine that has
+one: make test-gpu.
 
-A Llama with random weights is served by `transformers serve --continuous-batching`. The same requests go to it from a
-bare loop and from an evaluation, and nvidia-smi tells how busy the GPU was meanwhile.
-"""
+A Llama with random weights is served by `transformers serve --continuous-batching`. The same
+requests go to it from a bare loop and from an evaluation, and nvidia-smi tells how busy the GPU was
+meanwhile."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.gpu]
 REQUESTS = 512
 IN_FLIGHT = 64
 NEARLY = 0.9
-"""The share of the bare loop's requests per second, and of its use of the GPU, that an evaluation has to reach."""
+"""The share of the bare loop's requests per second, and of its use of the GPU, that an evaluation
+has to reach."""
 
 
 def _missing() -> str | None:
@@ -55,15 +57,22 @@ def _not_built() -> str | None:
 
 @contextmanager
 def _gpu_use() -> Iterator[list[float]]:
-    """The use of the first GPU in percent, twice a second for the length of the block, from its first use to its last:
-    an evaluation does other things before and after its requests."""
+    """The use of the first GPU in percent, twice a second for the length of the block, from its
+    first use to its last: an evaluation does other things before and after its requests."""
     seen: list[float] = []
     over = threading.Event()
 
     def watch() -> None:
-        command = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--id=0"]
+        command = [
+            "nvidia-smi",
+            "--query-gpu=utilization.gpu",
+            "--format=csv,noheader,nounits",
+            "--id=0",
+        ]
         while not over.wait(0.5):
-            seen.append(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            seen.append(
+                float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -77,7 +86,8 @@ def _gpu_use() -> Iterator[list[float]]:
 
 
 def _bare_loop(url: str, bodies: list[bytes]) -> float:
-    """Seconds that the requests take from threads with a connection each, which look at nothing but the status."""
+    """Seconds that the requests take from threads with a connection each, which look at nothing but
+    the status."""
     address = url.removeprefix("http://").removesuffix("/v1")
     left = iter(bodies)
     lock = threading.Lock()
@@ -89,7 +99,9 @@ def _bare_loop(url: str, bodies: list[bytes]) -> float:
                     body = next(left, None)
                 if body is None:
                     return
-                connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                connection.request(
+                    "POST", "/v1/completions", body, {"Content-Type": "application/json"}
+                )
                 reply = connection.getresponse()
                 reply.read()
                 assert reply.status == 200
@@ -109,8 +121,8 @@ def _measured(
     use: Callable[[], AbstractContextManager[list[float]]],
     **options: Any,
 ) -> dict[str, tuple[float, list[float]]]:
-    """Requests per second while requests were sent, and the use of the GPU by then, of each way of asking a model with
-    random weights."""
+    """Requests per second while requests were sent, and the use of the GPU by then, of each way of
+    asking a model with random weights."""
     model = folder / "model"
     script = Path(__file__).with_name("random_model.py")
     subprocess.run([PYTHON, script, model, embedded.WEIGHTS, *["--small"] * small], check=True)
@@ -122,15 +134,21 @@ def _measured(
         limits=Limits(concurrency=IN_FLIGHT),
     )
     [prepared] = prepare(plan)
-    bodies = [encode(request_of(prepared.task, sample), str(model)) for sample in prepared.dataset.samples]
+    bodies = [
+        encode(request_of(prepared.task, sample), str(model)) for sample in prepared.dataset.samples
+    ]
 
     async def measured(endpoint: Endpoint) -> dict[str, tuple[float, list[float]]]:
         found: dict[str, tuple[float, list[float]]] = {}
-        await asyncio.to_thread(_bare_loop, endpoint.base_url, bodies[:IN_FLIGHT])  # kernels are compiled, caches made
+        await asyncio.to_thread(
+            _bare_loop, endpoint.base_url, bodies[:IN_FLIGHT]
+        )  # kernels are compiled, caches made
         with use() as used:
             seconds = await asyncio.to_thread(_bare_loop, endpoint.base_url, bodies)
         found["bare loop"] = requests / seconds, used
-        running = replace(plan, launcher=Spec(name="external", options={"base_url": endpoint.base_url}))
+        running = replace(
+            plan, launcher=Spec(name="external", options={"base_url": endpoint.base_url})
+        )
         with use() as used:
             report = await evaluate(running, folder / "run", environ={})
         result, [load] = report.tasks[0].result, loads(folder / "run")
@@ -161,7 +179,9 @@ def _measured(
 def test_an_evaluation_keeps_the_gpu_as_busy_as_a_bare_loop(tmp_path: Path) -> None:
     if why := _missing():
         pytest.skip(why)
-    found = _measured(tmp_path, small=False, requests=REQUESTS, use=_gpu_use, device="cuda", dtype="bfloat16")
+    found = _measured(
+        tmp_path, small=False, requests=REQUESTS, use=_gpu_use, device="cuda", dtype="bfloat16"
+    )
     (ideal_per_s, ideal_use), (per_s, use) = found["bare loop"], found["serve-eval"]
     assert ideal_use
     assert use
@@ -173,16 +193,27 @@ def test_the_measurement_itself_works_on_a_cpu(tmp_path: Path) -> None:
     """All of it but the GPU, with a model of a million parameters: no figure is judged."""
     if why := _not_built():
         pytest.skip(why)
-    found = _measured(tmp_path, small=True, requests=IN_FLIGHT, use=lambda: nullcontext([]), device="cpu", threads=1)
+    found = _measured(
+        tmp_path,
+        small=True,
+        requests=IN_FLIGHT,
+        use=lambda: nullcontext([]),
+        device="cpu",
+        threads=1,
+    )
     assert all(per_s > 0 for per_s, _ in found.values())
 
 
-def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_use_of_a_gpu_is_taken_from_its_first_to_its_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stand-in for nvidia-smi, which tells another use each time."""
     told = tmp_path / "told"
     told.write_text("".join(f"{percent}\n" for percent in (0, 0, 80, 0, 90, 0)))
     smi = tmp_path / "nvidia-smi"
-    smi.write_text(f'#!/bin/sh\nuse=$(head -n 1 "{told}")\necho "${{use:-0}}"\nsed -i 1d "{told}"\n')
+    smi.write_text(
+        f'#!/bin/sh\nuse=$(head -n 1 "{told}")\necho "${{use:-0}}"\nsed -i 1d "{told}"\n'
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with _gpu_use() as seen:

@@ -1,8 +1,9 @@
-"""Print what tasks ask, a line of JSON for each: `python -m tests.harness.asked WAY FOLDER TASK...`.
+"""Print what tasks ask, a line of JSON for each: `python -m tests.harness.asked WAY FOLDER
+TASK...`.
 
-`ours`: as `lm_eval:TASK`, all in one process. `theirs`: as lm-eval does, each in a process of its own with the cache
-that HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other draws, which stay in the cache.
-"""
+`ours`: as `lm_eval:TASK`, all in one process. `theirs`: as lm-eval does, each in a process of its
+own with the cache that HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other
+draws, which stay in the cache."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def main(way: str, folder: str, names: list[str]) -> None:
         for name in names:
             if os.fork() == 0:
                 with tempfile.TemporaryDirectory() as cold:
-                    datasets.config.HF_DATASETS_CACHE = Path(os.environ.get("HF_DATASETS_CACHE", cold))
+                    datasets.config.HF_DATASETS_CACHE = Path(
+                        os.environ.get("HF_DATASETS_CACHE", cold)
+                    )
                     found = _theirs(name) if way == "theirs" else _unseeded(name)
                     print(json.dumps([name, found]), flush=True)
                 os._exit(0)
@@ -51,7 +54,9 @@ def _ours(folder: str, names: list[str]) -> dict[str, Any]:
     before, told = random.getstate(), {}
     for name in names:
         build_task(Spec(name=f"lm_eval:{name}")).load(DataRoots(), 1)
-        told[name] = [[one.args[0] for one in made] for made in load_parts(name, {})[0].instances.values()]
+        told[name] = [
+            [one.args[0] for one in made] for made in load_parts(name, {})[0].instances.values()
+        ]
     assert random.getstate() == before, "the generator of the process was not given back"
     return told
 
@@ -73,7 +78,9 @@ def _theirs(name: str) -> list[Any]:
 
     manager = TaskManager(include_path=".", include_defaults=False)
     more = {"log_samples": True, "bootstrap_iters": 0}
-    rows = lm_eval.simple_evaluate(model=Silent(), tasks=[name], task_manager=manager, **more)["samples"][name]
+    rows = lm_eval.simple_evaluate(model=Silent(), tasks=[name], task_manager=manager, **more)[
+        "samples"
+    ][name]
     by_document = {row["doc_id"]: [argument[0] for argument in row["arguments"]] for row in rows}
     return [by_document[i] for i in sorted(by_document)]
 
@@ -83,7 +90,9 @@ def _unseeded(name: str) -> None:
     from lm_eval.tasks._yaml_loader import load_yaml
 
     random.seed(99)
-    ConfigurableTask(config={key: value for key, value in load_yaml(f"{name}.yaml").items() if key != "tag"})
+    ConfigurableTask(
+        config={key: value for key, value in load_yaml(f"{name}.yaml").items() if key != "tag"}
+    )
 
 
 if __name__ == "__main__":

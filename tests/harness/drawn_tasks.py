@@ -1,5 +1,6 @@
-"""Tasks in lm-eval's format whose code draws: with the generators of Python and numpy, with one of its own, while it is
-imported, in a prompt and while it scores; and GPQA's own configurations on made data."""
+"""Tasks in lm-eval's format whose code draws: with the generators of Python and numpy, with one of
+its own, while it is imported, in a prompt and while it scores; and GPQA's own configurations on
+made data."""
 
 from __future__ import annotations
 
@@ -56,12 +57,13 @@ GPQA = {
     "cot_zeroshot/_gpqa_cot_zeroshot_yaml": "",
     "cot_n_shot/_gpqa_cot_n_shot_yaml": "num_fewshot: 1",
 }
-"""The files that lm-eval's tasks of GPQA include, below its folder, and what they are given here."""
+"""The files that lm-eval's tasks of GPQA include, below its folder, and what they are given
+here."""
 
 
 def write(root: Path, gpqa: Path | None = None) -> list[str]:
-    """Write the tasks and their data below a folder for `--include-path`, those of GPQA too where lm-eval's folder of
-    them is given. Return their names."""
+    """Write the tasks and their data below a folder for `--include-path`, those of GPQA too where
+    lm-eval's folder of them is given. Return their names."""
     folder = root / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "drawing.py").write_text(CODE)
@@ -72,20 +74,31 @@ def write(root: Path, gpqa: Path | None = None) -> list[str]:
             {"question": f"{split} {i}?", "choices": [f"{i}{c}" for c in "abcd"], "right": f"{i}a"}
             for i in range(count)
         )
-        (folder / f"drawn_{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / f"drawn_{split}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in rows)
+        )
     for name, text in DRAWN.items():
         (folder / f"{name}.yaml").write_text(f"include: _drawn_yaml\ntask: {name}\n{text}\n")
     if gpqa is None:
         return list(DRAWN)
     wrong = "Incorrect Answer"
     made = (
-        {"Question": f"Q{i}?", "Correct Answer": f"right {i}", **{f"{wrong} {k}": f"wrong {k}" for k in (1, 2, 3)}}
+        {
+            "Question": f"Q{i}?",
+            "Correct Answer": f"right {i}",
+            **{f"{wrong} {k}": f"wrong {k}" for k in (1, 2, 3)},
+        }
         for i in range(20)
     )
     (folder / "gpqa.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
-    data = "dataset_path: json\ndataset_name: null\ndataset_kwargs: {data_files: {train: gpqa.jsonl}}\n"
+    data = (
+        "dataset_path: json\ndataset_name: null\ndataset_kwargs: {data_files: {train:"
+        " gpqa.jsonl}}\n"
+    )
     names = []
     for file, more in GPQA.items():
         names.append(f"made_gpqa_{file.partition('/')[0]}")
-        (folder / f"{names[-1]}.yaml").write_text(f"include: {gpqa / file}\ntask: {names[-1]}\n{data}{more}\n")
+        (folder / f"{names[-1]}.yaml").write_text(
+            f"include: {gpqa / file}\ntask: {names[-1]}\n{data}{more}\n"
+        )
     return [*DRAWN, *names]

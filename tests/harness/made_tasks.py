@@ -6,7 +6,13 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-CAPITALS = [("France", "Paris"), ("Italy", "Rome"), ("Japan", "Tokyo"), ("Kenya", "Nairobi"), ("Peru", "Lima")]
+CAPITALS = [
+    ("France", "Paris"),
+    ("Italy", "Rome"),
+    ("Japan", "Tokyo"),
+    ("Kenya", "Nairobi"),
+    ("Peru", "Lima"),
+]
 SUMS = """
 task: made_sums
 dataset_path: json
@@ -91,7 +97,9 @@ metric_list: [{metric: mcc}]
 """
 VOTES = "include: made_sums.yaml\ntask: made_votes\nrepeats: 3\n"
 UNSAFE = "include: made_sums.yaml\ntask: made_unsafe\nunsafe_code: true\n"
-GROUP = "group: made_group\ntask: [made_sums, {group: made_inner, task: [made_capitals, made_texts]}]\n"
+GROUP = (
+    "group: made_group\ntask: [made_sums, {group: made_inner, task: [made_capitals, made_texts]}]\n"
+)
 CLASS = "task: made_class\nclass: !function nowhere.Class\n"
 LACKS = "include: made_sums.yaml\ntask: made_lacks\nprocess_results: !function needs.score\n"
 ALARM = "include: made_sums.yaml\ntask: made_alarm\nprocess_results: !function alarm.score\n"
@@ -147,24 +155,41 @@ def write(folder: Path, *, sums: int = 8) -> Path:
     for name, text in FILES.items():
         (folder / f"{name}.yaml").write_text(text)
     (folder / "alarm.py").write_text(ALARM_CODE)
-    (folder / "needs.py").write_text("import a_package_that_nobody_has\n\ndef score(doc, results): ...\n")
+    (folder / "needs.py").write_text(
+        "import a_package_that_nobody_has\n\ndef score(doc, results): ...\n"
+    )
     for split, start, count in (("train", 100, 6), ("test", 0, sums)):
         _jsonl(folder / f"sums_{split}.jsonl", (_sum(start + i) for i in range(count)))
     _jsonl(folder / "capitals.jsonl", (_capital(i) for i in range(len(CAPITALS))))
-    texts = ("A quick fox jumps over a dog.", "It rained\nall day,  and then  some.", "Lamps burn late here.")
+    texts = (
+        "A quick fox jumps over a dog.",
+        "It rained\nall day,  and then  some.",
+        "Lamps burn late here.",
+    )
     _jsonl(folder / "texts.jsonl", ({"text": text} for text in texts))
-    _jsonl(folder / "contexts.jsonl", ({"right": str(i % 2), "what": what} for i, what in enumerate(("big", "hot"))))
+    _jsonl(
+        folder / "contexts.jsonl",
+        ({"right": str(i % 2), "what": what} for i, what in enumerate(("big", "hot"))),
+    )
     return root
 
 
 def _sum(i: int) -> dict[str, str]:
-    return {"question": f"What is {i} plus {2 * i + 1}?", "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}"}
+    return {
+        "question": f"What is {i} plus {2 * i + 1}?",
+        "answer": f"It is {i} and {2 * i + 1}.\n#### {3 * i + 1}",
+    }
 
 
 def _capital(i: int) -> dict[str, object]:
     names = [capital for _, capital in CAPITALS]
     choices = sorted({names[i], names[(i + 1) % 5], names[(i + 3) % 5]})
-    return {"country": CAPITALS[i][0], "capital": names[i], "choices": choices, "gold": choices.index(names[i])}
+    return {
+        "country": CAPITALS[i][0],
+        "capital": names[i],
+        "choices": choices,
+        "gold": choices.index(names[i]),
+    }
 
 
 def _jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

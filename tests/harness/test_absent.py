@@ -20,6 +20,9 @@ def test_without_lm_eval_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_task_of_ours_imports_nothing_of_it() -> None:
-    code = "import sys, serve_eval.tasks.lm_eval; print({'lm_eval', 'datasets', 'torch'} & sys.modules.keys())"
+    code = (
+        "import sys, serve_eval.tasks.lm_eval; print({'lm_eval', 'datasets', 'torch'} &"
+        " sys.modules.keys())"
+    )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "set()"

@@ -1,4 +1,5 @@
-"""Tasks whose code sets an alarm, which works in the main thread of a process alone, and prints: as math_verify's."""
+"""Tasks whose code sets an alarm, which works in the main thread of a process alone, and prints: as
+math_verify's."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 MATHS = [
-    {"problem": f"What is {i}/3 + 1/3?", "solution": f"It is $\\boxed{{\\frac{{{i + 1}}}{{3}}}}$.", "answer": ""}
+    {
+        "problem": f"What is {i}/3 + 1/3?",
+        "solution": f"It is $\\boxed{{\\frac{{{i + 1}}}{{3}}}}$.",
+        "answer": "",
+    }
     for i in range(1, 5)
 ]
 
@@ -35,7 +40,9 @@ def _told(*arguments: str | Path, codes: tuple[int, ...] = (0, 3)) -> str:
     return done.stdout
 
 
-def _all_ways(flags: list[str | Path], out: Path, include: list[str | Path]) -> tuple[Any, list[Any]]:
+def _all_ways(
+    flags: list[str | Path], out: Path, include: list[str | Path]
+) -> tuple[Any, list[Any]]:
     """The result of a run and of its resumption, and the lines of its export."""
     first = json.loads(_told("run", *flags, "-o", out, "--json"))["tasks"][0]["result"]
     again = json.loads(_told("run", "--resume", out, *include, "--json"))["tasks"][0]["result"]
@@ -45,14 +52,25 @@ def _all_ways(flags: list[str | Path], out: Path, include: list[str | Path]) -> 
         first["scored"],
     )
     [rescored] = json.loads(_told("rescore", out, *include, "--json"))["tasks"]
-    assert (rescored["before"], rescored["after"], rescored["moves"]) == (first["value"], first["value"], [])
+    assert (rescored["before"], rescored["after"], rescored["moves"]) == (
+        first["value"],
+        first["value"],
+        [],
+    )
     files = _told("export", out, *include, "-o", out / "exported").splitlines()
     return first, [json.loads(line) for line in Path(files[1]).read_text().splitlines()]
 
 
 def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> None:
     folder = write(tmp_path / "tasks")
-    flags: list[str | Path] = ["--launcher", "simulated", "--set", "launcher.accuracy=0.5", "--model", "m"]
+    flags: list[str | Path] = [
+        "--launcher",
+        "simulated",
+        "--set",
+        "launcher.accuracy=0.5",
+        "--model",
+        "m",
+    ]
     flags += ["--tasks", "lm_eval:made_alarm", "--no-reference", "--include-path", folder]
     dry = json.loads(_told("run", *flags, "--dry-run", "--json"))
     assert dry["tasks"][0]["task"] == "lm_eval:made_alarm"
@@ -63,7 +81,9 @@ def test_a_task_that_sets_an_alarm_works_in_every_command(tmp_path: Path) -> Non
     assert 100.0 * sum(values) / 8 == result["value"]
 
 
-def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(tmp_path: Path) -> None:
+def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missing(
+    tmp_path: Path,
+) -> None:
     folder = write(tmp_path / "tasks")
     code = (folder / "lm_eval/alarm.py").read_text()
     extensions.include([str(folder)])
@@ -73,8 +93,12 @@ def test_a_run_that_prepares_in_a_thread_still_tells_of_a_package_that_is_missin
     [p] = asyncio.run(asyncio.to_thread(prepare, plan))
     assert len(p.dataset.samples) == 8
     assert signal.getsignal(signal.SIGALRM) is before
-    (folder / "lm_eval/alarm.py").write_text(code.replace("print(", "import no_such_package\n    print("))
-    with pytest.raises(ServeEvalError, match=r"cannot score an answer: ModuleNotFoundError: .*no_such_package"):
+    (folder / "lm_eval/alarm.py").write_text(
+        code.replace("print(", "import no_such_package\n    print(")
+    )
+    with pytest.raises(
+        ServeEvalError, match=r"cannot score an answer: ModuleNotFoundError: .*no_such_package"
+    ):
         _prepare_again(plan)
 
 
@@ -89,8 +113,23 @@ def test_minerva_math500_is_scored_by_math_verify(tmp_path: Path) -> None:
     pytest.importorskip("math_verify")
     (tmp_path / "math.jsonl").write_text("".join(json.dumps(row) + "\n" for row in MATHS))
     name = "lm_eval:minerva_math500"
-    flags: list[str | Path] = ["--launcher", "simulated", "--set", "launcher.accuracy=1.0", "--model", "m"]
-    flags += ["--tasks", name, "--set", f"{name}.metric=math_verify", "--no-reference", "--dataset-root", tmp_path]
+    flags: list[str | Path] = [
+        "--launcher",
+        "simulated",
+        "--set",
+        "launcher.accuracy=1.0",
+        "--model",
+        "m",
+    ]
+    flags += [
+        "--tasks",
+        name,
+        "--set",
+        f"{name}.metric=math_verify",
+        "--no-reference",
+        "--dataset-root",
+        tmp_path,
+    ]
     flags += ["--set", f"{name}.data_files={{train: math.jsonl, test: math.jsonl}}"]
     result, lines = _all_ways(flags, tmp_path / "out", [])
     assert (result["scored"], result["value"], result["failures"]) == (4, 1.0, {})

@@ -25,7 +25,11 @@ from tests.harness.served import served
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-TEXTS = ("A quick fox jumps over a dog.", "It rained\nall day,  and then  some.", "Lamps burn late here.")
+TEXTS = (
+    "A quick fox jumps over a dog.",
+    "It rained\nall day,  and then  some.",
+    "Lamps burn late here.",
+)
 VALUE = {"": -0.5, "<s>": -0.25}
 """Log-probability of each token of a text, by what was sent before it."""
 WORDS = sum(len(re.split(r"\s+", text)) for text in TEXTS)
@@ -52,8 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log-probability of a token of every text with and without <s> before it, and of choices: those that begin
-    with <s> are likely, the others are not."""
+    """The log-probability of a token of every text with and without <s> before it, and of choices:
+    those that begin with <s> are likely, the others are not."""
     known = {before + text: value for before, value in VALUE.items() for text in TEXTS}
     for country, capital in CAPITALS:
         known |= {f"<s>{capital} is big": -0.1, f"<s>{country} is": -2.0, f"{country} is": -2.0}
@@ -74,17 +78,28 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def _plan(url: str, folder: Path, name: str, **options: Any) -> Plan:
     launcher = Spec(name="external", options={"base_url": url})
     task = Spec(name=f"lm_eval:{name}", options=options)
-    return Plan(model="simulated", launcher=launcher, tasks=(task,), include_path=(str(folder),), no_reference=True)
+    return Plan(
+        model="simulated",
+        launcher=launcher,
+        tasks=(task,),
+        include_path=(str(folder),),
+        no_reference=True,
+    )
 
 
 def _run(plan: Plan, out: Path) -> tuple[TaskReport, list[str]]:
     report = asyncio.run(evaluate(plan, out, environ={}))
     [task] = report.tasks
-    return task, [line for line in report.warnings if "begin each text" in line or "first token of each text" in line]
+    return task, [
+        line
+        for line in report.warnings
+        if "begin each text" in line or "first token of each text" in line
+    ]
 
 
 def _perplexity(value: float, *, less: int = 0) -> float:
-    """The perplexity by word of the texts without `less` tokens: a word is a token of the simulated endpoint."""
+    """The perplexity by word of the texts without `less` tokens: a word is a token of the simulated
+    endpoint."""
     return math.exp(-value * (WORDS - less) / WORDS)
 
 
@@ -102,7 +117,12 @@ MARK = {"begins_with": "<s>"}
         (MARK, {"prefix": "<s>"}, "<s>", _perplexity(-0.25)),
         (MARK, {}, "", _perplexity(-0.5, less=3)),
         ({**MARK, "tells_beginning": "vllm"}, {"prefix": ""}, "", _perplexity(-0.5, less=3)),
-        ({"tells_beginning": "vllm"}, {}, "", _perplexity(-0.5, less=3)),  # it takes <end> for no token of its own
+        (
+            {"tells_beginning": "vllm"},
+            {},
+            "",
+            _perplexity(-0.5, less=3),
+        ),  # it takes <end> for no token of its own
     ],
 )
 def test_a_text_is_judged_behind_what_begins_texts(
@@ -130,12 +150,20 @@ def test_a_text_is_judged_behind_what_begins_texts(
     # The endpoint is gone now: what it told stands in the plan.
     assert run_folder.read_plan(tmp_path / "out").tasks[0].options["prefix"] == prefix
     again, warned = _run(plan, tmp_path / "out")
-    assert (again.result.value, again.fingerprint, warned) == (task.result.value, task.fingerprint, warnings)
-    [told] = rescore(tmp_path / "out", ["lm_eval:made_texts.metric=byte_perplexity"], include_path=[str(folder)])
+    assert (again.result.value, again.fingerprint, warned) == (
+        task.result.value,
+        task.fingerprint,
+        warnings,
+    )
+    [told] = rescore(
+        tmp_path / "out", ["lm_eval:made_texts.metric=byte_perplexity"], include_path=[str(folder)]
+    )
     assert told.after == pytest.approx(value ** (WORDS / sum(map(len, TEXTS))), rel=1e-9)
 
 
-@pytest.mark.parametrize("server", [{**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}])
+@pytest.mark.parametrize(
+    "server", [{**MARK, "tells_beginning": "vllm"}, {**MARK, "puts_beginning": True}]
+)
 def test_a_choice_without_a_context_stands_behind_what_begins_texts(
     folder: Path, answers: Path, tmp_path: Path, server: dict[str, Any]
 ) -> None:
@@ -147,7 +175,9 @@ def test_a_choice_without_a_context_stands_behind_what_begins_texts(
     [journal] = (tmp_path / "out/samples").glob("*.jsonl")
     first = json.loads(journal.read_text().splitlines()[0])["response"]["choice_logprobs"]
     # <s> in the text itself is not sent twice; a server that puts one puts it before that, too
-    assert first == ([[-0.1] * 3, [-2.0] * 2] if "tells_beginning" in server else [[-0.1] * 4, [-2.0] * 2])
+    assert first == (
+        [[-0.1] * 3, [-2.0] * 2] if "tells_beginning" in server else [[-0.1] * 4, [-2.0] * 2]
+    )
 
 
 def test_a_choice_without_a_context_is_refused_before_anything_is_asked_where_nothing_tells(
@@ -170,15 +200,21 @@ def test_a_tokenizer_tells_it_unless_the_endpoint_puts_or_knows_no_such_token(
 ) -> None:
     tokenizer = tmp_path / "tokenizer"
     tokenizer.mkdir()
-    (tokenizer / "tokenizer_config.json").write_text('{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}')
-    for number, (server, prefix) in enumerate([(MARK, "<s>"), ({**MARK, "puts_beginning": True}, True), ({}, "")]):
+    (tokenizer / "tokenizer_config.json").write_text(
+        '{"bos_token": {"content": "<s>"}, "eos_token": "</s>"}'
+    )
+    for number, (server, prefix) in enumerate(
+        [(MARK, "<s>"), ({**MARK, "puts_beginning": True}, True), ({}, "")]
+    ):
         with served(answers=answers, prompt_logprobs="echo", **server) as (url, _):
             plan = _plan(url, folder, "made_texts", tokenizer=str(tokenizer))
             task, _ = _run(plan, tmp_path / str(number))
         assert json.loads(task.fingerprint["prefix"]) == prefix
 
 
-def test_a_run_that_began_without_goes_on_without(folder: Path, answers: Path, tmp_path: Path) -> None:
+def test_a_run_that_began_without_goes_on_without(
+    folder: Path, answers: Path, tmp_path: Path
+) -> None:
     """Such as one of an older version, whose saved plan says nothing."""
     with served(answers=answers, prompt_logprobs="echo", **MARK) as (url, _):
         plan = _plan(url, folder, "made_texts")
@@ -186,8 +222,13 @@ def test_a_run_that_began_without_goes_on_without(folder: Path, answers: Path, t
     saved = json.loads((tmp_path / "out/plan.json").read_text())
     del saved["plan"]["tasks"][0]["options"]["prefix"]
     (tmp_path / "out/plan.json").write_text(json.dumps(saved))
-    with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (url, _):
-        moved = asyncio.run(evaluate(_plan(url, folder, "made_texts"), tmp_path / "out", environ={}, moved=True))
+    with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (
+        url,
+        _,
+    ):
+        moved = asyncio.run(
+            evaluate(_plan(url, folder, "made_texts"), tmp_path / "out", environ={}, moved=True)
+        )
     assert json.loads(moved.tasks[0].fingerprint["prefix"]) == ""
     assert moved.tasks[0].result.value == pytest.approx(_perplexity(-0.5, less=3))
 
@@ -196,12 +237,20 @@ def test_an_endpoint_is_asked_once_for_all_tasks_that_send_the_same(
     folder: Path, answers: Path, tmp_path: Path
 ) -> None:
     """BLiMP has 67 tasks, and an endpoint may take its time to tell nothing."""
-    with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (url, stats):
+    with served(answers=answers, prompt_logprobs="echo", tells_beginning="vllm", **MARK) as (
+        url,
+        stats,
+    ):
         plan = _plan(url, folder, "made_texts")
         _run(plan, tmp_path / "one")
         alone = stats.requests[prompt_sha256(f"<s>{TEXT}")]
-        others = (Spec(name="lm_eval:made_prior"), Spec(name="lm_eval:made_bare", options={"extra_body": {"top_k": 1}}))
-        report = asyncio.run(evaluate(replace(plan, tasks=(*plan.tasks, *others)), tmp_path / "all", environ={}))
+        others = (
+            Spec(name="lm_eval:made_prior"),
+            Spec(name="lm_eval:made_bare", options={"extra_body": {"top_k": 1}}),
+        )
+        report = asyncio.run(
+            evaluate(replace(plan, tasks=(*plan.tasks, *others)), tmp_path / "all", environ={})
+        )
         assert [json.loads(task.fingerprint["prefix"]) for task in report.tasks] == ["<s>"] * 3
         assert (alone, stats.requests[prompt_sha256(f"<s>{TEXT}")]) == (1, 3)
 
@@ -213,7 +262,9 @@ def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path
     assert "two tokens begin each text" in warning
 
 
-def test_launched_endpoints_of_ours_are_known_before_they_start(folder: Path, tmp_path: Path) -> None:
+def test_launched_endpoints_of_ours_are_known_before_they_start(
+    folder: Path, tmp_path: Path
+) -> None:
     """The value of the embedded model is the sum of what it says of the tokens themselves."""
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", **MARK, "tells_beginning": "vllm"}
     plan = Plan(

@@ -1,4 +1,5 @@
-"""lm-eval's GSM8K and ours, sample by sample, on recorded answers of models, or made-up ones where there are none."""
+"""lm-eval's GSM8K and ours, sample by sample, on recorded answers of models, or made-up ones where
+there are none."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ def test_both_say_the_same_of_every_answer(data_root: Path) -> None:
     real = SHARED.is_dir()
     root = SHARED if real else data_root
     roots = DataRoots(roots=(root / "gsm8k", root))
-    theirs, ours = build_task(Spec(name="lm_eval:gsm8k", options=OPTIONS)), build_task(Spec(name="gsm8k"))
+    theirs, ours = (
+        build_task(Spec(name="lm_eval:gsm8k", options=OPTIONS)),
+        build_task(Spec(name="gsm8k")),
+    )
     documents, own = theirs.load(roots, 1), ours.load(roots, 1319)
     assert len(documents.samples) == len(own.samples)
     here, _ = load_parts("gsm8k", OPTIONS)

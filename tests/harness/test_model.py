@@ -1,4 +1,5 @@
-"""Our client as lm-eval's model: by its own functions, by its command line, and beside our engine."""
+"""Our client as lm-eval's model: by its own functions, by its command line, and beside our
+engine."""
 
 from __future__ import annotations
 
@@ -26,7 +27,14 @@ from tests.harness.served import served
 pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-NAMES = ("made_sums", "made_capitals", "made_texts", "made_last_word", "made_contexts", "made_exact")
+NAMES = (
+    "made_sums",
+    "made_capitals",
+    "made_texts",
+    "made_last_word",
+    "made_contexts",
+    "made_exact",
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +55,13 @@ def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(tmp_path: Path) -> Path:
     """Right answers to the prompts `Say N`, and the log-probabilities of some texts."""
     lines = [
-        {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1} for i in range(20)
+        {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1}
+        for i in range(20)
     ]
     for text, number in (("A b c d", "-0.5"), ("A b x y", "-2"), ("<s> A b", "-1")):
-        lines.append({"sha256": prompt_sha256(text), "right": number, "wrong": "", "probability": 1})
+        lines.append(
+            {"sha256": prompt_sha256(text), "right": number, "wrong": "", "probability": 1}
+        )
     file = tmp_path / "answers.jsonl"
     file.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
     return file
@@ -64,7 +75,9 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _plan(folder: Path, launcher: Spec) -> Plan:
     specs = tuple(Spec(name=f"lm_eval:{name}") for name in NAMES)
-    return Plan(model="m", launcher=launcher, tasks=specs, include_path=(str(folder),), no_reference=True)
+    return Plan(
+        model="m", launcher=launcher, tasks=specs, include_path=(str(folder),), no_reference=True
+    )
 
 
 def _asked(*arguments: Any) -> SimpleNamespace:
@@ -79,11 +92,19 @@ def _model(url: str, **more: Any) -> Any:
 
 def test_answers_come_in_the_order_of_the_requests_and_several_at_once(answers: Path) -> None:
     with served(answers=answers, latency_s=0.02) as (url, stats):
-        asked = [_asked(f"Say {i}", {"until": [" Next"], "max_gen_toks": 7, "top_k": 3}) for i in range(20)]
+        asked = [
+            _asked(f"Say {i}", {"until": [" Next"], "max_gen_toks": 7, "top_k": 3})
+            for i in range(20)
+        ]
         assert _model(url, concurrency=5).generate_until(asked) == [f"{i}!" for i in range(20)]
         assert 1 < stats.max_concurrent <= 5
         body = stats.bodies[-1]
-        assert (body["max_tokens"], body["temperature"], body["top_k"], body["stop"]) == (7, 0.0, 3, [" Next"])
+        assert (body["max_tokens"], body["temperature"], body["top_k"], body["stop"]) == (
+            7,
+            0.0,
+            3,
+            [" Next"],
+        )
         assert body["model"] == "simulated"
 
 
@@ -97,11 +118,19 @@ def test_likelihoods_of_continuations_and_of_texts(answers: Path) -> None:
             model.loglikelihood([_asked("", "A")])
         behind = _model(url, prefix="<s> ")
         assert behind.loglikelihood_rolling([_asked("A b")]) == [-2.0]
-    with served(answers=answers, prompt_logprobs="echo", begins_with="<s>", puts_beginning=True) as (url, _):
+    with served(
+        answers=answers, prompt_logprobs="echo", begins_with="<s>", puts_beginning=True
+    ) as (url, _):
         own = _model(url)
         assert own.loglikelihood_rolling([_asked("A b c d")]) == [-2.0]
-        assert own.loglikelihood([_asked("", "A b c d"), _asked("A b", " c d")]) == [(-2.0, True), (-1.0, True)]
-    with served(answers=answers) as (url, _), pytest.raises(EndpointError, match="the endpoint lacks prompt log-prob"):
+        assert own.loglikelihood([_asked("", "A b c d"), _asked("A b", " c d")]) == [
+            (-2.0, True),
+            (-1.0, True),
+        ]
+    with (
+        served(answers=answers) as (url, _),
+        pytest.raises(EndpointError, match="the endpoint lacks prompt log-prob"),
+    ):
         _model(url).loglikelihood(pairs)
 
 
@@ -112,17 +141,24 @@ def test_what_begins_a_text_is_told_by_the_endpoint_or_a_tokenizer(
     with served(**mark, tells_beginning="vllm") as (url, _):
         model = _model(url)
         assert model.loglikelihood_rolling([_asked("A b")]) == [-2.0]
-        assert model.loglikelihood([_asked("", "A b"), _asked("", "<s> A b")]) == [(-2.0, False), (-2.0, False)]
+        assert model.loglikelihood([_asked("", "A b"), _asked("", "<s> A b")]) == [
+            (-2.0, False),
+            (-2.0, False),
+        ]
         bare = _model(url, prefix="")
         assert bare.loglikelihood_rolling([_asked("A b c d")]) == [-1.5]
         assert "first token of each text is left out" in caplog.text
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<s> "}')
     with served(**mark) as (url, _):
         assert _model(url, tokenizer=str(tmp_path)).loglikelihood_rolling([_asked("A b")]) == [-2.0]
-        assert _model(url, tokenizer="org/name").loglikelihood_rolling([_asked("A b c d")]) == [-1.5]
+        assert _model(url, tokenizer="org/name").loglikelihood_rolling([_asked("A b c d")]) == [
+            -1.5
+        ]
 
 
-def test_what_the_endpoint_does_not_tell_is_no_no(answers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_endpoint_does_not_tell_is_no_no(
+    answers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from serve_eval.client.wire_format import logprobs
 
     monkeypatch.setattr(logprobs, "_likeliest", lambda choice: [])
@@ -135,7 +171,9 @@ def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> No
     with served(answers=answers, failure_rate=0.3, failure_kind="500") as (url, _):
         model = _model(url, max_attempts=1)
         model.set_cache_hook(SimpleNamespace(add_partial=lambda *one: kept.append(one)))
-        with pytest.raises(EndpointError, match=r"(\d+) of 20 requests have no answer: http_error") as caught:
+        with pytest.raises(
+            EndpointError, match=r"(\d+) of 20 requests have no answer: http_error"
+        ) as caught:
             model.generate_until([_asked(f"Say {i}", {"until": []}) for i in range(20)])
     failed = int(str(caught.value).split()[0])
     assert 0 < failed < 20
@@ -157,7 +195,10 @@ def test_an_argument_that_it_does_not_know_is_refused() -> None:
 
 
 def test_lm_evals_own_models_stay_known_beside_ours() -> None:
-    text = "import serve_eval.lm_eval_model; from lm_eval.api.registry import get_model; print(get_model('dummy'))"
+    text = (
+        "import serve_eval.lm_eval_model; from lm_eval.api.registry import get_model;"
+        " print(get_model('dummy'))"
+    )
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert "DummyLM" in done.stdout, done.stderr
 
@@ -179,11 +220,26 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     """The samples and the results of both, in the same files, and lm-eval's own tools read ours."""
     with served(answers=known, prompt_logprobs="echo", model="m") as (url, _):
         report = asyncio.run(
-            evaluate(_plan(folder, Spec(name="external", options={"base_url": url})), tmp_path / "out", environ={})
+            evaluate(
+                _plan(folder, Spec(name="external", options={"base_url": url})),
+                tmp_path / "out",
+                environ={},
+            )
         )
         command = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval"]
-        command += ["--model_args", f"base_url={url},model=m,concurrency=4", "--tasks", ",".join(NAMES)]
-        command += ["--include_path", ".", "--output_path", str(tmp_path / "theirs"), "--log_samples"]
+        command += [
+            "--model_args",
+            f"base_url={url},model=m,concurrency=4",
+            "--tasks",
+            ",".join(NAMES),
+        ]
+        command += [
+            "--include_path",
+            ".",
+            "--output_path",
+            str(tmp_path / "theirs"),
+            "--log_samples",
+        ]
         told = _lm_eval(command, folder)
     assert told.returncode == 0, told.stderr[-2000:]
     assert any(0 < (task.result.value or 0) < 100 for task in report.tasks)
@@ -197,16 +253,31 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
         for key, value in figures.items():
             other = theirs["results"]["results"][name][key]
             if "stderr" not in key or value != "N/A":  # of what is no mean it is a bootstrap's
-                assert value == (pytest.approx(other) if isinstance(value, float) else other), (name, key)
+                assert value == (pytest.approx(other) if isinstance(value, float) else other), (
+                    name,
+                    key,
+                )
     for key in ("versions", "n-shot", "higher_is_better", "n-samples", "task_hashes"):
         assert ours["results"][key] == theirs["results"][key], key
     assert theirs["results"].keys() <= ours["results"].keys()
     sums = next(task for task in report.tasks if task.result.task == "lm_eval:made_sums")
-    assert sums.result.value == 100 * theirs["results"]["results"]["made_sums"]["exact_match,strict-match"]
+    assert (
+        sums.result.value
+        == 100 * theirs["results"]["results"]["made_sums"]["exact_match,strict-match"]
+    )
 
 
 def test_what_the_user_can_act_on_is_said_in_a_line(folder: Path) -> None:
-    command = [sys.executable, "-m", "serve_eval.lm_eval_model", "run", "--model", "serve-eval", "--tasks", "made_sums"]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval.lm_eval_model",
+        "run",
+        "--model",
+        "serve-eval",
+        "--tasks",
+        "made_sums",
+    ]
     command += ["--model_args", "base_url=127.0.0.1:9,modle=m", "--include_path", "."]
     told = _lm_eval(command, folder)
     assert told.returncode == 2
@@ -221,7 +292,11 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
     plan = Plan(
         model="my-org/m",
         launcher=Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo"}),
-        tasks=(Spec(name="gsm8k"), Spec(name="mmlu", options={"scoring": "loglikelihood"}), Spec(name="perplexity")),
+        tasks=(
+            Spec(name="gsm8k"),
+            Spec(name="mmlu", options={"scoring": "loglikelihood"}),
+            Spec(name="perplexity"),
+        ),
         dataset_roots=(str(data_root),),
         limit=4,
         no_reference=True,
@@ -232,23 +307,37 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
     assert Path(files[0]).parent.name == utils.sanitize_model_name("my-org/m")
     assert utils.get_results_filenames(files) == files[:1]
     samples = utils.get_sample_results_filenames(files)
-    assert [utils.get_file_task_name(Path(file).name) for file in samples] == ["gsm8k", "mmlu", "perplexity"]
-    assert len({utils.get_file_datetime(Path(file).name).removesuffix(".json") for file in files}) == 1
+    assert [utils.get_file_task_name(Path(file).name) for file in samples] == [
+        "gsm8k",
+        "mmlu",
+        "perplexity",
+    ]
+    assert (
+        len({utils.get_file_datetime(Path(file).name).removesuffix(".json") for file in files}) == 1
+    )
     assert utils.get_latest_filename(files[1:]) in files
     content = json.loads(Path(files[0]).read_text())
     table = utils.make_table(content)
     assert all(name in table for name in ("gsm8k", "strict-match", "mmlu", "perplexity"))
     for file in samples:
-        rows = datasets.load_dataset("json", data_files=file, split="train", cache_dir=str(tmp_path / "cache"))
+        rows = datasets.load_dataset(
+            "json", data_files=file, split="train", cache_dir=str(tmp_path / "cache")
+        )
         assert len(rows) == 4
-        assert {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter"} <= set(rows.column_names)
-    datasets.load_dataset("json", data_files=files[0], split="train", cache_dir=str(tmp_path / "cache"))
+        assert {"doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter"} <= set(
+            rows.column_names
+        )
+    datasets.load_dataset(
+        "json", data_files=files[0], split="train", cache_dir=str(tmp_path / "cache")
+    )
 
 
 def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """A command beside the data of the tasks, without a network."""
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
-    return subprocess.run(command, cwd=folder / "lm_eval", capture_output=True, text=True, env=offline, check=False)
+    return subprocess.run(
+        command, cwd=folder / "lm_eval", capture_output=True, text=True, env=offline, check=False
+    )
 
 
 def _read(files: Iterable[Path]) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""Files of one's own in lm-eval's format: what is odd about them is told, and what they run is noted."""
+"""Files of one's own in lm-eval's format: what is odd about them is told, and what they run is
+noted."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def leaves(doc, results):
 def _write(root: Path, name: str, text: str) -> Path:
     folder = root / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "rows.jsonl").write_text("".join(json.dumps({"q": f"Q{i}?", "a": f"A{i}"}) + "\n" for i in range(4)))
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps({"q": f"Q{i}?", "a": f"A{i}"}) + "\n" for i in range(4))
+    )
     (folder / "code.py").write_text(CODE)
     (folder / "leaves.py").write_text("raise SystemExit(3)\n")
     (folder / f"{len(list(folder.iterdir()))}.yaml").write_text(f"task: {name}\n{text}")
@@ -78,23 +81,29 @@ def _run(plan: Plan, out: Path) -> Any:
     return asyncio.run(evaluate(plan, out, environ={}))
 
 
-def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_process(tmp_path: Path) -> None:
+def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_process(
+    tmp_path: Path,
+) -> None:
     more = "process_docs: !function code.two\nfewshot_config: {process_docs: !function code.two}\n"
     folder = _write(tmp_path, "bound", ASKS + more)
     code = (
-        "import sys; from serve_eval.plugins import extensions; from serve_eval.tasks.lm_eval import task; "
-        "pad = [object() for _ in range(int(sys.argv[2]))]; "
-        "extensions.include([sys.argv[1]]); print(task('bound').protocol['config'])"
+        "import sys; from serve_eval.plugins import extensions; from serve_eval.tasks.lm_eval"
+        " import task; pad = [object() for _ in range(int(sys.argv[2]))];"
+        " extensions.include([sys.argv[1]]); print(task('bound').protocol['config'])"
     )
     told = {
-        subprocess.run([sys.executable, "-c", code, folder, pad], capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code, folder, pad], capture_output=True, text=True, check=True
+        ).stdout
         for pad in ("0", "200000")
     }
     assert len(told) == 1
     [p] = prepare(_plan("bound", folder))
     assert {p.fingerprint["config"]} == {json.dumps(one.strip()) for one in told}
     (folder / "lm_eval/code.py").write_text(CODE.replace("range(count)", "range(1, count)"))
-    again = subprocess.run([sys.executable, "-c", code, folder, "0"], capture_output=True, text=True, check=True).stdout
+    again = subprocess.run(
+        [sys.executable, "-c", code, folder, "0"], capture_output=True, text=True, check=True
+    ).stdout
     assert again not in told
 
 
@@ -102,15 +111,24 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
     ("text", "said"),
     [
         (ASKS + "num_fewshots: 3\n", "does not take its file: TypeError: .*num_fewshots"),
-        (ASKS + "generation_kwargs: {until: [], max_gen_toks: x}\n", "generation_kwargs: invalid literal for int"),
-        (ASKS.replace("generate_until", "nonsense"), "output_type 'nonsense' is none of generate_until, "),
+        (
+            ASKS + "generation_kwargs: {until: [], max_gen_toks: x}\n",
+            "generation_kwargs: invalid literal for int",
+        ),
+        (
+            ASKS.replace("generate_until", "nonsense"),
+            "output_type 'nonsense' is none of generate_until, ",
+        ),
         (
             ASKS + "metric_list: [{metric: nobodys, aggregation: mean}]\n",
             "nobodys: no metric of lm-eval, and ",
         ),
         (ASKS + "metadata: hello\n", "metadata has to be a mapping"),
         (ASKS + "process_results: !function leaves.f\n", "cannot be loaded: SystemExit: 3"),
-        (ASKS + "process_results: !function code.leaves\n" + ACCURACY, "cannot score an answer: SystemExit: 3"),
+        (
+            ASKS + "process_results: !function code.leaves\n" + ACCURACY,
+            "cannot score an answer: SystemExit: 3",
+        ),
     ],
 )
 def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str) -> None:
@@ -120,7 +138,11 @@ def test_an_odd_file_is_told_as_what_it_is(tmp_path: Path, text: str, said: str)
 
 def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
     text = ASKS + "process_results: !function code.none_of_the_second\n" + ACCURACY
-    result = _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out").tasks[0].result
+    result = (
+        _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
+        .tasks[0]
+        .result
+    )
     assert result.failures == {"scorer_error": 1}
     [error] = result.scorer_errors
     assert "acc,none of an answer is None, which is no number" in error.told
@@ -128,13 +150,19 @@ def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
 
 def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:
     text = ASKS + "process_results: !function code.needs_data\n" + ACCURACY
-    result = _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out").tasks[0].result
+    result = (
+        _run(_plan("lacking", _write(tmp_path / "d", "lacking", text)), tmp_path / "out")
+        .tasks[0]
+        .result
+    )
     [error] = result.scorer_errors
     assert (error.count, result.scored) == (3, 1)
     assert "an answer: LookupError: Resource 'words' not found. Searched in: - '/a'." in error.told
     written = export(tmp_path / "out", include_path=[str(tmp_path / "d")])
     assert len(written.files[1].read_text().splitlines()) == 1
-    assert written.notes[0].startswith("lacking: 3 answers are left out, as they cannot be scored: ")
+    assert written.notes[0].startswith(
+        "lacking: 3 answers are left out, as they cannot be scored: "
+    )
 
 
 def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
@@ -153,7 +181,9 @@ def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
 
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
     folders = [_write(tmp_path / name, "twice", ASKS) for name in ("a", "b")]
-    with pytest.raises(PlanError, match=r"two offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/"):
+    with pytest.raises(
+        PlanError, match=r"two offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/"
+    ):
         prepare(_plan("twice", *folders))
 
 
@@ -164,7 +194,10 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path) ->
     assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
     (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
     again = _run(_plan("noted", folder), tmp_path / "out")
-    assert any("lm_eval:noted" in text and "answers were had when it was" in text for text in again.warnings)
+    assert any(
+        "lm_eval:noted" in text and "answers were had when it was" in text
+        for text in again.warnings
+    )
 
 
 def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
@@ -220,7 +253,9 @@ def test_a_name_with_a_slash_is_exported(tmp_path: Path) -> None:
 def test_a_run_is_registered_and_the_next_one_is_compared_with_it(tmp_path: Path) -> None:
     plan = _plan("known", _write(tmp_path / "d", "known", ASKS))
     _run(plan, tmp_path / "out")
-    [entry] = register([tmp_path / "out"], tmp_path / "refs", wanted=1, include_path=plan.include_path)
+    [entry] = register(
+        [tmp_path / "out"], tmp_path / "refs", wanted=1, include_path=plan.include_path
+    )
     assert (entry.value, entry.file.name) == (100.0, "lm_eval-known.yaml")
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     [task] = _run(judged, tmp_path / "again").tasks

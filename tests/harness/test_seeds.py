@@ -35,13 +35,18 @@ def test_what_is_asked_is_what_lm_eval_asks_on_a_fresh_machine(tmp_path: Path) -
     cache = tmp_path / "cache"
     _asked("unseeded", tmp_path, names, cache)
     spoilt = _asked("theirs", tmp_path, names, cache)
-    assert {name for name in names if spoilt[name] != theirs[name]} >= {"drawn_python", "made_gpqa_zeroshot"}
+    assert {name for name in names if spoilt[name] != theirs[name]} >= {
+        "drawn_python",
+        "made_gpqa_zeroshot",
+    }
     for order in (names, names[::-1]):
         ours = _asked("ours", tmp_path, order, cache)
         assert {name for name in names if ours[name] != theirs[name]} == set()
 
 
-def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_document_scores_the_same_whenever_it_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
     from serve_eval.schema import DataRoots, Response, Spec
@@ -59,7 +64,9 @@ def test_a_document_scores_the_same_whenever_it_is_scored(tmp_path: Path, monkey
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == (python, numbers)
 
 
-def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_task_registers_in_lm_eval_stays_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Importing its module again must not be refused as a second registration."""
     from serve_eval.plugins import extensions
     from serve_eval.protocol.shared import build_task
@@ -67,12 +74,18 @@ def test_what_a_task_registers_in_lm_eval_stays_registered(tmp_path: Path, monke
 
     write(tmp_path)
     folder = tmp_path / "lm_eval"
-    lines = "from lm_eval.api.registry import register_aggregation\n@register_aggregation('drawn_last')\n"
+    lines = (
+        "from lm_eval.api.registry import"
+        " register_aggregation\n@register_aggregation('drawn_last')\n"
+    )
     (folder / "registering.py").write_text(
         f"{lines}def last(items):\n    return items[-1]\n\ndef same(docs):\n    return docs\n"
     )
     listed = "metric_list: [{metric: acc, aggregation: drawn_last, higher_is_better: true}]\n"
-    text = f"include: _drawn_yaml\ntask: drawn_registers\nprocess_docs: !function registering.same\n{listed}"
+    text = (
+        "include: _drawn_yaml\ntask: drawn_registers\nprocess_docs: !function"
+        f" registering.same\n{listed}"
+    )
     (folder / "drawn_registers.yaml").write_text(text)
     extensions.include((str(tmp_path),))
     for shots in (0, 1):

@@ -1,4 +1,5 @@
-"""Tasks of lm-eval through our engine, offline: three kinds and their relatives, and what is refused."""
+"""Tasks of lm-eval through our engine, offline: three kinds and their relatives, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -53,7 +54,12 @@ def _no_network() -> Iterator[None]:
 
 def _plan(folder: Path, names: tuple[str, ...], **more: Any) -> Plan:
     options = more.pop("options", {})
-    server = {"accuracy": 1.0, "prompt_logprobs": "echo", "strict_fields": False, **more.pop("server", {})}
+    server = {
+        "accuracy": 1.0,
+        "prompt_logprobs": "echo",
+        "strict_fields": False,
+        **more.pop("server", {}),
+    }
     specs = tuple(Spec(name=f"lm_eval:{name}", options=options) for name in names)
     launcher = Spec(name="simulated", options=server)
     own = {"include_path": (str(folder),), "no_reference": True}
@@ -75,10 +81,15 @@ def _one(plan: Plan, out: Path) -> TaskReport:
 
 
 def _journal(out: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (out / f"samples/lm_eval-{name}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (out / f"samples/lm_eval-{name}.jsonl").read_text().splitlines()
+    ]
 
 
-def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from serve_eval.harness import library
 
     assert library.place("gsm8k", ()).name == "gsm8k.yaml"
@@ -91,9 +102,12 @@ def test_the_files_of_lm_eval_are_searched_once_for_all_tasks(monkeypatch: pytes
 
 @pytest.mark.parametrize("form", ["echo", "prompt_logprobs"])
 @pytest.mark.parametrize("accuracy", [1.0, 0.0])
-def test_three_kinds_of_tasks_end_to_end(folder: Path, tmp_path: Path, accuracy: float, form: str) -> None:
+def test_three_kinds_of_tasks_end_to_end(
+    folder: Path, tmp_path: Path, accuracy: float, form: str
+) -> None:
     report = _run(
-        _plan(folder, KINDS + OTHERS, server={"accuracy": accuracy, "prompt_logprobs": form}), tmp_path / "out"
+        _plan(folder, KINDS + OTHERS, server={"accuracy": accuracy, "prompt_logprobs": form}),
+        tmp_path / "out",
     )
     found = {task.result.task.removeprefix("lm_eval:"): task for task in report.tasks}
     assert [found[name].result.scored for name in KINDS + OTHERS] == [8, 5, 3, 5, 2, 5]
@@ -130,14 +144,22 @@ def test_what_is_sent_is_what_the_task_says(folder: Path) -> None:
     first = p.dataset.samples[0]
     assert str(first.prompt).endswith("Question: What is 0 plus 1?\nAnswer:")
     assert str(first.prompt).count("####") == 2
-    assert (p.task.sampling.stop, p.task.sampling.max_tokens, dict(p.task.extra)) == (("Question:",), 40, {"top_k": 1})
-    assert [_prepare(_plan(folder, ("made_sums",)))[0].dataset.samples == p.dataset.samples] == [True]
+    assert (p.task.sampling.stop, p.task.sampling.max_tokens, dict(p.task.extra)) == (
+        ("Question:",),
+        40,
+        {"top_k": 1},
+    )
+    assert [_prepare(_plan(folder, ("made_sums",)))[0].dataset.samples == p.dataset.samples] == [
+        True
+    ]
     [shots] = _prepare(_plan(folder, ("made_sums",), options={"num_fewshot": 3}))
     assert str(shots.dataset.samples[0].prompt).count("####") == 3
     assert shots.fingerprint["num_fewshot"] == "3"
     assert shots.fingerprint["config"] == p.fingerprint["config"]
     [turns] = _prepare(_plan(folder, ("made_sums",), options={"fewshot_as_multiturn": True}))
-    assert [turn.role for turn in turns.dataset.samples[0].prompt] == ["user", "assistant"] * 2 + ["user"]  # type: ignore[union-attr]
+    assert [turn.role for turn in turns.dataset.samples[0].prompt] == ["user", "assistant"] * 2 + [
+        "user"
+    ]  # type: ignore[union-attr]
     [chat] = _prepare(_plan(folder, ("made_sums",), options={"apply_chat_template": True}))
     assert [turn.text for turn in chat.dataset.samples[0].prompt] == [first.prompt]  # type: ignore[union-attr]
 
@@ -174,7 +196,12 @@ def test_a_task_of_lm_evals_own_runs_on_local_files(data_root: Path, tmp_path: P
 def test_what_is_not_in_a_cache_is_not_fetched(folder: Path) -> None:
     with pytest.raises(DatasetError, match="lm-eval cannot load it") as caught:
         prepare(
-            Plan(model="m", launcher=Spec(name="simulated"), tasks=(Spec(name="lm_eval:gsm8k"),), no_reference=True)
+            Plan(
+                model="m",
+                launcher=Spec(name="simulated"),
+                tasks=(Spec(name="lm_eval:gsm8k"),),
+                no_reference=True,
+            )
         )
     assert "--allow-hub" in caught.value.hint
 
@@ -199,8 +226,14 @@ def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_p
     empty = _one(plan, tmp_path / "empty").result
     assert (empty.value, empty.outcomes) == (0.0, {"empty": 8})
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
-    [told] = rescore(tmp_path / "out", ["lm_eval:made_sums.filter=flexible-extract"], include_path=[str(folder)])
-    assert (told.before, told.after, told.options) == (100.0, 100.0, {"filter": (None, "flexible-extract")})
+    [told] = rescore(
+        tmp_path / "out", ["lm_eval:made_sums.filter=flexible-extract"], include_path=[str(folder)]
+    )
+    assert (told.before, told.after, told.options) == (
+        100.0,
+        100.0,
+        {"filter": (None, "flexible-extract")},
+    )
     with pytest.raises(PlanError, match="decides what is asked"):
         rescore(tmp_path / "out", ["lm_eval:made_sums.num_fewshot=1"], include_path=[str(folder)])
 
@@ -208,9 +241,17 @@ def test_the_other_filter_gives_another_value_without_asking(folder: Path, tmp_p
 def test_repeats_and_figures_that_are_no_mean(folder: Path, tmp_path: Path) -> None:
     task = _one(_plan(folder, ("made_mcc",), repeats=2), tmp_path / "out").result
     assert (task.value, task.scored, task.aggregation) == (1.0, 10, "matthews_corrcoef of mcc")
-    prior = _one(_plan(folder, ("made_prior",), options={"prefix": "<s>"}), tmp_path / "prior").result
-    assert (prior.value, prior.metric.name, prior.secondary) == (100.0, "acc_mutual_info", {"acc,none": 100.0})
-    chosen = _one(_plan(folder, ("made_capitals",), options={"metric": "acc_norm"}), tmp_path / "norm").result
+    prior = _one(
+        _plan(folder, ("made_prior",), options={"prefix": "<s>"}), tmp_path / "prior"
+    ).result
+    assert (prior.value, prior.metric.name, prior.secondary) == (
+        100.0,
+        "acc_mutual_info",
+        {"acc,none": 100.0},
+    )
+    chosen = _one(
+        _plan(folder, ("made_capitals",), options={"metric": "acc_norm"}), tmp_path / "norm"
+    ).result
     assert (chosen.metric.name, chosen.secondary) == ("acc_norm", {"acc,none": 100.0})
 
 
@@ -221,7 +262,9 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
     assert Need.LIKELIEST_TOKENS in p.needs
     [p] = _prepare(_plan(folder, ("made_capitals",)))
     assert Need.LIKELIEST_TOKENS not in p.needs
-    lacking = _one(_plan(folder, ("made_capitals",), server={"prompt_logprobs": "none"}), tmp_path / "out")
+    lacking = _one(
+        _plan(folder, ("made_capitals",), server={"prompt_logprobs": "none"}), tmp_path / "out"
+    )
     assert lacking.verdict.outcome is VerdictOutcome.UNSUPPORTED
 
 
@@ -229,19 +272,41 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
     ("name", "options", "said"),
     [
         ("made_sum", {}, r"unknown task 'made_sum'. Did you mean 'made_sums'"),
-        ("made_group", {}, r"a group of 3 tasks.*: lm_eval:made_capitals,lm_eval:made_sums,lm_eval:made_texts"),
+        (
+            "made_group",
+            {},
+            r"a group of 3 tasks.*: lm_eval:made_capitals,lm_eval:made_sums,lm_eval:made_texts",
+        ),
         ("made_votes", {}, "a document of it needs 3 answers"),
         ("made_class", {}, "written as a Python class"),
-        ("made_lacks", {}, "cannot be loaded: ModuleNotFoundError: No module named 'a_package_that_nobody_has'"),
-        ("made_sums", {"filter": "loose"}, "no filter 'loose': it has strict-match, flexible-extract"),
+        (
+            "made_lacks",
+            {},
+            "cannot be loaded: ModuleNotFoundError: No module named 'a_package_that_nobody_has'",
+        ),
+        (
+            "made_sums",
+            {"filter": "loose"},
+            "no filter 'loose': it has strict-match, flexible-extract",
+        ),
         ("made_sums", {"metric": "bleu"}, r"it has no bleu,strict-match"),
         ("made_sums", {"num_fewshot": -1}, "num_fewshot must be 0 or more"),
-        ("made_capitals", {"fewshot_as_multiturn": True}, "log-probabilities are those of a plain text"),
-        ("made_capitals", {"apply_chat_template": True}, "log-probabilities are those of a plain text"),
+        (
+            "made_capitals",
+            {"fewshot_as_multiturn": True},
+            "log-probabilities are those of a plain text",
+        ),
+        (
+            "made_capitals",
+            {"apply_chat_template": True},
+            "log-probabilities are those of a plain text",
+        ),
         ("made_unsafe", {}, "scoring runs code that the model writes"),
     ],
 )
-def test_what_cannot_be_asked_says_why(folder: Path, name: str, options: dict[str, Any], said: str) -> None:
+def test_what_cannot_be_asked_says_why(
+    folder: Path, name: str, options: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ServeEvalError, match=said) as caught:
         _prepare(_plan(folder, (name,), options=options))
     if name in ("made_votes", "made_class"):
@@ -266,7 +331,9 @@ def test_the_code_of_a_folder_runs_anew_only_when_it_is_named_anew(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _run(_plan(folder, ("made_sums",)), tmp_path / "out")
-    with pytest.raises(PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only") as caught:
+    with pytest.raises(
+        PlanError, match=r"takes its task 'lm_eval:made_sums' from .*, whose code runs only"
+    ) as caught:
         export(tmp_path / "out")
     assert caught.value.hint == f"If you trust it: --include-path {folder}"
     assert len(export(tmp_path / "out", include_path=[str(folder)]).files) == 2

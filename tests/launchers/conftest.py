@@ -30,11 +30,14 @@ def said() -> list[str]:
 
 @pytest.fixture
 def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Locks of the test's own, since others run beside it, and eight free GPUs, whatever this machine has."""
+    """Locks of the test's own, since others run beside it, and eight free GPUs, whatever this
+    machine has."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path / "locks"))
-    monkeypatch.setattr(local_gpus, "memory_used", lambda: {local_gpus.Gpu(str(number)): 0 for number in range(8)})
+    monkeypatch.setattr(
+        local_gpus, "memory_used", lambda: {local_gpus.Gpu(str(number)): 0 for number in range(8)}
+    )
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
@@ -51,7 +54,9 @@ class Engine:
     socket: Path
 
     def names(self) -> list[str]:
-        return subprocess.run(["docker", "ps"], capture_output=True, text=True, check=True).stdout.split()
+        return subprocess.run(
+            ["docker", "ps"], capture_output=True, text=True, check=True
+        ).stdout.split()
 
     def asked(self) -> list[list[str]]:
         return [json.loads(text) for text in Path(f"{self.socket}.log").read_text().splitlines()]
@@ -67,7 +72,9 @@ class Engine:
 
 
 @pytest.fixture
-def engine(context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+def engine(
+    context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Engine]:
     place = tmp_path / "docker.sock"
     (client := tmp_path / "bin/docker").parent.mkdir()
     client.write_text(f'#!/bin/sh\nexec {sys.executable} -I {FAKE_ENGINE} {place} "$@"\n')
@@ -77,7 +84,10 @@ def engine(context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     inside = environment("v12", STANDIN_POLL_S="0.2")
     del inside["HF_TOKEN"]
     with subprocess.Popen(
-        [sys.executable, "-I", str(FAKE_ENGINE), "daemon", str(place)], env=inside, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-I", str(FAKE_ENGINE), "daemon", str(place)],
+        env=inside,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -89,7 +99,9 @@ def engine(context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def standin(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def standin(
+    own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
     """Makes `trtllm-serve` the stand-in, of a flavour and with faults."""
 
     def use(flavour: Flavour = "v12", faults: Any = None, **variables: str) -> None:
@@ -104,9 +116,12 @@ def standin(own_machine: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def plan_of(data_root: Path) -> Callable[..., Plan]:
-    """A small plan with a launcher, its options and limits; answers are whatever the stand-in says."""
+    """A small plan with a launcher, its options and limits; answers are whatever the stand-in
+    says."""
 
-    def plan(launcher: str, options: Mapping[str, Any] = {}, *, limit: int = 20, **limits: Any) -> Plan:
+    def plan(
+        launcher: str, options: Mapping[str, Any] = {}, *, limit: int = 20, **limits: Any
+    ) -> Plan:
         return Plan(
             model="my-org/my-model",
             launcher=Spec(name=launcher, options=json.loads(json.dumps(options))),

@@ -1,10 +1,9 @@
 """Causes of an end as logs of TensorRT-LLM show them, and the seconds until a launch ends by them.
 
-`python -m tests.launchers.dead_servers` launches a server for each through the real command line, which says the error,
-hangs with its process alive, and hears no SIGTERM; it prints the table of docs/launching.md, with a column for 1.2 and
-one for main, whose server goes on to answer 503 `starting`. Names of flavours choose others. An error in place of a row
-makes it exit with 1.
-"""
+`python -m tests.launchers.dead_servers` launches a server for each through the real command line,
+which says the error, hangs with its process alive, and hears no SIGTERM; it prints the table of
+docs/launching.md, with a column for 1.2 and one for main, whose server goes on to answer 503
+`starting`. Names of flavours choose others. An error in place of a row makes it exit with 1."""
 
 from __future__ import annotations
 
@@ -36,7 +35,8 @@ FRAMES = """Traceback (most recent call last):
 
 
 class Dead(NamedTuple):
-    """How a server says why it is dead, what the launch is to call it, and a warning that says the same."""
+    """How a server says why it is dead, what the launch is to call it, and a warning that says the
+    same."""
 
     name: str
     words: str
@@ -47,18 +47,21 @@ class Dead(NamedTuple):
 DEAD = (
     Dead(
         "out of GPU memory",
-        "[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] Failed to initialize executor on rank 0: CUDA out of memory. "
-        f"Tried to allocate 2.00 GiB.\n[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] {FRAMES}"
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "[07/07/2026-03:31:36] [TRT-LLM] [E] [executor] Failed to initialize executor on rank 0:"
+        " CUDA out of memory. Tried to allocate 2.00 GiB.\n[07/07/2026-03:31:36] [TRT-LLM] [E]"
+        f" [executor] {FRAMES}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00"
+        " GiB.",
         "out of GPU memory",
-        "[07/07/2026-03:31:36] [TRT-LLM] [W] [Autotuner] Failed when profiling runner=Gemm, tactic=3. Error: CUDA "
-        "out of memory. Tried to allocate 2.00 GiB.",
+        "[07/07/2026-03:31:36] [TRT-LLM] [W] [Autotuner] Failed when profiling runner=Gemm,"
+        " tactic=3. Error: CUDA out of memory. Tried to allocate 2.00 GiB.",
     ),
     Dead(
         "port taken",
-        f"{FRAMES}RuntimeError: Failed to bind socket to localhost:8000: [Errno 98] Address already in use",
+        f"{FRAMES}RuntimeError: Failed to bind socket to localhost:8000: [Errno 98] Address already"
+        " in use",
         "its port is taken",
-        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (98 - Address already in use).",
+        "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (98 - Address"
+        " already in use).",
     ),
     Dead(
         "unknown option",
@@ -69,26 +72,32 @@ DEAD = (
     ),
     Dead(
         "unknown config key",
-        f"{FRAMES}pydantic_core._pydantic_core.ValidationError: 1 validation error for TorchLlmArgs\nmax_sequence\n"
-        "  Extra inputs are not permitted [type=extra_forbidden, input_value=1, input_type=int]",
+        f"{FRAMES}pydantic_core._pydantic_core.ValidationError: 1 validation error for"
+        " TorchLlmArgs\nmax_sequence\n  Extra inputs are not permitted [type=extra_forbidden,"
+        " input_value=1, input_type=int]",
         "its config holds a key",
-        "/usr/lib/python3/site.py:12: UserWarning: max_sequence: Extra inputs are not permitted\n  warnings.warn(",
+        "/usr/lib/python3/site.py:12: UserWarning: max_sequence: Extra inputs are not permitted\n "
+        " warnings.warn(",
     ),
     Dead(
         "too few GPUs",
         f"{FRAMES}ValueError: No GPU devices found on the node",
         "it found too few GPUs",
-        "2026-07-07 03:31:36,746 - WARNING - flashinfer.jit: No GPU devices found, kernels come from the cache",
+        "2026-07-07 03:31:36,746 - WARNING - flashinfer.jit: No GPU devices found, kernels come"
+        " from the cache",
     ),
     Dead(
         "model not found",
-        f"{FRAMES}OSError: org/none is not a local folder and is not a valid model identifier listed on the hub",
+        f"{FRAMES}OSError: org/none is not a local folder and is not a valid model identifier"
+        " listed on the hub",
         "its model was not found",
-        "[TRT-LLM] [W] Cannot load the processor: org/none does not appear to have a file named processor.json",
+        "[TRT-LLM] [W] Cannot load the processor: org/none does not appear to have a file named"
+        " processor.json",
     ),
     Dead(
         "cache transceiver disabled",
-        f"{FRAMES}AssertionError: kv_cache_transceiver is disabled, please set 'cache_transceiver_config: backend:'",
+        f"{FRAMES}AssertionError: kv_cache_transceiver is disabled, please set"
+        " 'cache_transceiver_config: backend:'",
         "its cache transceiver is disabled",
         "[TRT-LLM] [W] kv_cache_transceiver is disabled",
     ),
@@ -96,19 +105,22 @@ DEAD = (
         "missing Python package",
         f"{FRAMES}ModuleNotFoundError: No module named 'flashinfer'",
         "a Python package is missing",
-        f"[TRT-LLM] [W] Failed to import nixl:\n{FRAMES}ModuleNotFoundError: No module named 'nixl'",
+        f"[TRT-LLM] [W] Failed to import nixl:\n{FRAMES}ModuleNotFoundError: No module named"
+        " 'nixl'",
     ),
     Dead(
         "authentication key missing",
         f"{FRAMES}RuntimeError: Internal disaggregated authentication key is required",
         "its version requires a key",
-        "serve.py:1: FutureWarning: Internal disaggregated authentication key is required and will be enforced",
+        "serve.py:1: FutureWarning: Internal disaggregated authentication key is required and will"
+        " be enforced",
     ),
     Dead(
         "ranks of MPI refused",
         (MPI_LOGS / "root_5.log").read_text().rstrip(),
         "Open MPI starts nothing for root",
-        "[TRT-LLM] [W] prte has detected an attempt to run as root, MPI.Exception: MPI_ERR_UNKNOWN, it goes on",
+        "[TRT-LLM] [W] prte has detected an attempt to run as root, MPI.Exception: MPI_ERR_UNKNOWN,"
+        " it goes on",
     ),
     Dead(
         "ranks of MPI without slots",
@@ -118,33 +130,59 @@ DEAD = (
     ),
     Dead(
         "setting that needs NIXL",
-        f"{FRAMES}ValueError: Python transceiver currently only supports the NIXL backend, got UCX.",
+        f"{FRAMES}ValueError: Python transceiver currently only supports the NIXL backend, got"
+        " UCX.",
         "its model needs NIXL",
         "[TRT-LLM] [W] Python transceiver currently only supports the NIXL backend, got UCX.",
     ),
     Dead(
         "NIXL fails",
-        f"{FRAMES}RuntimeError: Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)",
+        f"{FRAMES}RuntimeError: Assertion failed: status == NIXL_SUCCESS"
+        " (nixl_utils/transferAgent.cpp:505)",
         "NIXL could not move the KV cache",
-        "[1700000000.1] [host:12:0] ucp_context.c:1234 UCX  WARN  no active messages transport: cuda_ipc, NIXL_ERR_X",
+        "[1700000000.1] [host:12:0] ucp_context.c:1234 UCX  WARN  no active messages transport:"
+        " cuda_ipc, NIXL_ERR_X",
     ),
 )
 WARNINGS = "\n".join(one.warning for one in DEAD)
 
 
 def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float, int, str]:
-    """Launch a server that says this and hangs; return the seconds from its line to our end, our exit code, and what
-    we said."""
+    """Launch a server that says this and hangs; return the seconds from its line to our end, our
+    exit code, and what we said."""
     write_gsm8k(folder / "data/gsm8k")
     times = folder / "times"
     fault = {"hang_at_start": True, "ignore_sigterm": True, "last_words": words}
     env = environment(flavour, faults=fault, STANDIN_TIMES=str(times))
     env |= {"TMPDIR": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
-    command = [sys.executable, "-m", "serve_eval", "run", "--launcher", "trtllm", "--model", "my-org/my-model"]
-    command += ["--tasks", "gsm8k", "--dataset-root", str(folder / "data"), "--no-reference", "-o", str(folder / "run")]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval",
+        "run",
+        "--launcher",
+        "trtllm",
+        "--model",
+        "my-org/my-model",
+    ]
+    command += [
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        str(folder / "data"),
+        "--no-reference",
+        "-o",
+        str(folder / "run"),
+    ]
     done = subprocess.run(
-        command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_S
+        command,
+        cwd=ROOT,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
     )
     now = time.time()
     assert times.exists(), done.stderr
@@ -153,12 +191,19 @@ def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float,
 
 
 def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
-    """Yield the lines of the table; a cell that begins with `no: ` is of a launch that did not end so."""
-    yield f"| server's last words | told | {' | '.join(f'seconds to exit 4, {one}' for one in flavours)} |"
+    """Yield the lines of the table; a cell that begins with `no: ` is of a launch that did not end
+    so."""
+    yield (
+        "| server's last words | told |"
+        f" {' | '.join(f'seconds to exit 4, {one}' for one in flavours)} |"
+    )
     yield "|---" * (2 + len(flavours)) + "|"
     for one in DEAD:
         last = next(line for line in reversed(one.words.splitlines()) if re.match(r"\S+: ", line))
-        yield f"| `{last[:75]}` | {one.told} | {' | '.join(_cell(one, flavour) for flavour in flavours)} |"
+        yield (
+            f"| `{last[:75]}` | {one.told} |"
+            f" {' | '.join(_cell(one, flavour) for flavour in flavours)} |"
+        )
 
 
 def _cell(one: Dead, flavour: Flavour) -> str:

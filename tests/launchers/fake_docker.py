@@ -1,11 +1,12 @@
-"""A container engine without containers: `docker run` and `rm` as clients of a daemon, as with the real one.
+"""A container engine without containers: `docker run` and `rm` as clients of a daemon, as with the
+real one.
 
-`fake_docker.py daemon SOCKET` runs what clients ask for as its own children, in a session of their own, with its own
-environment and what `-e` says: nothing that happens to a client ends them. `fake_docker.py SOCKET ARGUMENTS...` is the
-client: it hands SIGTERM and SIGINT on, and ends with the exit code of the container. Every command line is added to
-SOCKET.log as a JSON line. With --interactive, stdin ends for the container when it does for the client or the client
-is gone, and nothing is passed on. `ps` names the containers.
-"""
+`fake_docker.py daemon SOCKET` runs what clients ask for as its own children, in a session of their
+own, with its own environment and what `-e` says: nothing that happens to a client ends them.
+`fake_docker.py SOCKET ARGUMENTS...` is the client: it hands SIGTERM and SIGINT on, and ends with
+the exit code of the container. Every command line is added to SOCKET.log as a JSON line. With
+--interactive, stdin ends for the container when it does for the client or the client is gone, and
+nothing is passed on. `ps` names the containers."""
 
 from __future__ import annotations
 
@@ -24,7 +25,19 @@ FLAGS = ("--rm", "--init", "--interactive")
 STDIN_ENDS = 255
 """What a client says, in place of the number of a signal, when its own stdin is at its end."""
 VALUES = (
-    *("--name", "--gpus", "--device", "--mount", "-v", "-e", "-p", "--network", "--ipc", "--shm-size", "--ulimit"),
+    *(
+        "--name",
+        "--gpus",
+        "--device",
+        "--mount",
+        "-v",
+        "-e",
+        "-p",
+        "--network",
+        "--ipc",
+        "--shm-size",
+        "--ulimit",
+    ),
     *("--user", "--unsetenv"),
 )
 
@@ -61,7 +74,9 @@ class Daemon:
             listener.listen(50)
             print("ready", flush=True)
             while True:
-                threading.Thread(target=self.client, args=(listener.accept()[0],), daemon=True).start()
+                threading.Thread(
+                    target=self.client, args=(listener.accept()[0],), daemon=True
+                ).start()
 
     def client(self, connection: socket.socket) -> None:
         with connection:
@@ -88,14 +103,18 @@ class Daemon:
         if verb == "rm":
             container = self.running.get(words[1])
             if container is None:
-                os.write(fds[1], f"Error response from daemon: No such container: {words[1]}\n".encode())
+                os.write(
+                    fds[1], f"Error response from daemon: No such container: {words[1]}\n".encode()
+                )
                 return 1
             os.killpg(container.pid, signal.SIGKILL)
             container.wait()
             return 0
         return self.run(connection, words, asked["env"], fds)
 
-    def run(self, connection: socket.socket, words: list[str], outside: dict[str, str], fds: list[int]) -> int:
+    def run(
+        self, connection: socket.socket, words: list[str], outside: dict[str, str], fds: list[int]
+    ) -> int:
         options, [_, *command] = parsed(words)
         for mount in options.get("--mount", ()):
             source = dict(part.partition("=")[::2] for part in mount.split(","))["source"]
@@ -113,7 +132,12 @@ class Daemon:
                 raise Refused(f"the container name {name} is already in use")
             try:
                 container = subprocess.Popen(
-                    command, env=env, stdin=stdin, stdout=fds[0], stderr=fds[1], start_new_session=True
+                    command,
+                    env=env,
+                    stdin=stdin,
+                    stdout=fds[0],
+                    stderr=fds[1],
+                    start_new_session=True,
                 )
             except OSError as error:
                 raise Refused(f"exec failed: {error}") from error

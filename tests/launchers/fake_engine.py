@@ -1,8 +1,8 @@
-"""A server of another engine for tests of its launcher: FILE KIND [words of a command line]. KIND tells its manners.
+"""A server of another engine for tests of its launcher: FILE KIND [words of a command line]. KIND
+tells its manners.
 
-llama-server and transformers have /health; llama-cpp-python answers 404 there. transformers refuses any model but the
-one that it was started with, and lists none.
-"""
+llama-server and transformers have /health; llama-cpp-python answers 404 there. transformers refuses
+any model but the one that it was started with, and lists none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Handler(BaseHTTPRequestHandler):
         if KIND == "transformers" and asked["model"] != WORDS[1]:
             return self._answer(400, {"detail": f"Server is pinned to {WORDS[1]}"})
         choice = {"index": 0, "text": "4", "finish_reason": "stop"}
-        return self._answer(200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
+        return self._answer(
+            200, {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+        )
 
     def _answer(self, status: int, body: object) -> None:
         data = json.dumps(body).encode()

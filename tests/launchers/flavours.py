@@ -1,7 +1,8 @@
-"""What each version does, seen through the launcher and over HTTP: `python -m tests.launchers.flavours` prints a table.
+"""What each version does, seen through the launcher and over HTTP: `python -m
+tests.launchers.flavours` prints a table.
 
-With `write` it goes into docs/launching.md. The servers are the stand-in's; a row says what happened, not what should.
-"""
+With `write` it goes into docs/launching.md. The servers are the stand-in's; a row says what
+happened, not what should."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ from tests.standin.process import environment
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/launching.md"
 BEGIN, END = "<!-- flavours: begin -->\n", "<!-- flavours: end -->\n"
-COLUMNS = ("perf metrics", "discovery", "key between servers", "while it starts", "`/v1/models` of the front door")
+COLUMNS = (
+    "perf metrics",
+    "discovery",
+    "key between servers",
+    "while it starts",
+    "`/v1/models` of the front door",
+)
 NAMES = {"old": "before November 2025", "v12": "1.2", "main": "main, 2026"}
 REQUESTS = 4
 LOAD_S = 1.0
@@ -56,8 +63,16 @@ class Starting(threading.Thread):
                     refused += 1
                     continue
                 state = reply.headers.get("x-trtllm-server-state")
-                starting = f"HTTP {reply.status_code}, `{state}`" if state else f"HTTP {reply.status_code}"
-                self.seen = starting if reply.status_code != 200 else "refuses connections" if refused else "nothing"
+                starting = (
+                    f"HTTP {reply.status_code}, `{state}`" if state else f"HTTP {reply.status_code}"
+                )
+                self.seen = (
+                    starting
+                    if reply.status_code != 200
+                    else "refuses connections"
+                    if refused
+                    else "nothing"
+                )
                 return
 
 
@@ -95,7 +110,9 @@ def _launched(log_dir: Path, story: Any, **options: Any) -> tuple[Any, list[str]
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
-        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**given)
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell()), said
@@ -110,23 +127,42 @@ def _first(log_dir: Path) -> tuple[str, str, str, str]:
         starting.over.set()
         starting.join(5)
     lines = sum(path.read_bytes().count(b"\n") for path in log_dir.rglob("perf_metrics-*.jsonl"))
-    files = f"{lines - 1} of {REQUESTS} requests" if lines else "nothing"  # the first completion has one too
-    key = "one for each launch" if any("internal_request_auth_key" in line for line in said) else "none"
+    files = (
+        f"{lines - 1} of {REQUESTS} requests" if lines else "nothing"
+    )  # the first completion has one too
+    key = (
+        "one for each launch"
+        if any("internal_request_auth_key" in line for line in said)
+        else "none"
+    )
     return f"{perf}; in files: {files}", key, starting.seen, models
 
 
 async def _asked(endpoint: Endpoint) -> tuple[str, str]:
-    root, body = endpoint.base_url.removesuffix("/v1"), {"model": "m", "prompt": "p", "max_tokens": 4}
+    root, body = (
+        endpoint.base_url.removesuffix("/v1"),
+        {"model": "m", "prompt": "p", "max_tokens": 4},
+    )
     async with httpx.AsyncClient(trust_env=False) as client:
         (await client.get(f"{root}/perf_metrics")).read()  # those of the start
         for _ in range(REQUESTS):
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
-        metrics, models = await client.get(f"{root}/perf_metrics"), await client.get(f"{root}/v1/models")
+        metrics, models = (
+            await client.get(f"{root}/perf_metrics"),
+            await client.get(f"{root}/v1/models"),
+        )
         servers = dict[str, str](endpoint.info.servers)  # type: ignore[call-overload]
         behind = await client.get(f"{servers['context_0']}/v1/models")
     same = models.status_code == 200 and _ids(models) == _ids(behind)
-    told = f"{len(metrics.json())} of {REQUESTS} requests" if metrics.status_code == 200 else "no such route"
-    return f"`GET /perf_metrics`: {told}", f"HTTP {models.status_code}{', those of a context server' * same}"
+    told = (
+        f"{len(metrics.json())} of {REQUESTS} requests"
+        if metrics.status_code == 200
+        else "no such route"
+    )
+    return (
+        f"`GET /perf_metrics`: {told}",
+        f"HTTP {models.status_code}{', those of a context server' * same}",
+    )
 
 
 def _ids(models: httpx.Response) -> list[str]:
@@ -134,8 +170,13 @@ def _ids(models: httpx.Response) -> list[str]:
 
 
 def _discoveries(place: Path) -> str:
-    wanted = {"on loopback": {"discovery": True}, "beyond it": {"discovery": True, "host": "0.0.0.0"}}
-    return "; ".join(f"{name}: {_outcome(place / name, options)}" for name, options in wanted.items())
+    wanted = {
+        "on loopback": {"discovery": True},
+        "beyond it": {"discovery": True, "host": "0.0.0.0"},
+    }
+    return "; ".join(
+        f"{name}: {_outcome(place / name, options)}" for name, options in wanted.items()
+    )
 
 
 def _outcome(place: Path, options: dict[str, Any]) -> str:
@@ -165,7 +206,11 @@ def _without_key(place: Path) -> str:
                 found.append("a warning" if warned else "works")
             except ServeEvalError as error:
                 named = "requires a key" in str(error)
-                found.append("where it is required, an error with the cause" if named else str(error).splitlines()[0])
+                found.append(
+                    "where it is required, an error with the cause"
+                    if named
+                    else str(error).splitlines()[0]
+                )
     return f"without one: {', '.join(dict.fromkeys(found))}"
 
 

@@ -1,5 +1,6 @@
-"""Whatever options a plan holds: the command lines and files that come of them are what trtllm-serve accepts, by the
-stand-in's definitions of both generations, and by the list of what the real ones accept where that is at hand."""
+"""Whatever options a plan holds: the command lines and files that come of them are what
+trtllm-serve accepts, by the stand-in's definitions of both generations, and by the list of what the
+real ones accept where that is at hand."""
 
 from __future__ import annotations
 
@@ -62,20 +63,38 @@ CONFIGS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 )
 EXTRA = st.lists(
     st.sampled_from(
-        [("--trust_remote_code",), ("--log_level", "debug"), ("--max_seq_len=8192",), ("--tokenizer", "T")]
+        [
+            ("--trust_remote_code",),
+            ("--log_level", "debug"),
+            ("--max_seq_len=8192",),
+            ("--tokenizer", "T"),
+        ]
     ),
     max_size=3,
     unique=True,
 ).map(lambda pairs: [word for pair in pairs for word in pair])
-ENV = st.dictionaries(st.sampled_from(["UCX_TLS", "HF_HOME", "TLLM_LOG_LEVEL"]), optional("a", "b c"), max_size=2)
+ENV = st.dictionaries(
+    st.sampled_from(["UCX_TLS", "HF_HOME", "TLLM_LOG_LEVEL"]), optional("a", "b c"), max_size=2
+)
 BACKENDS = optional("pytorch", "_autodeploy")
 MODELS = optional("org/other", "/models/llama", "/cache/models--org--m/snapshots/abc")
 PARALLEL = {"tp": SIZES, "pp": SIZES, "cp": SIZES, "ep": SIZES, "extra_args": EXTRA, "env": ENV}
-ROUTERS = optional("round_robin", "load_balancing", {"type": "kv_cache_aware", "tokens_per_block": 32})
-SIDES = st.builds(ServerSide, num_instances=st.integers(1, 3), config=st.none() | CONFIGS, router=ROUTERS, **PARALLEL)
+ROUTERS = optional(
+    "round_robin", "load_balancing", {"type": "kv_cache_aware", "tokens_per_block": 32}
+)
+SIDES = st.builds(
+    ServerSide,
+    num_instances=st.integers(1, 3),
+    config=st.none() | CONFIGS,
+    router=ROUTERS,
+    **PARALLEL,
+)
 TRANSCEIVERS = st.fixed_dictionaries(
     {"backend": st.sampled_from(["DEFAULT", "UCX", "NIXL", "MPI"])},
-    optional={"max_tokens_in_buffer": st.integers(1, 65536), "kv_transfer_timeout_ms": st.just(600_000)},
+    optional={
+        "max_tokens_in_buffer": st.integers(1, 65536),
+        "kv_transfer_timeout_ms": st.just(600_000),
+    },
 )
 ORCHESTRATORS = st.fixed_dictionaries(
     {},
@@ -88,7 +107,12 @@ ORCHESTRATORS = st.fixed_dictionaries(
     },
 )
 AGGREGATED = st.builds(
-    Aggregated, model=MODELS, backend=BACKENDS, config=st.none() | CONFIGS, command=st.just("trtllm-serve"), **PARALLEL
+    Aggregated,
+    model=MODELS,
+    backend=BACKENDS,
+    config=st.none() | CONFIGS,
+    command=st.just("trtllm-serve"),
+    **PARALLEL,
 )
 DISAGGREGATED = st.builds(
     Disaggregated,
@@ -103,7 +127,9 @@ DISAGGREGATED = st.builds(
     command=st.just("trtllm-serve"),
     request_timeout_s=optional(9000),
 )
-CONTAINERS = st.builds(Container, image=st.just("image:1"), engine=st.sampled_from(["docker", "podman"]))
+CONTAINERS = st.builds(
+    Container, image=st.just("image:1"), engine=st.sampled_from(["docker", "podman"])
+)
 
 
 def started(
@@ -113,11 +139,17 @@ def started(
     context = LaunchContext(model="org/model", log_dir=log_dir)
     try:
         parts = list_parts(deployment, context)
-        placed = places.place_parts(parts, gpus=range(sum(part.width for part in parts)), host=host, port=port)
+        placed = places.place_parts(
+            parts, gpus=range(sum(part.width for part in parts)), host=host, port=port
+        )
         servers = build_servers(deployment, context, placed, ready_timeout_s=60.0)
     except PlanError:
         return []
-    return servers if container is None else [containers.wrap(server, container, "x") for server in servers]
+    return (
+        servers
+        if container is None
+        else [containers.wrap(server, container, "x") for server in servers]
+    )
 
 
 @cache
@@ -132,7 +164,8 @@ def known(servers: list[Server], flavour: Flavour) -> dict[tuple[str, ...], froz
 
 
 def accept(server: Server, flavour: Flavour) -> str:
-    """Reads the command line and its file as trtllm-serve does, and raises what it would end with."""
+    """Reads the command line and its file as trtllm-serve does, and raises what it would end
+    with."""
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> str:
         if command == "serve":
@@ -166,7 +199,9 @@ def check(deployment: Deployment, container: Container | None, host: str, port: 
             for server in found:
                 assert accept(server, flavour) == server.probe[-1]
                 assert ("--no-telemetry" in server.argv) == (flavour == "main")
-                assert any(KEY in text for text in server.files.values()) == (flavour == "main" and len(servers) > 1)
+                assert any(KEY in text for text in server.files.values()) == (
+                    flavour == "main" and len(servers) > 1
+                )
     return len(servers)
 
 
@@ -193,13 +228,17 @@ HOSTS, PORTS = st.sampled_from(["127.0.0.1", "0.0.0.0", "node7"]), optional(9000
 
 @settings(max_examples=40)
 @given(AGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
-def test_one_server(deployment: Aggregated, container: Container | None, host: str, port: int | None) -> None:
+def test_one_server(
+    deployment: Aggregated, container: Container | None, host: str, port: int | None
+) -> None:
     check(deployment, container, host, port)
 
 
 @settings(max_examples=40)
 @given(DISAGGREGATED, st.none() | CONTAINERS, HOSTS, PORTS)
-def test_disaggregated(deployment: Disaggregated, container: Container | None, host: str, port: int | None) -> None:
+def test_disaggregated(
+    deployment: Disaggregated, container: Container | None, host: str, port: int | None
+) -> None:
     check(deployment, container, host, port)
 
 
@@ -212,19 +251,30 @@ def test_disaggregated(deployment: Disaggregated, container: Container | None, h
         (Disaggregated(orchestrator={"node_id": 256}), "node_id must be in range"),
     ],
 )
-def test_the_check_can_fail(deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.adapt", lambda servers, known, key: version.fit_servers(servers, known))
+def test_the_check_can_fail(
+    deployment: Deployment, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        f"{__name__}.adapt", lambda servers, known, key: version.fit_servers(servers, known)
+    )
     with pytest.raises((click.ClickException, ValueError), match=message):
         check(deployment, None, "127.0.0.1", None)
 
 
 def test_what_the_plans_of_these_tests_start() -> None:
-    sides = {"context_servers": ServerSide(num_instances=2), "generation_servers": ServerSide(num_instances=2, tp=2)}
+    sides = {
+        "context_servers": ServerSide(num_instances=2),
+        "generation_servers": ServerSide(num_instances=2, tp=2),
+    }
     assert check(Aggregated(), None, "127.0.0.1", None) == 1
-    assert check(Disaggregated(discovery=True, **sides), Container(image="image:1"), "127.0.0.1", None) == 5
+    assert (
+        check(Disaggregated(discovery=True, **sides), Container(image="image:1"), "127.0.0.1", None)
+        == 5
+    )
 
 
-# ---------------------------------------------------------------------- what the real definitions were seen to accept
+# ---------------------------------------------------------------------- what the real definitions
+# were seen to accept
 
 
 def vectors(shared: Path) -> Mapping[str, Any]:
@@ -233,7 +283,9 @@ def vectors(shared: Path) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_every_option_of_ours_was_accepted_once(shared: Path, flavour: Flavour, tmp_path: Path) -> None:
+def test_every_option_of_ours_was_accepted_once(
+    shared: Path, flavour: Flavour, tmp_path: Path
+) -> None:
     rows = [row for row in vectors(shared)["argv"] if row["flavour"] == flavour and row["rc"] == 0]
     seen = {word.partition("=")[0] for row in rows for word in row["argv"]}
     side = ServerSide(tp=2, pp=1, cp=1, config={"max_batch_size": 1})

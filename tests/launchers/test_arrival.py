@@ -1,4 +1,5 @@
-"""Requests that never arrive whole, sent through sockets to the servers of ours with a limit of milliseconds."""
+"""Requests that never arrive whole, sent through sockets to the servers of ours with a limit of
+milliseconds."""
 
 from __future__ import annotations
 
@@ -43,7 +44,9 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> bytes:
     """What comes back until the server closes the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.split(":")[2].split("/")[0]))
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", int(url.split(":")[2].split("/")[0])
+    )
 
     async def drip() -> None:
         while True:
@@ -68,7 +71,9 @@ async def _until_closed(url: str, start: bytes, *, dripping: bool = False) -> by
 @pytest.mark.parametrize("make", [_embedded, _simulated])
 @pytest.mark.parametrize("dripping", [False, True])
 @pytest.mark.parametrize(
-    "start", [b"", b"POST /v1/comp", HEAD[:-2], HEAD, HEAD + b"{", CHUNKED], ids=lambda start: str(len(start))
+    "start",
+    [b"", b"POST /v1/comp", HEAD[:-2], HEAD, HEAD + b"{", CHUNKED],
+    ids=lambda start: str(len(start)),
 )
 def test_a_request_that_never_arrives_is_answered_408_and_closed(
     make: Make, start: bytes, dripping: bool, tmp_path: Path
@@ -78,7 +83,10 @@ def test_a_request_that_never_arrives_is_answered_408_and_closed(
             return await _until_closed(url, start, dripping=dripping)
 
     said = asyncio.run(story())
-    bad = dripping and start in (b"", CHUNKED)  # what drips there is no HTTP, and may be answered as such
+    bad = dripping and start in (
+        b"",
+        CHUNKED,
+    )  # what drips there is no HTTP, and may be answered as such
     assert said.startswith(b"HTTP/1.1 408 ") or (bad and (said.startswith(b"HTTP/1") or not said))
     assert b"\r\nConnection: close\r\n" in said or bad
 
@@ -98,6 +106,8 @@ def test_a_slow_answer_is_no_slow_request() -> None:
 
     async def story() -> bytes:
         async with asyncio.timeout(60), server.serve() as url:
-            return await _until_closed(url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+            return await _until_closed(
+                url, b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+            )
 
     assert asyncio.run(story()).endswith(b"done")

@@ -1,5 +1,5 @@
-"""Two context and four generation servers that a launcher started, one of them corrupt from its first answer on: the
-run itself names it, and so does asking each."""
+"""Two context and four generation servers that a launcher started, one of them corrupt from its
+first answer on: the run itself names it, and so does asking each."""
 
 from __future__ import annotations
 
@@ -45,17 +45,26 @@ def test_a_corrupt_generation_server_of_four_is_named_and_sound_ones_are_not(
     async def story() -> tuple[Report, Attributed, str]:
         out = tmp_path / "run"
         async with launch(plan, prepare(plan), tmp_path) as endpoint:
-            report = await evaluate(plan, out, environ={}, launching=lambda *_: nullcontext(endpoint))
+            report = await evaluate(
+                plan, out, environ={}, launching=lambda *_: nullcontext(endpoint)
+            )
             asking = await attribute.prepare_asking(out, plan, samples=20, environ={})
             servers = endpoint.info.servers
             assert isinstance(servers, dict)
-            return report, await attribute.attribute(out, asking, environ={}), servers["generation_2"]
+            return (
+                report,
+                await attribute.attribute(out, asking, environ={}),
+                servers["generation_2"],
+            )
 
     report, done, url = asyncio.run(story())
     told = report.tasks[0].attribution
     assert told is not None
     assert told.joined > 50
     assert done.in_pairs is not None
-    named = [{row.worker for row in part.rows if row.accused} for part in (told, done.alone, done.in_pairs)]
+    named = [
+        {row.worker for row in part.rows if row.accused}
+        for part in (told, done.alone, done.in_pairs)
+    ]
     guilty = [{url.removeprefix("http://")}, {f"{url}/v1"}, {f"{url}/v1"}]
     assert named == (guilty if corrupt else [set(), set(), set()])

@@ -1,5 +1,6 @@
-"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad worker of two, a
-pair that does not fit, or a worker that loses what it is handed. tests/detectors has more faults, in one process."""
+"""An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad
+worker of two, a pair that does not fit, or a worker that loses what it is handed. tests/detectors
+has more faults, in one process."""
 
 from __future__ import annotations
 
@@ -21,13 +22,21 @@ BAD = {
     "wrong-pair": {"wrong_pair": {"gpus": "0"}},
     "lost": {"kv_loss_after": 0},
 }
-CASES = [("sound", None, "PASS"), *((name, [{**fault, **SECOND}], "FAIL") for name, fault in BAD.items())]
+CASES = [
+    ("sound", None, "PASS"),
+    *((name, [{**fault, **SECOND}], "FAIL") for name, fault in BAD.items()),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "faults", "outcome"), CASES, ids=[name for name, _, _ in CASES])
 def test_a_deployment_beside_the_one_that_it_replaces(
-    data_root: Path, tmp_path: Path, standin: Callable[..., None], name: str, faults: Any, outcome: str
+    data_root: Path,
+    tmp_path: Path,
+    standin: Callable[..., None],
+    name: str,
+    faults: Any,
+    outcome: str,
 ) -> None:
     plan = Plan(
         model="my-org/my-model",
@@ -41,7 +50,9 @@ def test_a_deployment_beside_the_one_that_it_replaces(
     workers = {"gpus": [0, 1, 2], "generation_servers": {"num_instances": 2}}
     split = replace(plan, launcher=Spec(name="trtllm_disaggregated", options=workers))
     rules = CompareRules(rule=Spec(name="paired"), again=80)
-    found = asyncio.run(compare(CompareSide(plan=plan), CompareSide(plan=split), rules, tmp_path / "out"))
+    found = asyncio.run(
+        compare(CompareSide(plan=plan), CompareSide(plan=split), rules, tmp_path / "out")
+    )
     [task] = found.tasks
     assert task.verdict.outcome == outcome
     assert task.a.value == 75.0

@@ -36,7 +36,8 @@ def line(**options: Any) -> list[str]:
     return container.commands(CONTEXT, container.ContainerOptions(**checked(**options)))[0]
 
 
-# --------------------------------------------------------------------------------------------------------- pure
+# ---------------------------------------------------------------------------------------------------------
+# pure
 
 
 @pytest.mark.parametrize(
@@ -72,21 +73,40 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
         ({"trtllm": {"model": "/models/x"}, "mounts": ["/data:/models:ro"]}, []),
         ({"trtllm": {"model": "/models/x"}, "mount_paths": False}, []),
         (
-            {"trtllm": {"model": "/h/hub/models--org--m/snapshots/abc", "extra_args": ["--chat_template=/t/a.jinja"]}},
+            {
+                "trtllm": {
+                    "model": "/h/hub/models--org--m/snapshots/abc",
+                    "extra_args": ["--chat_template=/t/a.jinja"],
+                }
+            },
             ["/h/hub/models--org--m", "/t/a.jinja"],
         ),
-        ({"trtllm": {"model": "/models/x", "extra_args": ["--tokenizer", "/models/x/tokenizer"]}}, ["/models/x"]),
+        (
+            {
+                "trtllm": {
+                    "model": "/models/x",
+                    "extra_args": ["--tokenizer", "/models/x/tokenizer"],
+                }
+            },
+            ["/models/x"],
+        ),
     ],
 )
-def test_full_paths_are_mounted_once_and_read_only(options: dict[str, Any], mounted: list[str]) -> None:
+def test_full_paths_are_mounted_once_and_read_only(
+    options: dict[str, Any], mounted: list[str]
+) -> None:
     found = [word for word in line(**options) if word.startswith(SOURCE)]
     assert found == [f"{SOURCE}{path},target={path},readonly=true" for path in mounted]
 
 
-def test_a_config_of_the_users_own_is_mounted_and_one_of_ours_with_its_folder(tmp_path: Path) -> None:
+def test_a_config_of_the_users_own_is_mounted_and_one_of_ours_with_its_folder(
+    tmp_path: Path,
+) -> None:
     (own := tmp_path / "own.yaml").write_text("max_num_tokens: 1\n")
     assert f"{SOURCE}{own},target={own},readonly=true" in line(trtllm={"config": str(own)})
-    assert f"{SOURCE}/runs/r/logs,target=/runs/r/logs" in line(trtllm={"config": {"max_num_tokens": 1}})
+    assert f"{SOURCE}/runs/r/logs,target=/runs/r/logs" in line(
+        trtllm={"config": {"max_num_tokens": 1}}
+    )
 
 
 def test_what_tells_of_the_flags_is_the_same_in_every_launch() -> None:
@@ -115,7 +135,13 @@ REAL = shutil.which("docker")
     "options",
     [
         {"gpus": [0, 1], "trtllm": {"tp": 2, "model": "/models/x", "env": {"A": "b c", "B": None}}},
-        {"network": "bridge", "ipc": "private", "shm_size": "8g", "user": "1000:1000", "run_args": ["-w", "/tmp"]},
+        {
+            "network": "bridge",
+            "ipc": "private",
+            "shm_size": "8g",
+            "user": "1000:1000",
+            "run_args": ["-w", "/tmp"],
+        },
         {"mounts": ["/data:/data:ro", "volume:/v"], "trtllm": {"config": {"max_num_tokens": 1}}},
     ],
 )
@@ -125,7 +151,9 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
 
     def said(words: list[str]) -> str:
         env = {**os.environ, "DOCKER_HOST": "unix:///nowhere.sock"}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            words, env=env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+        )
         assert done.returncode == 125
         return done.stderr
 
@@ -134,7 +162,8 @@ def test_a_real_client_understands_the_run_line(options: dict[str, Any]) -> None
         assert "Cannot connect" not in said([bad if word == good else word for word in words])
 
 
-# ----------------------------------------------------------------------------------------------------- lifecycle
+# -----------------------------------------------------------------------------------------------------
+# lifecycle
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
@@ -156,14 +185,18 @@ def test_containers_serve_and_are_gone_afterwards(engine: Engine, context: Launc
     assert [name.rpartition("-")[2] for name in names] == list(kinds)
     (prefix,) = {name.rpartition("-")[0] for name in names}
     assert engine.names() == []
-    said = json.dumps(engine.asked()) + "".join(file.read_text() for file in context.log_dir.iterdir())
+    said = json.dumps(engine.asked()) + "".join(
+        file.read_text() for file in context.log_dir.iterdir()
+    )
     assert "hf_not_to_be_seen" not in said
     assert sum("--help" in argv for argv in engine.asked()) == 2
     again = start(context, story, trtllm={})
     assert not again[0].startswith(prefix)
 
 
-def test_the_environment_goes_in_by_name_and_by_value(engine: Engine, context: LaunchContext) -> None:
+def test_the_environment_goes_in_by_name_and_by_value(
+    engine: Engine, context: LaunchContext
+) -> None:
     async def story(endpoint: Endpoint) -> dict[str, str]:
         pairs = Path(f"/proc/{process_number(context)}/environ").read_text().split("\0")
         return dict(pair.partition("=")[::2] for pair in pairs)
@@ -177,14 +210,21 @@ def test_a_deaf_container_is_removed(engine: Engine, context: LaunchContext) -> 
     async def story(endpoint: Endpoint) -> list[str]:
         return engine.names()
 
-    options = {"trtllm": {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}}, "stop_timeout_s": 0.3}
+    options = {
+        "trtllm": {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}},
+        "stop_timeout_s": 0.3,
+    }
     assert len(start(context, story, **options)) == 1
     assert engine.names() == []
 
 
-def test_a_container_is_removed_whose_supervisor_was_killed(engine: Engine, context: LaunchContext) -> None:
+def test_a_container_is_removed_whose_supervisor_was_killed(
+    engine: Engine, context: LaunchContext
+) -> None:
     async def killing(endpoint: Endpoint) -> None:
-        (client,) = [folder for folder in Path("/proc").glob("[0-9]*") if _is_client(folder, engine)]
+        (client,) = [
+            folder for folder in Path("/proc").glob("[0-9]*") if _is_client(folder, engine)
+        ]
         status = (client / "status").read_text().split()
         os.kill(int(status[status.index("PPid:") + 1]), signal.SIGKILL)
         await asyncio.sleep(60)
@@ -206,7 +246,10 @@ def test_an_engine_that_does_not_run_is_told(
     context: LaunchContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (client := tmp_path / "bin/docker").parent.mkdir()
-    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?"
+    said = (
+        "Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon"
+        " running?"
+    )
     client.write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 125\n')
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{client.parent}:{os.environ['PATH']}")
@@ -225,8 +268,9 @@ def test_a_run_that_is_killed_leaves_no_container(
 ) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits: {{rate_limit: 1}}\n"
-        f"launcher: {{name: container, image: 'image:1', stop_timeout_s: 1, trtllm: {{env: {json.dumps(inside)}}}}}\n"
+        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits:"
+        " {rate_limit: 1}\nlauncher: {name: container, image: 'image:1', stop_timeout_s: 1,"
+        f" trtllm: {{env: {json.dumps(inside)}}}}}\n"
     )
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", str(plan), "-o", str(tmp_path / "run")],
@@ -237,7 +281,9 @@ def test_a_run_that_is_killed_leaves_no_container(
     ) as run:
         try:
             assert run.stderr is not None
-            assert any(("started" if loading else "first completion") in text for text in run.stderr)
+            assert any(
+                ("started" if loading else "first completion") in text for text in run.stderr
+            )
             deadline = time.monotonic() + 20
             while len(engine.names()) != 1:
                 assert time.monotonic() < deadline

@@ -40,12 +40,19 @@ def refused(plan: Plan, folder: Path) -> LaunchError:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"SETTLE_S": 0.1, "CONFIRM_S": 0.2, "CAUGHT_S": 0.3, "STILL_S": 1.0, "UNSEEN_S": 2.0}.items():
+    for name, seconds in {
+        "SETTLE_S": 0.1,
+        "CONFIRM_S": 0.2,
+        "CAUGHT_S": 0.3,
+        "STILL_S": 1.0,
+        "UNSEEN_S": 2.0,
+    }.items():
         monkeypatch.setattr(log_watch, name, seconds)
     monkeypatch.setattr(activity, "SAMPLE_S", 0.1)
 
 
-# ------------------------------------------------------------------------------------------------------------ dead
+# ------------------------------------------------------------------------------------------------------------
+# dead
 
 
 @slow
@@ -58,7 +65,9 @@ def test_a_known_cause_is_named_at_once(one: Dead, tmp_path: Path) -> None:
     assert seconds < 30, said  # 5 s on a machine that has nothing else to do
 
 
-def test_a_dead_server_ends_the_wait(standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path) -> None:
+def test_a_dead_server_ends_the_wait(
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
     standin(faults={"hang_at_start": True, "ignore_sigterm": True, "last_words": MEMORY.words})
     error = refused(plan_of("trtllm", LIMIT), tmp_path / "run")
     assert str(error).startswith("trtllm is dead, though its process lives, after ")
@@ -76,7 +85,9 @@ def test_one_dead_server_of_several_is_named(
 ) -> None:
     standin(faults={"hang_at_start": True, "last_words": MEMORY.words, "when": {"gpus": side}})
     error = refused(plan_of(TWO, LIMIT), tmp_path / "run")
-    assert str(error).startswith(f"{('context_0', 'generation_0')[int(side)]} is dead, though its process lives")
+    assert str(error).startswith(
+        f"{('context_0', 'generation_0')[int(side)]} is dead, though its process lives"
+    )
 
 
 @slow
@@ -94,7 +105,9 @@ def test_a_known_cause_ends_it_while_a_rank_spins(
     standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
 ) -> None:
     standin(faults={"spin_at_start": True, "last_words": MEMORY.words})
-    assert "is dead, though its process lives" in str(refused(plan_of("trtllm", LIMIT), tmp_path / "run"))
+    assert "is dead, though its process lives" in str(
+        refused(plan_of("trtllm", LIMIT), tmp_path / "run")
+    )
 
 
 @slow
@@ -103,17 +116,29 @@ def test_a_known_cause_ends_it_while_a_rank_spins(
     ("words", "told"),
     [
         (MEMORY.words, "out of GPU memory"),
-        (f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no", "MPI did not start its ranks"),
+        (
+            f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no",
+            "MPI did not start its ranks",
+        ),
         (UNKNOWN, "IndexError: tuple index out of range"),
     ],
     ids=["memory", "mpi", "unknown"],
 )
 def test_a_server_of_main_that_answers_starting_for_ever_is_dead(
-    launcher: str, words: str, told: str, standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+    launcher: str,
+    words: str,
+    told: str,
+    standin: Standin,
+    plan_of: PlanOf,
+    soon: None,
+    tmp_path: Path,
 ) -> None:
     """The thread that loads is dead, and the one that answers 503 is not."""
     standin("main", {"hang_at_start": True, "last_words": words, "when": {"gpus": "0"}})
-    error = refused(plan_of(launcher, {**LIMIT, "gpus": [0]} if launcher == "trtllm" else LIMIT), tmp_path / "run")
+    error = refused(
+        plan_of(launcher, {**LIMIT, "gpus": [0]} if launcher == "trtllm" else LIMIT),
+        tmp_path / "run",
+    )
     name = "trtllm" if launcher == "trtllm" else "context_0"
     assert str(error).startswith(f"{name} is dead, though its process lives, after ")
     assert told in str(error)
@@ -128,7 +153,8 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
     assert str(error).startswith("trtllm not ready after 2 s, it says that it is starting")
 
 
-# --------------------------------------------------------------------------------------------------------- healthy
+# ---------------------------------------------------------------------------------------------------------
+# healthy
 
 
 @slow
@@ -139,7 +165,9 @@ def test_a_server_that_is_ready_waits_for_another_after_a_traceback(
 ) -> None:
     loads = {"says": "INFO:     Loading", "says_s": 4.0, "when": {"gpus": "1"}}
     standin(flavour, [{"says": UNKNOWN, "when": {"gpus": "0"}}, loads])
-    assert run(plan_of(TWO, {"discovery": discovery}), tmp_path / "run").tasks[0].result.scored == 20
+    assert (
+        run(plan_of(TWO, {"discovery": discovery}), tmp_path / "run").tasks[0].result.scored == 20
+    )
 
 
 @slow
@@ -153,7 +181,9 @@ def test_a_healthy_server_that_prints_all_of_them_as_warnings_goes_on(
 
 
 @slow
-def test_warnings_end_nothing(standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path) -> None:
+def test_warnings_end_nothing(
+    standin: Standin, plan_of: PlanOf, soon: None, tmp_path: Path
+) -> None:
     one_by_one = "\n".join(one.warning for one in DEAD if "Traceback" not in one.warning)
     standin(faults={"says": one_by_one, "says_s": 0.7})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20
@@ -178,7 +208,9 @@ def test_a_server_that_writes_on_after_a_traceback_goes_on(
 
 
 @slow
-def test_a_log_ends_nothing_once_its_server_is_ready(context: LaunchContext, standin: Standin, soon: None) -> None:
+def test_a_log_ends_nothing_once_its_server_is_ready(
+    context: LaunchContext, standin: Standin, soon: None
+) -> None:
     standin()
 
     async def body() -> None:
@@ -189,21 +221,31 @@ def test_a_log_ends_nothing_once_its_server_is_ready(context: LaunchContext, sta
             with (context.log_dir / "trtllm.log").open("a") as log:
                 log.write(f"{MEMORY.words}\n")
             await asyncio.sleep(1.0)
-            answer = await client.post(f"{endpoint.base_url}/completions", json={"model": "x", "prompt": "Hello"})
+            answer = await client.post(
+                f"{endpoint.base_url}/completions", json={"model": "x", "prompt": "Hello"}
+            )
             assert answer.status_code == 200
 
     asyncio.run(body())
 
 
-# -------------------------------------------------------------------------------------------- refusals and SIGKILL
+# --------------------------------------------------------------------------------------------
+# refusals and SIGKILL
 
 
 @slow
 @pytest.mark.parametrize(
     ("status", "says", "told"),
     [
-        pytest.param(500, "Internal disaggregated authentication key is required", "authentication key", id="key"),
-        pytest.param(400, "1 validation error: max_tokens: Input should be 3", "Input should be 3", id="form"),
+        pytest.param(
+            500,
+            "Internal disaggregated authentication key is required",
+            "authentication key",
+            id="key",
+        ),
+        pytest.param(
+            400, "1 validation error: max_tokens: Input should be 3", "Input should be 3", id="form"
+        ),
     ],
 )
 def test_a_refusal_that_stays_is_asked_for_three_times(
@@ -226,6 +268,8 @@ def test_the_orchestrator_of_main_is_not_asked_for_ten_minutes_without_a_transce
 
 
 @slow
-def test_a_refusal_that_passes_is_asked_for_again(standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_a_refusal_that_passes_is_asked_for_again(
+    standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
     standin(faults={"refuse_first": 5})
     assert run(plan_of("trtllm"), tmp_path / "run").tasks[0].result.scored == 20

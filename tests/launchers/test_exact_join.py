@@ -1,4 +1,5 @@
-"""Who answered what on a saturated deployment of 2 + 2 servers: exactly on main, hardly at all by times."""
+"""Who answered what on a saturated deployment of 2 + 2 servers: exactly on main, hardly at all by
+times."""
 
 from __future__ import annotations
 
@@ -35,13 +36,20 @@ OPTIONS = {
 }
 
 
-def run(plan: Plan, out: Path, seen: Callable[[Endpoint], Endpoint] = lambda one: one) -> tuple[Report, Endpoint]:
+def run(
+    plan: Plan, out: Path, seen: Callable[[Endpoint], Endpoint] = lambda one: one
+) -> tuple[Report, Endpoint]:
     """Return the report of a run and its endpoint, which `seen` may change before."""
 
     async def story() -> tuple[Report, Endpoint]:
         async with launch(plan, prepare(plan), out.parent) as endpoint:
             known = seen(endpoint)
-            return await evaluate(plan, out, environ=os.environ, launching=lambda *_: nullcontext(known)), known
+            return (
+                await evaluate(
+                    plan, out, environ=os.environ, launching=lambda *_: nullcontext(known)
+                ),
+                known,
+            )
 
     return asyncio.run(story())
 
@@ -75,20 +83,28 @@ def test_every_request_of_a_saturated_deployment_is_joined_on_main(
     assert isinstance(servers, Mapping)
     by_name = {url.removeprefix("http://"): name for name, url in servers.items()}
     found = lines(tmp_path / "run")
-    assert Counter(by_name[one["context"]] for one in found) == {"context_0": N / 2, "context_1": N / 2}
+    assert Counter(by_name[one["context"]] for one in found) == {
+        "context_0": N / 2,
+        "context_1": N / 2,
+    }
     assert {by_name[one["generation"]] for one in found} == {"generation_0", "generation_1"}
     assert all(one["kv_transfer_s"] > 0 for one in found)
     assert not any("perf metrics" in line for line in report.warnings)
 
 
 def test_traces_join_what_the_answers_do_not_tell_and_hold_no_key(
-    standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standin: Callable[..., None],
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the orchestrator alone, and for nobody else to read."""
     standin("main")
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     silent = {**OPTIONS, "orchestrator": {"return_perf_metrics": False}}
-    report, endpoint = run(plan_of("trtllm_disaggregated", silent, limit=40, concurrency=16), tmp_path / "run")
+    report, endpoint = run(
+        plan_of("trtllm_disaggregated", silent, limit=40, concurrency=16), tmp_path / "run"
+    )
     told = report.tasks[0].attribution
     assert told is not None
     assert (told.how, told.joined) == (TRACES, 40)
@@ -107,7 +123,9 @@ def test_a_run_that_goes_on_joins_what_the_killed_session_left(
     standin("main")
     plan = plan_of("trtllm_disaggregated", OPTIONS, limit=20, concurrency=16)
     run(plan, tmp_path / "run")
-    (tmp_path / "run/served.jsonl").unlink()  # as a kill leaves it, which comes before it is written
+    (
+        tmp_path / "run/served.jsonl"
+    ).unlink()  # as a kill leaves it, which comes before it is written
     report, _ = run(replace(plan, repeats=2), tmp_path / "run")
     told = report.tasks[0].attribution
     assert told is not None
@@ -118,7 +136,10 @@ def test_a_request_that_was_tried_again_is_joined_by_its_last_attempt(
     standin: Callable[..., None], plan_of: Callable[..., Plan], tmp_path: Path
 ) -> None:
     """A worker refuses its first requests, and a stream breaks now and then."""
-    faults = [{"refuse_first": 5, "when": {"gpus": "2"}}, {"drop_stream": 2, "share": 0.3, "when": {"gpus": "3"}}]
+    faults = [
+        {"refuse_first": 5, "when": {"gpus": "2"}},
+        {"drop_stream": 2, "share": 0.3, "when": {"gpus": "3"}},
+    ]
     standin("main", faults)
     options = {**OPTIONS, "gpus": [0, 1, 2, 3]}
     plan = plan_of("trtllm_disaggregated", options, limit=60, concurrency=16, stream=True)

@@ -1,4 +1,5 @@
-"""What goes wrong with servers, provoked once each through the stand-in: what ends the run, and what it says."""
+"""What goes wrong with servers, provoked once each through the stand-in: what ends the run, and
+what it says."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def run(plan: Plan, folder: Path, said: list[str] | None = None) -> Report:
 
 
 def refused(
-    plan: Plan, folder: Path, kind: type[ServeEvalError] = LaunchError, said: list[str] | None = None
+    plan: Plan,
+    folder: Path,
+    kind: type[ServeEvalError] = LaunchError,
+    said: list[str] | None = None,
 ) -> ServeEvalError:
     with pytest.raises(kind) as caught:
         run(plan, folder, said)
@@ -44,7 +48,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def waiting_port() -> Iterator[int]:
-    """A port that was closed by its server a moment ago: free to look at, and not to bind without SO_REUSEADDR."""
+    """A port that was closed by its server a moment ago: free to look at, and not to bind without
+    SO_REUSEADDR."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -54,22 +59,48 @@ def waiting_port() -> Iterator[int]:
     yield port
 
 
-# ------------------------------------------------------------------------------------------------- does not start
+# -------------------------------------------------------------------------------------------------
+# does not start
 
 
 @pytest.mark.parametrize(
     ("faults", "options", "told"),
     [
-        pytest.param({"crash_at_start": 1, "last_words": OUT_OF_MEMORY}, {}, "out of GPU memory", id="memory"),
-        pytest.param({"crash_at_start": 0, "last_words": OUT_OF_MEMORY}, {}, "out of GPU", id="with 0", marks=slow),
+        pytest.param(
+            {"crash_at_start": 1, "last_words": OUT_OF_MEMORY}, {}, "out of GPU memory", id="memory"
+        ),
+        pytest.param(
+            {"crash_at_start": 0, "last_words": OUT_OF_MEMORY},
+            {},
+            "out of GPU",
+            id="with 0",
+            marks=slow,
+        ),
         pytest.param({"no_gpu": True}, {}, "it found too few GPUs", id="GPUs", marks=slow),
         pytest.param({"no_model": True}, {}, "its model was not found", id="model", marks=slow),
-        pytest.param({}, {"extra_args": ["--log_level", "INFO"]}, "it does not know an option", id="value", marks=slow),
-        pytest.param({}, {"config": {"max_sequence": 1}}, "its config holds a key or a value", id="key", marks=slow),
+        pytest.param(
+            {},
+            {"extra_args": ["--log_level", "INFO"]},
+            "it does not know an option",
+            id="value",
+            marks=slow,
+        ),
+        pytest.param(
+            {},
+            {"config": {"max_sequence": 1}},
+            "its config holds a key or a value",
+            id="key",
+            marks=slow,
+        ),
     ],
 )
 def test_a_server_that_does_not_start(
-    faults: dict[str, Any], options: dict[str, Any], told: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+    faults: dict[str, Any],
+    options: dict[str, Any],
+    told: str,
+    standin: Standin,
+    plan_of: PlanOf,
+    tmp_path: Path,
 ) -> None:
     standin(faults=faults)
     error = refused(plan_of("trtllm", options), tmp_path / "run")
@@ -80,7 +111,9 @@ def test_a_server_that_does_not_start(
 
 
 @pytest.mark.parametrize("launcher", ["trtllm", pytest.param(TWO, marks=slow)])
-def test_a_port_that_cannot_be_bound(launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_a_port_that_cannot_be_bound(
+    launcher: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
     """The 1.2 line binds without SO_REUSEADDR, and only it knows that it cannot."""
     standin("v12")
     with waiting_port() as port:
@@ -90,9 +123,13 @@ def test_a_port_that_cannot_be_bound(launcher: str, standin: Standin, plan_of: P
 
 
 @slow
-def test_an_option_that_this_version_lacks(standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_an_option_that_this_version_lacks(
+    standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
     standin("v12")
-    error = refused(plan_of("trtllm", {"extra_args": ["--served_model_name", "x"]}), tmp_path / "run", PlanError)
+    error = refused(
+        plan_of("trtllm", {"extra_args": ["--served_model_name", "x"]}), tmp_path / "run", PlanError
+    )
     assert "of this version has no option --served_model_name" in str(error)
     assert error.exit_code == 2
     assert not list((tmp_path / "run/logs").glob("*.log"))
@@ -110,7 +147,13 @@ def test_an_option_that_this_version_lacks(standin: Standin, plan_of: PlanOf, tm
     ],
 )
 def test_a_transceiver_that_is_disabled(
-    flavour: str, limit_s: float, how: str, told: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+    flavour: str,
+    limit_s: float,
+    how: str,
+    told: str,
+    standin: Standin,
+    plan_of: PlanOf,
+    tmp_path: Path,
 ) -> None:
     """Both servers are healthy; the orchestrator of the 1.2 line loses what they say."""
     standin(flavour, {"no_transceiver": True, "when": {"command": "serve"}})
@@ -119,12 +162,15 @@ def test_a_transceiver_that_is_disabled(
     assert told in str(error)
 
 
-# -------------------------------------------------------------------------------------------------------- loading
+# --------------------------------------------------------------------------------------------------------
+# loading
 
 
 @slow
 @pytest.mark.parametrize("side", ["0", "1"])
-def test_an_end_while_it_loads(side: str, standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_an_end_while_it_loads(
+    side: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
     standin(faults={"crash_at_start": 9, "when": {"gpus": side}}, STANDIN_LOAD_S="1")
     error = refused(plan_of(TWO), tmp_path / "run")
     name = ("context_0", "generation_0")[int(side)]
@@ -141,12 +187,20 @@ def test_a_load_that_never_ends(standin: Standin, plan_of: PlanOf, tmp_path: Pat
 
 
 def test_a_slow_load_is_told_as_it_goes_on(
-    standin: Standin, plan_of: PlanOf, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    standin: Standin,
+    plan_of: PlanOf,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(STANDIN_LOAD_S="1")
     assert run(plan_of("trtllm"), tmp_path / "run", said).tasks[0].result.scored == 20
-    assert [line for line in said if "its log: INFO:     Loading my-org/my-model: " in line and line.endswith("0%")]
+    assert [
+        line
+        for line in said
+        if "its log: INFO:     Loading my-org/my-model: " in line and line.endswith("0%")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +208,9 @@ def test_a_slow_load_is_told_as_it_goes_on(
     [
         pytest.param("trtllm", {"hang_after": 0}, "no answer at all", marks=slow),
         pytest.param(TWO, {"hang_after": 0, **GENERATION}, "no answer at all", marks=slow),
-        pytest.param("trtllm", {"error_after": 0}, "HTTP 400 .*Generation failed, as told", marks=slow),
+        pytest.param(
+            "trtllm", {"error_after": 0}, "HTTP 400 .*Generation failed, as told", marks=slow
+        ),
         (TWO, {"error_after": 0, **GENERATION}, "HTTP 500 .*400, message='Bad Request'"),
     ],
 )
@@ -170,20 +226,29 @@ def test_health_without_a_completion(
 ) -> None:
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin(faults=faults)
-    error = refused(plan_of(launcher, {"answer_timeout_s": 1.0, "stop_timeout_s": 0.5}), tmp_path / "run", said=said)
+    error = refused(
+        plan_of(launcher, {"answer_timeout_s": 1.0, "stop_timeout_s": 0.5}),
+        tmp_path / "run",
+        said=said,
+    )
     assert [line for line in said if ": no completion after " in line]
-    with pytest.raises(LaunchError, match=rf"is healthy and gives no completion within 1 s, but: {told}"):
+    with pytest.raises(
+        LaunchError, match=rf"is healthy and gives no completion within 1 s, but: {told}"
+    ):
         raise error
 
 
-# -------------------------------------------------------------------------------------------------------- the run
+# --------------------------------------------------------------------------------------------------------
+# the run
 
 
 @pytest.mark.parametrize(
     ("where", "name"),
     [pytest.param(GENERATION, "generation_0", marks=slow), (ORCHESTRATOR, "orchestrator")],
 )
-def test_an_end_in_the_run(where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
+def test_an_end_in_the_run(
+    where: dict[str, Any], name: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
     standin(faults={"crash_after": 10, **where})
     error = refused(plan_of(TWO, concurrency=2), tmp_path / "run")
     assert str(error).startswith(f"{name} ended with exit code 1 after ")
@@ -194,11 +259,16 @@ def test_an_end_in_the_run(where: dict[str, Any], name: str, standin: Standin, p
 
 @slow
 @pytest.mark.parametrize("flavour", ["v12", "main"])
-def test_streams_that_are_dropped(flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path) -> None:
-    """Nothing of them is scored. Answers of two tokens come through, such as that to the first short request."""
+def test_streams_that_are_dropped(
+    flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
+) -> None:
+    """Nothing of them is scored. Answers of two tokens come through, such as that to the first
+    short request."""
     standin(flavour, {"drop_stream": 3, **GENERATION})
     error = refused(plan_of(TWO, stream=True, max_attempts=2), tmp_path / "run", EndpointError)
-    assert "samples in a row failed, the last with: the connection ended within the answer" in str(error)
+    assert "samples in a row failed, the last with: the connection ended within the answer" in str(
+        error
+    )
     assert not [record for record in records(tmp_path / "run") if "response" in record]
 
 

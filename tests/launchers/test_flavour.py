@@ -29,7 +29,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def executable(tmp_path: Path, cache: Path) -> Path:
-    """A trtllm-serve that knows the options in the file `flags` and notes what it is asked for in `asked`."""
+    """A trtllm-serve that knows the options in the file `flags` and notes what it is asked for in
+    `asked`."""
     path = tmp_path / "trtllm-serve"
     path.write_text(SCRIPT.format(folder=tmp_path))
     path.chmod(0o755)
@@ -38,7 +39,9 @@ def executable(tmp_path: Path, cache: Path) -> Path:
 
 
 def server(*words: str, options: tuple[str, ...] = ("M", "--port", "1"), **more: Any) -> Server:
-    return Server(name="s", argv=(*words, *options), probe=words, place=Place(host="h", port=1), **more)
+    return Server(
+        name="s", argv=(*words, *options), probe=words, place=Place(host="h", port=1), **more
+    )
 
 
 def adapt(*servers: Server) -> list[tuple[str, ...]]:
@@ -49,7 +52,9 @@ def asked(tmp_path: Path) -> list[str]:
     return (tmp_path / "asked").read_text().split()
 
 
-def test_of_a_server_elsewhere_nothing_is_remembered(tmp_path: Path, executable: Path, cache: Path) -> None:
+def test_of_a_server_elsewhere_nothing_is_remembered(
+    tmp_path: Path, executable: Path, cache: Path
+) -> None:
     there = server(str(executable), "serve", here=False)
     for _ in range(2):
         assert adapt(there) == [there.argv]
@@ -57,7 +62,9 @@ def test_of_a_server_elsewhere_nothing_is_remembered(tmp_path: Path, executable:
     assert not cache.exists()
 
 
-def test_what_help_told_is_remembered_until_the_executable_changes(tmp_path: Path, executable: Path) -> None:
+def test_what_help_told_is_remembered_until_the_executable_changes(
+    tmp_path: Path, executable: Path
+) -> None:
     one, other = server(str(executable), "serve"), server(str(executable), "disaggregated")
     for _ in range(2):
         assert adapt(one, one, other) == [one.argv, one.argv, other.argv]
@@ -83,14 +90,34 @@ def test_a_refusal_rests_on_what_help_tells_now(tmp_path: Path, executable: Path
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[]", b"null", b"{}", b"[" * 100_000, "asked", "key", "flags", "types"]
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"{}",
+        b"[" * 100_000,
+        "asked",
+        "key",
+        "flags",
+        "types",
+    ],
 )
-def test_a_damaged_record_is_as_none(content: bytes | str, tmp_path: Path, executable: Path, cache: Path) -> None:
+def test_a_damaged_record_is_as_none(
+    content: bytes | str, tmp_path: Path, executable: Path, cache: Path
+) -> None:
     adapt(one := server(str(executable), "serve"))
     (file,) = cache.iterdir()
     if isinstance(content, str):
         record = json.loads(file.read_text())
-        changes = {"asked": {"asked": "x"}, "key": {"key": ["a"]}, "flags": {"flags": []}, "types": {"flags": [1]}}
+        changes = {
+            "asked": {"asked": "x"},
+            "key": {"key": ["a"]},
+            "flags": {"flags": []},
+            "types": {"flags": [1]},
+        }
         content = json.dumps(record | changes[content]).encode()
     file.write_bytes(content)
     assert adapt(one) == [one.argv]
@@ -129,7 +156,9 @@ def test_without_a_folder_to_write_it_is_asked_every_time(
     assert asked(tmp_path) == ["serve", "serve"]
 
 
-def test_without_a_variable_it_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_variable_it_is_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     for value in ("", "relative"):
         monkeypatch.setenv("XDG_CACHE_HOME", value)
@@ -141,9 +170,8 @@ def test_without_a_variable_it_is_in_the_home_folder(tmp_path: Path, monkeypatch
 def test_all_are_asked_at_the_same_time(tmp_path: Path, executable: Path) -> None:
     """Each ends only once it sees the other."""
     executable.write_text(
-        f"#!/bin/sh\ncd {tmp_path} && touch $1.here\n"
-        "for i in $(seq 99); do [ -e serve.here ] && [ -e disaggregated.here ] && echo --port && exit; sleep .1; done\n"
-        "exit 1\n"
+        f"#!/bin/sh\ncd {tmp_path} && touch $1.here\nfor i in $(seq 99); do [ -e serve.here ] && ["
+        " -e disaggregated.here ] && echo --port && exit; sleep .1; done\nexit 1\n"
     )
     both = [server(str(executable), "serve"), server(str(executable), "disaggregated")]
     assert adapt(*both) == [one.argv for one in both]

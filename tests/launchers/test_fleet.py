@@ -17,24 +17,30 @@ from launchers._trtllm.command_line import Place, Server
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are launched on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="servers are launched on Linux only"
+)
 
 AWAY = (
-    "import os, pathlib, subprocess, sys, time\n"
-    "away = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], start_new_session=True)\n"
-    "part = pathlib.Path(sys.argv[1] + '.part'); part.write_text(str(away.pid)); part.rename(sys.argv[1])\n"
-    "time.sleep(60)\n"
+    "import os, pathlib, subprocess, sys, time\naway = subprocess.Popen([sys.executable, '-c',"
+    " 'import time; time.sleep(60)'], start_new_session=True)\npart = pathlib.Path(sys.argv[1] +"
+    " '.part'); part.write_text(str(away.pid)); part.rename(sys.argv[1])\ntime.sleep(60)\n"
 )
-"""A server with a process in a session of its own, which no signal to the server's group reaches."""
+"""A server with a process in a session of its own, which no signal to the server's group
+reaches."""
 
 
 async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> int:
     """The number of the process that got away, after the launch has ended."""
     note = folder / "pid"
     python = (sys.executable, "-c", AWAY, str(note))
-    server = Server(name="one", argv=python, probe=python, place=Place(host="127.0.0.1", port=0), here=False)
+    server = Server(
+        name="one", argv=python, probe=python, place=Place(host="127.0.0.1", port=0), here=False
+    )
     with suppress(LaunchError):
-        async with fleet.fleet([server], log_dir=folder / "logs", notify=told.append, stop_timeout_s=2.0) as running:
+        async with fleet.fleet(
+            [server], log_dir=folder / "logs", notify=told.append, stop_timeout_s=2.0
+        ) as running:
             deadline = time.monotonic() + 30
             while not note.exists():
                 assert time.monotonic() < deadline, "the server did not start"
@@ -47,7 +53,9 @@ async def _launched(folder: Path, told: list[str], *, kill_supervisor: bool) -> 
 
 
 @pytest.mark.parametrize("kill_supervisor", [False, True])
-def test_a_process_that_left_the_group_of_its_server_is_killed(tmp_path: Path, kill_supervisor: bool) -> None:
+def test_a_process_that_left_the_group_of_its_server_is_killed(
+    tmp_path: Path, kill_supervisor: bool
+) -> None:
     told: list[str] = []
     away = asyncio.run(_launched(tmp_path, told, kill_supervisor=kill_supervisor))
     assert gone(away)
@@ -68,7 +76,9 @@ def test_processes_are_known_by_the_whole_mark() -> None:
     assert os.getpid() not in fleet._find_marked("")
 
 
-def test_servers_that_find_a_port_themselves_lock_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_that_find_a_port_themselves_lock_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two launches may wait for their ports at the same time."""
     monkeypatch.setenv("SERVE_EVAL_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr(fleet.local_gpus, "memory_used", lambda: None)

@@ -1,7 +1,8 @@
-"""Every kind of plan with what it would write and start, as the dry run shows it, in files that a person has read.
+"""Every kind of plan with what it would write and start, as the dry run shows it, in files that a
+person has read.
 
-`golden/NAME.txt` is a launcher as it stands in a plan, a line of dashes, and the text. `@` stands for that folder.
-"""
+`golden/NAME.txt` is a launcher as it stands in a plan, a line of dashes, and the text. `@` stands
+for that folder."""
 
 from __future__ import annotations
 

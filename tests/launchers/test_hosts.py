@@ -54,7 +54,9 @@ def _no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ("no-such-host.invalid", socket.AF_INET, "http://no-such-host.invalid:7"),
     ],
 )
-def test_a_host_has_a_family_and_an_address(host: str, family: socket.AddressFamily, url: str) -> None:
+def test_a_host_has_a_family_and_an_address(
+    host: str, family: socket.AddressFamily, url: str
+) -> None:
     server = Server(name="s", argv=("x",), probe=("x",), place=Place(host=host, port=7))
     assert (family_of(host), server.url) == (family, url)
 
@@ -108,21 +110,26 @@ def test_a_server_alone_gets_the_address_as_it_is() -> None:
 
 
 def test_a_container_publishes_its_port_at_an_address_in_brackets() -> None:
-    server = Server(name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7))
+    server = Server(
+        name="s", argv=("t", "--host", "::1"), probe=("t",), place=Place(host="::1", port=7)
+    )
     container = containers.Container(image="i", network="bridge")
     assert "[::1]:7:7" in containers.wrap(server, container).argv
 
 
 @needs_ipv6
 @pytest.mark.slow
-def test_a_server_on_ipv6_is_launched_and_asked(context: LaunchContext, standin: Callable[..., None]) -> None:
+def test_a_server_on_ipv6_is_launched_and_asked(
+    context: LaunchContext, standin: Callable[..., None]
+) -> None:
     standin("main", STANDIN_LOAD_S="0.5")
 
     async def story() -> tuple[Endpoint, int, list[str] | Failure]:
         options: dict[str, Any] = {"host": "::1", "gpus": [0], "ready_timeout_s": 30.0}
         async with (
             trtllm.launch(
-                context, trtllm.TrtllmOptions(**registry.check_options(trtllm.launch, options, "launcher"))
+                context,
+                trtllm.TrtllmOptions(**registry.check_options(trtllm.launch, options, "launcher")),
             ) as endpoint,
             httpx.AsyncClient(trust_env=False) as plain,
             Client(endpoint, Limits()) as client,

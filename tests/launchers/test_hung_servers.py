@@ -22,14 +22,21 @@ SOON = {"stop_timeout_s": 0.5}
     ("flavour", "launcher", "where", "told"),
     [
         pytest.param(
-            "v12", ONE_AND_ONE, {"gpus": "1"}, ["generation_0 hangs", "context_0 answered", "orchestrator does"]
+            "v12",
+            ONE_AND_ONE,
+            {"gpus": "1"},
+            ["generation_0 hangs", "context_0 answered", "orchestrator does"],
         ),
         *(
             pytest.param(flavour, launcher, where, told, marks=pytest.mark.slow)
             for flavour in ("v12", "main")
             for launcher, where, told in [
                 (ONE_AND_ONE, {"gpus": "0"}, ["context_0 hangs", "generation_0 answered"]),
-                (ONE_AND_ONE, {"command": "disaggregated"}, ["orchestrator hangs", "generation_0 answered"]),
+                (
+                    ONE_AND_ONE,
+                    {"command": "disaggregated"},
+                    ["orchestrator hangs", "generation_0 answered"],
+                ),
                 ("trtllm", {}, ["trtllm hangs"]),
             ]
         ),
@@ -65,7 +72,9 @@ def test_a_server_that_hangs_ends_the_run_which_goes_on_later(
         pytest.param("v12", {}, None, id="v12"),
         pytest.param("main", {}, None, id="main"),
         pytest.param("v12", {"orchestrator": {"max_retries": 1}}, 1, id="v12 told to"),
-        pytest.param("main", {"env": {"TRTLLM_DISAGG_NO_RETRY": None}}, 1, id="main without the variable"),
+        pytest.param(
+            "main", {"env": {"TRTLLM_DISAGG_NO_RETRY": None}}, 1, id="main without the variable"
+        ),
     ],
 )
 @pytest.mark.slow

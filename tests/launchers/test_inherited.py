@@ -1,4 +1,5 @@
-"""What the processes that we start have in their environment, as the machine tells of them: no secret of ours."""
+"""What the processes that we start have in their environment, as the machine tells of them: no
+secret of ours."""
 
 from __future__ import annotations
 
@@ -31,7 +32,13 @@ SECRETS = {
     "DOCKER_CREDENTIAL": "secret-8",
     "PODMAN_PASSPHRASE": "secret-9",
 }
-NEEDED = {"HF_TOKEN": "hf-1", "HF_HOME": "/models", "TRTLLM_X": "1", "NCCL_DEBUG": "INFO", "https_proxy": "http://p:1"}
+NEEDED = {
+    "HF_TOKEN": "hf-1",
+    "HF_HOME": "/models",
+    "TRTLLM_X": "1",
+    "NCCL_DEBUG": "INFO",
+    "https_proxy": "http://p:1",
+}
 MEMORY_USED = local_gpus.memory_used
 
 
@@ -56,7 +63,11 @@ def _environment_of(pid: int | str) -> dict[str, str]:
 
 def _below_us() -> dict[int, Mapping[str, str]]:
     """The processes of the launch: those below us that have its mark."""
-    found = {pid: _environment_of(pid) for pid in descendants(os.getpid()) if Path(f"/proc/{pid}/exe").exists()}
+    found = {
+        pid: _environment_of(pid)
+        for pid in descendants(os.getpid())
+        if Path(f"/proc/{pid}/exe").exists()
+    }
     return {pid: env for pid, env in found.items() if environment.MARK in env}
 
 
@@ -72,7 +83,9 @@ def test_a_server_gets_what_it_needs_and_what_is_named(
     around()
 
     async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
-        async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=20.0, pass_env=["TEAM_KEY"])):
+        async with trtllm.launch(
+            context, trtllm.TrtllmOptions(ready_timeout_s=20.0, pass_env=["TEAM_KEY"])
+        ):
             return _environment_of(process_number(context)), _below_us()
 
     server, all_of_them = asyncio.run(story())
@@ -91,7 +104,10 @@ def test_a_container_and_its_client_get_no_more(
 
     async def story() -> tuple[dict[str, str], dict[int, Mapping[str, str]]]:
         async with container.launch(
-            context, container.ContainerOptions(**checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]}))
+            context,
+            container.ContainerOptions(
+                **checked(ready_timeout_s=30.0, trtllm={"pass_env": ["TEAM_KEY"]})
+            ),
         ):
             return _environment_of(process_number(context)), _below_us()
 
@@ -104,10 +120,14 @@ def test_a_container_and_its_client_get_no_more(
     assert "=team" not in str(engine.asked())
 
 
-def test_a_server_of_ours_gets_what_any_program_needs(tmp_path: Path, around: Callable[[], None]) -> None:
+def test_a_server_of_ours_gets_what_any_program_needs(
+    tmp_path: Path, around: Callable[[], None]
+) -> None:
     around()
     context = LaunchContext(
-        model="m", log_dir=tmp_path, write_answer_file=lambda path, chance: path.write_text("") and None
+        model="m",
+        log_dir=tmp_path,
+        write_answer_file=lambda path, chance: path.write_text("") and None,
     )
 
     async def story() -> Endpoint:
@@ -124,12 +144,18 @@ def test_a_command_that_tells_of_the_machine_gets_no_secret(
     tmp_path: Path, around: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around()
-    (smi := tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nenv > {tmp_path}/seen\necho 0, GPU-1, 5\n")
+    (smi := tmp_path / "nvidia-smi").write_text(
+        f"#!/bin/sh\nenv > {tmp_path}/seen\necho 0, GPU-1, 5\n"
+    )
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     assert MEMORY_USED() == {local_gpus.Gpu("0", "GPU-1"): 5}
-    _check(env := dict(line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines()))
+    _check(
+        env := dict(
+            line.partition("=")[::2] for line in (tmp_path / "seen").read_text().splitlines()
+        )
+    )
     assert env["SLURM_CONF"] == "/etc/slurm.conf"
 
 
@@ -151,7 +177,9 @@ def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -
 def test_whose_names_are_given_are_passed_all_the_same() -> None:
     environ = {"UCX_TLS": "tcp", "SITE_A": "1", "SITE_B": "2", "SLURM_PROCID": "0"}
     assert environment.inherit(environ) == {"UCX_TLS": "tcp"}
-    assert environment.inherit(environ, ["SITE_*"]) == {k: v for k, v in environ.items() if k != "SLURM_PROCID"}
+    assert environment.inherit(environ, ["SITE_*"]) == {
+        k: v for k, v in environ.items() if k != "SLURM_PROCID"
+    }
     by_variable = {**environ, "SERVE_EVAL_PASS_ENV": "SITE_A, SITE_B"}
     assert {"SITE_A", "SITE_B"} <= environment.inherit(by_variable).keys()
     assert sys.platform != "linux" or "PATH" in environment.inherit(dict(os.environ))

@@ -20,7 +20,10 @@ UUID = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An nvidia-smi that says what the file `said` holds, and ends with the code in `code`."""
     (path := tmp_path / "bin/nvidia-smi").parent.mkdir()
-    path.write_text(f'#!/bin/sh\n[ "$*" = "nvlink -s" ] || exit 9\ncat {tmp_path}/said\nexit $(cat {tmp_path}/code)\n')
+    path.write_text(
+        f'#!/bin/sh\n[ "$*" = "nvlink -s" ] || exit 9\ncat {tmp_path}/said\nexit $(cat'
+        f" {tmp_path}/code)\n"
+    )
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
     return tmp_path
@@ -37,13 +40,17 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (f"{UUID}\t Link 0: 25 GB/s\n", 1, False),
     ],
 )
-def test_links_are_those_that_nvidia_smi_shows(text: str, code: int, found: bool, smi: Path) -> None:
+def test_links_are_those_that_nvidia_smi_shows(
+    text: str, code: int, found: bool, smi: Path
+) -> None:
     (smi / "said").write_text(text)
     (smi / "code").write_text(str(code))
     assert kv_transfer.nvlink() is found
 
 
-def test_nothing_is_assumed_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_assumed_without_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kv_transfer.nvlink() is None
 
@@ -69,7 +76,11 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
     [
         ({}, Ways(nvlink=False), "UCX; no NVLink; UCX_TLS=^cuda_ipc"),
         ({}, Ways(), "UCX; NVLink not known; UCX_TLS=^ib"),
-        ({"cache_transceiver": {"backend": "NIXL"}}, Ways(nvlink=True), "NIXL; NVLink found; UCX_TLS=^ib"),
+        (
+            {"cache_transceiver": {"backend": "NIXL"}},
+            Ways(nvlink=True),
+            "NIXL; NVLink found; UCX_TLS=^ib",
+        ),
         (
             {"cache_transceiver": {"backend": "DEFAULT"}},
             None,
@@ -80,7 +91,9 @@ def test_the_ways_of_ucx(backend: str, ways: Ways | None, found: dict[str, str])
         ({}, Ways(own=frozenset({"UCX_TLS"})), "UCX_TLS as it was inherited"),
     ],
 )
-def test_what_is_told(options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext) -> None:
+def test_what_is_told(
+    options: dict[str, Any], ways: Ways | None, told: str, context: LaunchContext
+) -> None:
     deployment = deployments.Disaggregated(**options)
     summary = summarise_transfer(deployment, context, ways)
     assert summary is not None
@@ -88,7 +101,9 @@ def test_what_is_told(options: dict[str, Any], ways: Ways | None, told: str, con
     assert summarise_transfer(deployments.Aggregated(), context, ways) is None
 
 
-def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_user_hands_on_is_not_set_anew(
+    context: LaunchContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("UCX_TLS", "cuda,tcp")
     monkeypatch.setenv("UCX_MM_ERROR_HANDLING", "n")
     nixl = {"cache_transceiver": {"backend": "NIXL"}}
@@ -97,12 +112,20 @@ def test_what_a_user_hands_on_is_not_set_anew(context: LaunchContext, monkeypatc
     )
     assert not [word for word in first if word.startswith("UCX_")]
     [first, *_] = trtllm_disaggregated.commands(
-        context, trtllm_disaggregated.DisaggregatedOptions(pass_env=["UCX_TLS"], env={"UCX_TLS": "sm"}, **nixl)
+        context,
+        trtllm_disaggregated.DisaggregatedOptions(
+            pass_env=["UCX_TLS"], env={"UCX_TLS": "sm"}, **nixl
+        ),
     )
     assert "UCX_TLS=sm" in first
     served = deployments.Disaggregated(pass_env=["UCX_TLS"], cache_transceiver={"backend": "NIXL"})
-    [first, *_] = container.commands(context, container.ContainerOptions(image="i", trtllm_disaggregated=served))
-    assert [word for word in first if word.startswith("UCX_")] == ["UCX_MM_ERROR_HANDLING=y", "UCX_TLS"]
+    [first, *_] = container.commands(
+        context, container.ContainerOptions(image="i", trtllm_disaggregated=served)
+    )
+    assert [word for word in first if word.startswith("UCX_")] == [
+        "UCX_MM_ERROR_HANDLING=y",
+        "UCX_TLS",
+    ]
     [first, *_] = slurm.commands(
         context, slurm.SlurmOptions(trtllm_disaggregated=served, nodes=["n1"], gpus_per_node=2)
     )

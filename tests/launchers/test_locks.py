@@ -34,9 +34,13 @@ with lock_files.lock_names(names):
 
 
 @contextmanager
-def holder(*names: str, uid: str = "", shared: str = "", **environ: str) -> Iterator[subprocess.Popen[str]]:
+def holder(
+    *names: str, uid: str = "", shared: str = "", **environ: str
+) -> Iterator[subprocess.Popen[str]]:
     """A process that holds the locks for the block, or has ended with an error."""
-    env = {name: value for name, value in os.environ.items() if name != lock_files.VARIABLE} | environ
+    env = {
+        name: value for name, value in os.environ.items() if name != lock_files.VARIABLE
+    } | environ
     with subprocess.Popen(
         [sys.executable, "-c", HOLDS, uid, shared, *names],
         cwd=ROOT,
@@ -69,9 +73,14 @@ def test_two_tmpdirs_share_their_locks(kind: str, tmp_path: Path) -> None:
     for folder in folders:
         folder.mkdir()
     try:
-        with holder(name, TMPDIR=str(folders[0])) as first, holder(name, TMPDIR=str(folders[1])) as second:
+        with (
+            holder(name, TMPDIR=str(folders[0])) as first,
+            holder(name, TMPDIR=str(folders[1])) as second,
+        ):
             assert first.poll() is None
-            assert f"is used by another launch of serve-eval (process {first.pid})" in error_of(second)
+            assert f"is used by another launch of serve-eval (process {first.pid})" in error_of(
+                second
+            )
         with holder(name, TMPDIR=str(folders[1])) as third:
             assert third.poll() is None
         assert [list(folder.iterdir()) for folder in folders] == [[], []]
@@ -119,7 +128,9 @@ def test_what_is_in_the_way_makes_the_state_folder_the_place(
     assert "SERVE_EVAL_LOCK_DIR" in caught.value.hint
 
 
-def test_a_folder_of_an_earlier_version_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_an_earlier_version_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     (old := tmp_path / f"serve-eval-{os.getuid()}").mkdir(mode=0o700)
     assert lock_files.folder({}) == old
@@ -132,7 +143,11 @@ def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     folder = os.open(tmp_path, os.O_RDONLY)
     try:
-        with lock_files.lock_names(["port-1"]), lock_files.lock_names(["port-2"]), pytest.raises(BlockingIOError):
+        with (
+            lock_files.lock_names(["port-1"]),
+            lock_files.lock_names(["port-2"]),
+            pytest.raises(BlockingIOError),
+        ):
             fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
@@ -140,7 +155,9 @@ def test_what_cleans_up_tmp_leaves_a_folder_alone_while_a_lock_is_held(
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be two users")
-def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_another_user_locked_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = Path("/tmp") / f"serve-eval-test-{uuid.uuid4().hex}"  # which other users can reach
     shared.mkdir()
     shared.chmod(0o1777)
@@ -153,11 +170,17 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
             with lock_files.lock_names(["GPU-b", "port-1"]):
                 pass
             with (
-                pytest.raises(NoRoomError, match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$"),
+                pytest.raises(
+                    NoRoomError,
+                    match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$",
+                ),
                 lock_files.lock_names(["GPU-a"], shown={"GPU-a": "GPU 3"}),
             ):
                 pass
-        with lock_files.lock_names(["GPU-a"]), holder("GPU-a", uid="12345", shared=str(shared)) as other:
+        with (
+            lock_files.lock_names(["GPU-a"]),
+            holder("GPU-a", uid="12345", shared=str(shared)) as other,
+        ):
             assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
     finally:
         for path in sorted(shared.rglob("*"), reverse=True):
@@ -165,7 +188,9 @@ def test_a_gpu_that_another_user_locked_is_seen(tmp_path: Path, monkeypatch: pyt
         shared.rmdir()
 
 
-def test_what_another_user_put_there_cannot_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_user_put_there_cannot_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Their lock may be a pipe that nobody writes, a link, or missing."""
     monkeypatch.setattr(lock_files, "SHARED", tmp_path)
     theirs = tmp_path / f"serve-eval-{os.getuid()}"
@@ -176,9 +201,14 @@ def test_what_another_user_put_there_cannot_harm(tmp_path: Path, monkeypatch: py
         assert lock_files._other_user(name, tmp_path / "serve-eval-4242") is None
 
 
-def test_a_lock_that_was_taken_before_is_not_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_was_taken_before_is_not_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
-    with lock_files.lock_names(["GPU-a"]) as held, lock_files.lock_names(["GPU-a", "port-1"], held=held) as both:
+    with (
+        lock_files.lock_names(["GPU-a"]) as held,
+        lock_files.lock_names(["GPU-a", "port-1"], held=held) as both,
+    ):
         assert both["GPU-a"] == held["GPU-a"]
         assert {"GPU-a", "port-1"} <= set(both)
         with pytest.raises(NoRoomError, match="GPU a is used"), lock_files.lock_names(["GPU-a"]):
@@ -190,7 +220,11 @@ def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with holder("port-2", SERVE_EVAL_LOCK_DIR=str(tmp_path)):
         with lock_files.lock_names(["GPU-a", "port-1", "folder-/a/b"]) as locks:
             inherited = os.dup(locks["port-1"])
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["GPU-a.lock", "port-1.lock", "port-2.lock"]
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            "GPU-a.lock",
+            "port-1.lock",
+            "port-2.lock",
+        ]
         with pytest.raises(LaunchError, match="port 1 is used"), lock_files.lock_names(["port-1"]):
             pass
         os.close(inherited)
@@ -199,7 +233,9 @@ def test_files_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert [path.name for path in tmp_path.iterdir()] == ["GPU-a.lock"]
 
 
-def test_a_file_that_was_removed_meanwhile_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_removed_meanwhile_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever opened the file before it was removed does not take that for the lock."""
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path))
     opened = lock_files._open

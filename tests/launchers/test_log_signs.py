@@ -56,7 +56,10 @@ def test_warnings_are_no_signs() -> None:
         "[07/07/2026-03:31:36] [TRT-LLM] [W] CUDA out of memory, retrying with half of it",
         "[TRT-LLM] [RANK 3] [D] [Autotuner] Exception captured: CUDA out of memory",
         "[TensorRT-LLM][WARNING] CUDA runtime error in cudaMalloc: out of memory",
-        "2026-07-06 23:18:25,447 - WARNING - autotuner.py:1315 - OOM: CUDA out of memory, falling back",
+        (
+            "2026-07-06 23:18:25,447 - WARNING - autotuner.py:1315 - OOM: CUDA out of memory,"
+            " falling back"
+        ),
         "WARNING:  CUDA out of memory",
         "warning: CUDA out of memory",
         "x.py:3: RuntimeWarning: CUDA out of memory",
@@ -82,25 +85,61 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
     ("text", "expected", "told"),
     [
         (f"{FRAMES}{OOM}", Strength.RAISED, "out of GPU memory"),
-        (f"{ERROR}Traceback (most recent call last):\n  File x\n{OOM}", Strength.RAISED, "out of GPU memory"),
+        (
+            f"{ERROR}Traceback (most recent call last):\n  File x\n{OOM}",
+            Strength.RAISED,
+            "out of GPU memory",
+        ),
         (OOM, Strength.RAISED, "out of GPU memory"),
         (f"3: {OOM}", Strength.RAISED, "out of GPU memory"),
         (f"{ERROR}CUDA out of memory", Strength.REPORTED, "out of GPU memory"),
-        ("[TensorRT-LLM][ERROR] CUDA runtime error in f: out of memory", Strength.REPORTED, "out of GPU memory"),
+        (
+            "[TensorRT-LLM][ERROR] CUDA runtime error in f: out of memory",
+            Strength.REPORTED,
+            "out of GPU memory",
+        ),
         ("CUDA out of memory", Strength.TRACEBACK, "out of GPU memory"),
-        (f"{ERROR}Failed to initialize executor on rank 3: {OOM}", Strength.CERTAIN, "out of GPU memory"),
-        (f"{FRAMES}{OOM}{CHAINED}{FRAMES}RuntimeError: Executor worker returned error", Strength.CERTAIN, "out of GPU"),
+        (
+            f"{ERROR}Failed to initialize executor on rank 3: {OOM}",
+            Strength.CERTAIN,
+            "out of GPU memory",
+        ),
+        (
+            f"{FRAMES}{OOM}{CHAINED}{FRAMES}RuntimeError: Executor worker returned error",
+            Strength.CERTAIN,
+            "out of GPU",
+        ),
         (f"{FRAMES}RuntimeError: Executor worker returned error", Strength.FINAL, None),
         (f"{FRAMES}{OOM}{HANDLING}{FRAMES}KeyError: 'x'", Strength.TRACEBACK, None),
-        (f"{FRAMES}ModuleNotFoundError: No module named 'x'", Strength.REPORTED, "a Python package is missing"),
-        (f"{FRAMES}RuntimeError: Failed to bind socket to localhost:1: no", Strength.RAISED, "its port is taken"),
-        (f"{FRAMES}zmq.error.ZMQError: Address already in use", Strength.REPORTED, "an address between"),
+        (
+            f"{FRAMES}ModuleNotFoundError: No module named 'x'",
+            Strength.REPORTED,
+            "a Python package is missing",
+        ),
+        (
+            f"{FRAMES}RuntimeError: Failed to bind socket to localhost:1: no",
+            Strength.RAISED,
+            "its port is taken",
+        ),
+        (
+            f"{FRAMES}zmq.error.ZMQError: Address already in use",
+            Strength.REPORTED,
+            "an address between",
+        ),
         (f"{FRAMES}IndexError: tuple index out of range", Strength.TRACEBACK, None),
         (f"{FRAMES}KeyError", Strength.TRACEBACK, None),
         (f"{ERROR}something", Strength.TRACEBACK, None),
         (f"{ERROR}CUDA out of memory, retrying with half of the batch", None, None),
-        (f"{ERROR}Executor creation failed:\nthe GPU is out of memory", Strength.CERTAIN, "out of GPU memory"),
-        (f"{FRAMES}{OOM}\nRetrying with half of the batch", Strength.TRACEBACK, "out of GPU memory"),
+        (
+            f"{ERROR}Executor creation failed:\nthe GPU is out of memory",
+            Strength.CERTAIN,
+            "out of GPU memory",
+        ),
+        (
+            f"{FRAMES}{OOM}\nRetrying with half of the batch",
+            Strength.TRACEBACK,
+            "out of GPU memory",
+        ),
         (f"{FRAMES}    print('WARNING: failed')\n{OOM}", Strength.RAISED, "out of GPU memory"),
         (f"{FRAMES}some.module.GatedRepo: no", Strength.TRACEBACK, None),
         ("[TRT-LLM AUTO-DEPLOY] [RANK 0] [E] something", Strength.TRACEBACK, None),
@@ -108,25 +147,47 @@ def test_a_line_at_level_warning_or_below_is_none(line: str) -> None:
         ("0: Rank0 Task exit code: 0", None, None),
         ("[TRT-LLM] [W] slow\nRank0 Task exit code: 137", Strength.FINAL, None),
         (
-            f"{ERROR}Failed to parse the arguments for the LLM constructor: 1 validation error for TrtLlmArgs",
+            (
+                f"{ERROR}Failed to parse the arguments for the LLM constructor: 1 validation error"
+                " for TrtLlmArgs"
+            ),
             5,
             "its config",
         ),
         ("ERROR:    something of another program", None, None),
         (f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'", None, None),
-        (f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'{CHAINED}{FRAMES}ValueError: x", None, None),
+        (
+            (
+                f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError:"
+                f" 'x'{CHAINED}{FRAMES}ValueError: x"
+            ),
+            None,
+            None,
+        ),
         (
             f"Exception in thread Thread-3 (poll):\n{FRAMES}KeyError: 'x'\n{FRAMES}ValueError: x",
             Strength.TRACEBACK,
             None,
         ),
-        (f"Exception in thread Thread-3 (run):\n{FRAMES}{OOM}", Strength.RAISED, "out of GPU memory"),
+        (
+            f"Exception in thread Thread-3 (run):\n{FRAMES}{OOM}",
+            Strength.RAISED,
+            "out of GPU memory",
+        ),
         (f"[TRT-LLM] [W] tried:\n{FRAMES}{OOM}", Strength.TRACEBACK, None),
         (f"[TRT-LLM] [I] Import failed:\n{FRAMES}{OOM}", Strength.TRACEBACK, None),
         (f"{INFO}\n{FRAMES}{OOM}", Strength.RAISED, "out of GPU memory"),
-        (f"x.py:3: FutureWarning: old\n  warnings.warn(\n{FRAMES}{OOM}", Strength.RAISED, "out of GPU memory"),
+        (
+            f"x.py:3: FutureWarning: old\n  warnings.warn(\n{FRAMES}{OOM}",
+            Strength.RAISED,
+            "out of GPU memory",
+        ),
         ("  what():  CUDA error: out of memory on device", Strength.RAISED, "out of GPU memory"),
-        ("slurmstepd-n1: error: *** STEP 3.3 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***", None, None),
+        (
+            "slurmstepd-n1: error: *** STEP 3.3 ON n1 CANCELLED AT 2026 DUE TO TIME LIMIT ***",
+            None,
+            None,
+        ),
     ],
 )
 def test_what_an_error_is_worth(text: str, expected: int | None, told: str | None) -> None:
@@ -147,10 +208,20 @@ def test_where_mpi_gives_up_the_line_that_says_why_is_told(log: str) -> None:
 
 def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
     spawning = f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no"
-    assert strength(spawning, INFO) == (Strength.CERTAIN, "MPI did not start its ranks, and it waits for them for ever")
-    assert strength(f"{spawning}\n{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x") == strength(spawning)
-    assert strength(f"Exception ignored in: MPI_ERR_SPAWN (_manager_spawn)\n{FRAMES}OSError: no") == (None, None)
-    assert strength(f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}{OOM}")[1] == "out of GPU memory"
+    assert strength(spawning, INFO) == (
+        Strength.CERTAIN,
+        "MPI did not start its ranks, and it waits for them for ever",
+    )
+    assert strength(f"{spawning}\n{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x") == strength(
+        spawning
+    )
+    assert strength(
+        f"Exception ignored in: MPI_ERR_SPAWN (_manager_spawn)\n{FRAMES}OSError: no"
+    ) == (None, None)
+    assert (
+        strength(f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}{OOM}")[1]
+        == "out of GPU memory"
+    )
 
 
 def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
@@ -163,7 +234,10 @@ def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("ValueError: Python transceiver currently only supports the NIXL backend, got UCX.", Strength.RAISED),
+        (
+            "ValueError: Python transceiver currently only supports the NIXL backend, got UCX.",
+            Strength.RAISED,
+        ),
         ("ValueError: HTTP cluster storage is loopback-only", Strength.RAISED),
         ("ValueError: Invalid cluster storage URI: etcd://h:1", Strength.RAISED),
         ("ValueError: Invalid internal disaggregated request authentication", Strength.RAISED),
@@ -172,7 +246,9 @@ def test_a_cause_that_may_be_caught_explains_no_failure_of_mpi() -> None:
         ("etcd3.Etcd3Exception: Etcd3 error in set: ConnectionFailedError", Strength.REPORTED),
     ],
 )
-def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(text: str, expected: Strength) -> None:
+def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(
+    text: str, expected: Strength
+) -> None:
     assert strength(f"{FRAMES}{text}")[0] is expected
 
 
@@ -186,10 +262,16 @@ def test_settings_end_a_server_at_once_and_libraries_when_it_stands_still(text: 
         ("1: [TRT-LLM] [I] another rank loads", Strength.RAISED),
         ("[TRT-LLM] [RANK 2] [I] another rank loads", Strength.RAISED),
         (
-            "[rank0]:[W716 12:00 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was not called",
+            (
+                "[rank0]:[W716 12:00 ProcessGroupNCCL.cpp:1] Warning: destroy_process_group() was"
+                " not called"
+            ),
             Strength.RAISED,
         ),
-        ('INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable', Strength.RAISED),
+        (
+            'INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable',
+            Strength.RAISED,
+        ),
         (f"{ERROR}another error", Strength.RAISED),
     ],
 )
@@ -206,14 +288,20 @@ def test_nothing_is_caught_after_a_server_gave_up() -> None:
     gave_up = f"{ERROR}Failed to initialize executor on rank 3: {OOM}"
     assert strength(gave_up, INFO, INFO) == (Strength.CERTAIN, "out of GPU memory")
     assert (
-        strength(f"{FRAMES}{OOM}", INFO, f"{ERROR}Executor worker died during initialization.")[0] is Strength.CERTAIN
+        strength(f"{FRAMES}{OOM}", INFO, f"{ERROR}Executor worker died during initialization.")[0]
+        is Strength.CERTAIN
     )
-    assert strength(f"{ERROR}Executor worker initialization error: {FRAMES}{OOM}")[0] is Strength.CERTAIN
+    assert (
+        strength(f"{ERROR}Executor worker initialization error: {FRAMES}{OOM}")[0]
+        is Strength.CERTAIN
+    )
 
 
 def test_our_own_requests_are_no_activity() -> None:
     signs = Signs()
-    assert not signs.read(clean(b'INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable'))
+    assert not signs.read(
+        clean(b'INFO:     127.0.0.1:4124 - "GET /health HTTP/1.1" 503 Service Unavailable')
+    )
     assert not signs.read(clean(b"   "))
     assert signs.read(clean(b"INFO:     Loading"))
 
@@ -230,5 +318,7 @@ def test_ranks_are_read_for_themselves_and_their_number_is_bounded() -> None:
 def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell() -> None:
     assert (shell := find_known("line\nKilled\n")) is not None
     assert "memory" not in shell.told
-    assert (found := find_known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")) is not None
+    assert (
+        found := find_known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")
+    ) is not None
     assert found.told == "it was killed for want of main memory"

@@ -39,7 +39,8 @@ class Log:
         self.watch._idle_s = lambda now: None if since is None else max(0.0, now - since)  # type: ignore[method-assign]
 
     def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
-        """The seconds from the text to the end; `then` is written so many seconds later. None: no end."""
+        """The seconds from the text to the end; `then` is written so many seconds later. None: no
+        end."""
         wrote, later = self.now, dict(then or {})
         with self.path.open("a") as file:
             file.write(text)
@@ -61,8 +62,12 @@ class Log:
         pytest.param(OOM, {}, None, 3.0, id="a known cause elsewhere"),
         pytest.param(OOM, {1.0: ACCESS}, 0.0, 2.0, id="a known cause, and our requests"),
         pytest.param(OOM, {}, 1e9, 20.0, id="a known cause, and a rank that spins"),
-        pytest.param(OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 0.0, 21.0, id="caught, and then nothing"),
-        pytest.param(OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 1e9, None, id="caught, and it works"),
+        pytest.param(
+            OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 0.0, 21.0, id="caught, and then nothing"
+        ),
+        pytest.param(
+            OOM, {1.0: "[TRT-LLM] [I] smaller batch\n"}, 1e9, None, id="caught, and it works"
+        ),
         pytest.param(
             OOM,
             {1.0 + 15 * i: "[TRT-LLM] [I] smaller batch\n" for i in range(7)},
@@ -71,21 +76,55 @@ class Log:
             id="caught, and it writes",
         ),
         pytest.param(
-            "[TRT-LLM] [E] Failed to initialize executor on rank 1: CUDA out of memory\n", {}, 1e9, 1.5, id="end"
+            "[TRT-LLM] [E] Failed to initialize executor on rank 1: CUDA out of memory\n",
+            {},
+            1e9,
+            1.5,
+            id="end",
         ),
-        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, 0.0, 3.0, id="a missing package"),
-        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, 1e9, None, id="an optional package"),
-        pytest.param(f"{FRAMES}ModuleNotFoundError: No module named 'x'\n", {}, None, 20.0, id="a package elsewhere"),
+        pytest.param(
+            f"{FRAMES}ModuleNotFoundError: No module named 'x'\n",
+            {},
+            0.0,
+            3.0,
+            id="a missing package",
+        ),
+        pytest.param(
+            f"{FRAMES}ModuleNotFoundError: No module named 'x'\n",
+            {},
+            1e9,
+            None,
+            id="an optional package",
+        ),
+        pytest.param(
+            f"{FRAMES}ModuleNotFoundError: No module named 'x'\n",
+            {},
+            None,
+            20.0,
+            id="a package elsewhere",
+        ),
         pytest.param(UNKNOWN, {}, 0.0, 20.0, id="a traceback"),
         pytest.param(UNKNOWN, {}, 5.0, 25.0, id="a traceback, and work"),
         pytest.param(UNKNOWN, {}, 1e9, None, id="a traceback that was caught"),
         pytest.param(UNKNOWN, {}, None, 60.0, id="a traceback elsewhere"),
         pytest.param(UNKNOWN, {19.0: "a line\n"}, 0.0, 39.0, id="a traceback, and a line"),
         pytest.param(UNKNOWN, {19.0: ACCESS}, 0.0, 20.0, id="a traceback, and our requests"),
-        pytest.param(UNKNOWN.rstrip("\n"), {}, 0.0, 21.25, id="a traceback without an end of its line"),
-        pytest.param(UNKNOWN, dict.fromkeys(range(1, 99), "."), 0.0, None, id="a traceback, and dots without an end"),
         pytest.param(
-            f"{FRAMES}RuntimeError: Executor worker returned error\n", {}, 1e9, 60.0, id="given up, and spins"
+            UNKNOWN.rstrip("\n"), {}, 0.0, 21.25, id="a traceback without an end of its line"
+        ),
+        pytest.param(
+            UNKNOWN,
+            dict.fromkeys(range(1, 99), "."),
+            0.0,
+            None,
+            id="a traceback, and dots without an end",
+        ),
+        pytest.param(
+            f"{FRAMES}RuntimeError: Executor worker returned error\n",
+            {},
+            1e9,
+            60.0,
+            id="given up, and spins",
         ),
         pytest.param("[TRT-LLM] [W] CUDA out of memory\n", {}, 0.0, None, id="a warning"),
         pytest.param("INFO:     Loading\n", {}, 0.0, None, id="nothing"),
@@ -93,7 +132,11 @@ class Log:
     ],
 )
 def test_when_a_log_ends_the_wait(
-    text: str, then: Mapping[float, str], idle_from: float | None, seconds: float | None, tmp_path: Path
+    text: str,
+    then: Mapping[float, str],
+    idle_from: float | None,
+    seconds: float | None,
+    tmp_path: Path,
 ) -> None:
     assert Log(tmp_path / "log", idle_from).ended_after(text, then) == seconds
 
@@ -103,7 +146,11 @@ def test_a_later_cause_counts_from_its_own_line(tmp_path: Path) -> None:
 
 
 def test_an_error_that_comes_again_counts_from_then(tmp_path: Path) -> None:
-    caught = {1.0: "[TRT-LLM] [I] smaller batch\n", 10.0: OOM, 11.0: "[TRT-LLM] [I] smaller batch\n"}
+    caught = {
+        1.0: "[TRT-LLM] [I] smaller batch\n",
+        10.0: OOM,
+        11.0: "[TRT-LLM] [I] smaller batch\n",
+    }
     assert Log(tmp_path / "log", idle_from=0.0).ended_after(OOM, caught) == 31.0
 
 
@@ -114,7 +161,8 @@ def test_no_sign_ends_a_wait_at_its_first_moment(strength: Strength) -> None:
     assert ends(strength, 1000.0, 1000.0, 1000.0)
 
 
-# -------------------------------------------------------------------------------------------------------- activity
+# --------------------------------------------------------------------------------------------------------
+# activity
 
 
 @contextmanager
@@ -155,7 +203,9 @@ def test_idle_processes_are_told_from_busy_ones() -> None:
 
 def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     used = {7: Used(0.0, 0)}
-    monkeypatch.setattr(process_activity, "descendants", lambda root: list(used) if root == 5 else [])
+    monkeypatch.setattr(
+        process_activity, "descendants", lambda root: list(used) if root == 5 else []
+    )
     monkeypatch.setattr(process_activity, "measure_use", used.get)
     activity = Activity(5)
     assert activity.idle_s(100.0) == 0.0
@@ -172,7 +222,9 @@ def test_the_processes_below_one_are_looked_at(monkeypatch: pytest.MonkeyPatch) 
 def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
     watch = LogWatch(LogLines(tmp_path / "log"), [])
     idle: list[float | None] = [3.0, 1.0]
-    watch._activities = [type("Fake", (), {"idle_s": lambda self, now, one=one: one})() for one in idle]
+    watch._activities = [
+        type("Fake", (), {"idle_s": lambda self, now, one=one: one})() for one in idle
+    ]
     assert watch._idle_s(0.0) == 1.0
     watch._activities.append(type("Fake", (), {"idle_s": lambda self, now: None})())
     assert watch._idle_s(0.0) is None
@@ -180,10 +232,17 @@ def test_several_are_idle_together_or_not_at_all(tmp_path: Path) -> None:
 
 def test_the_times_are_those_of_the_docs() -> None:
     times = log_watch
-    assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (1.5, 2, 3, 20, 60)
+    assert (times.SETTLE_S, times.CONFIRM_S, times.CAUGHT_S, times.STILL_S, times.UNSEEN_S) == (
+        1.5,
+        2,
+        3,
+        20,
+        60,
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- together
+# --------------------------------------------------------------------------------------------------------
+# together
 
 
 def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where: Any) -> Any:
@@ -192,12 +251,16 @@ def server(name: str, folder: Path, pid: int, hurried: dict[str, float], **where
     process = SimpleNamespace(log_file=log, log_start=0, pid=pid, exit_code=lambda: None)
     process.hurry = lambda seconds: hurried.update({name: seconds})
     told = SimpleNamespace(**{"name": name, "here": True, "image": None, **where})
-    return SimpleNamespace(server=told, process=process, dead=lambda line, cause: LaunchError(f"{name}: {line}"))
+    return SimpleNamespace(
+        server=told, process=process, dead=lambda line, cause: LaunchError(f"{name}: {line}")
+    )
 
 
 def test_an_orchestrator_works_as_long_as_those_that_it_waits_for(tmp_path: Path) -> None:
     hurried: dict[str, float] = {}
-    pair = [server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")]
+    pair = [
+        server(name, tmp_path, 1, hurried, here=False) for name in ("context_0", "orchestrator")
+    ]
     clock = [1000.0]
     look = log_watch.Watching(pair, lambda: clock[0]).look
     (tmp_path / "orchestrator.log").write_text(UNKNOWN)
@@ -253,14 +316,18 @@ def test_a_server_that_is_well_and_gives_up_with_a_known_cause_is_dead(tmp_path:
     clock = [1000.0]
     watching = log_watch.Watching([server("trtllm", tmp_path, 1, {}, here=False)], lambda: clock[0])
     watching.is_well("trtllm")
-    (tmp_path / "trtllm.log").write_text("[TRT-LLM] [E] Executor worker returned error: CUDA out of memory\n")
+    (tmp_path / "trtllm.log").write_text(
+        "[TRT-LLM] [E] Executor worker returned error: CUDA out of memory\n"
+    )
     assert watching.look() is None
     clock[0] += 2.0
     assert "returned error" in str(watching.look())
 
 
 def test_processes_are_those_of_a_server_and_for_an_orchestrator_of_all(tmp_path: Path) -> None:
-    context, front = (server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7))
+    context, front = (
+        server(name, tmp_path, pid, {}) for pid, name in enumerate(("context_0", "orchestrator"), 7)
+    )
     assert log_watch.roots(context, [context, front]) == [7]
     assert log_watch.roots(front, [context, front]) == [7, 8]
     for hidden in ({"here": False}, {"image": "an-image"}):

@@ -35,11 +35,17 @@ def counted(machine: Path) -> Kills:
     [
         ("0::/a/b\n", "a/b/memory.events", "low 0\nmax 9\noom 5\noom_kill 2\noom_group_kill 7\n"),
         ("0::/seen/from/outside\n", "memory.events", "oom_kill 2\n"),
-        ("9:name=x:/\n4:memory:/a\n0::/\n", "memory/a/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+        (
+            "9:name=x:/\n4:memory:/a\n0::/\n",
+            "memory/a/memory.oom_control",
+            "under_oom 0\noom_kill 2\n",
+        ),
         ("4:cpu,memory:/seen/outside\n", "memory/memory.oom_control", "oom_kill 2\n"),
     ],
 )
-def test_both_versions_of_cgroups_are_read(cgroup: str, file: str, text: str, machine: Path) -> None:
+def test_both_versions_of_cgroups_are_read(
+    cgroup: str, file: str, text: str, machine: Path
+) -> None:
     (machine / "proc/self/cgroup").write_text(cgroup)
     (machine / "cgroup" / file).parent.mkdir(parents=True, exist_ok=True)
     (machine / "cgroup" / file).write_text(text)
@@ -88,7 +94,8 @@ def test_memory_is_blamed_only_with_evidence(
     standin: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The kernel's counters are made up: a real want of memory would hit whatever else runs here."""
+    """The kernel's counters are made up: a real want of memory would hit whatever else runs
+    here."""
     standin()
     left = iter(counts)
     monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))

@@ -1,7 +1,8 @@
-"""What a server with ranks of MPI gets of the environment, what is told of it, and why real ranks did not start.
+"""What a server with ranks of MPI gets of the environment, what is told of it, and why real ranks
+did not start.
 
-`mpi_logs` holds what the stand-in and real MPIs wrote, by the version of Open MPI; tests/mpi starts such servers.
-"""
+`mpi_logs` holds what the stand-in and real MPIs wrote, by the version of Open MPI; tests/mpi starts
+such servers."""
 
 from __future__ import annotations
 
@@ -81,23 +82,40 @@ def test_of_an_unknown_failure_its_kind_is_told() -> None:
     other = cause("mpi4py.MPI.Exception: MPI_ERR_TRUNCATE: message truncated")
     assert other is not None
     assert other[0] == "MPI failed"
-    assert cause("rank 0 using MpiPoolSession to spawn MPI processes\nMPI_SUCCESS: no errors") is None
+    assert (
+        cause("rank 0 using MpiPoolSession to spawn MPI processes\nMPI_SUCCESS: no errors") is None
+    )
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
 def test_inside_mpirun_settings_are_kept_and_marks_are_not(written: str) -> None:
     marks = dict.fromkeys(written.split(), "x")
     assert environment.inherit({**marks, **SETTINGS}) == SETTINGS
-    assert environment.inherit({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {"OMPI_MCA_pmix": "^s1", **SETTINGS}
+    assert environment.inherit({"OMPI_MCA_pmix": "^s1", **SETTINGS}) == {
+        "OMPI_MCA_pmix": "^s1",
+        **SETTINGS,
+    }
 
 
 @pytest.mark.parametrize("written", [MPIRUN_4, MPIRUN_5])
 def test_the_shell_of_a_step_takes_away_the_same_but_for_what_mpirun_sets(written: str) -> None:
-    environ = {**dict.fromkeys(written.split(), "x"), "SLURM_PROCID": "0", "PMI_RANK": "0", "MPI_X": "1", **SETTINGS}
-    done = subprocess.run(["bash", "-c", f"{environment.FORGET}; env"], env=environ, capture_output=True, text=True)
+    environ = {
+        **dict.fromkeys(written.split(), "x"),
+        "SLURM_PROCID": "0",
+        "PMI_RANK": "0",
+        "MPI_X": "1",
+        **SETTINGS,
+    }
+    done = subprocess.run(
+        ["bash", "-c", f"{environment.FORGET}; env"], env=environ, capture_output=True, text=True
+    )
     left = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert left >= SETTINGS.keys()
-    assert not [name for name in left - SETTINGS.keys() if name.startswith(environment.FOREIGN) and "_MCA_" not in name]
+    assert not [
+        name
+        for name in left - SETTINGS.keys()
+        if name.startswith(environment.FOREIGN) and "_MCA_" not in name
+    ]
 
 
 @pytest.mark.usefixtures("root")
@@ -109,7 +127,13 @@ def test_ranks_of_root_are_allowed_on_this_machine_and_in_steps() -> None:
     assert set(context) & set(generation) >= WORDS
     assert not WORDS & set(orchestrator)
     assert set(slurm.commands(CONTEXT, slurm.SlurmOptions())[0]) >= WORDS
-    assert WORDS & set(trtllm.commands(CONTEXT, trtllm.TrtllmOptions(env={"PRTE_ALLOW_RUN_AS_ROOT": None}))[0]) < WORDS
+    assert (
+        WORDS
+        & set(
+            trtllm.commands(CONTEXT, trtllm.TrtllmOptions(env={"PRTE_ALLOW_RUN_AS_ROOT": None}))[0]
+        )
+        < WORDS
+    )
 
 
 def test_other_servers_and_other_users_are_not() -> None:
@@ -123,15 +147,21 @@ def test_other_servers_and_other_users_are_not() -> None:
 
 @pytest.mark.usefixtures("root")
 def test_engines_without_mpi_get_none_of_it() -> None:
-    assert not WORDS & set(llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="/m.gguf"))[0])
+    assert not WORDS & set(
+        llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(model="/m.gguf"))[0]
+    )
 
 
-@pytest.mark.parametrize(("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)])
+@pytest.mark.parametrize(
+    ("user", "allowed"), [(None, True), ("0:0", True), ("root", True), ("1000", False)]
+)
 def test_in_a_container_it_is_its_own_user_that_counts(user: str | None, allowed: bool) -> None:
     [words] = container.commands(CONTEXT, container.ContainerOptions(image="i", user=user))
     assert (set(words) >= WORDS) == allowed
     by_engine = {"container": {"image": "i", "engine": "docker", "user": user}}
-    [step] = slurm.commands(CONTEXT, slurm.SlurmOptions(**registry.check_options(slurm.launch, by_engine, "launcher")))
+    [step] = slurm.commands(
+        CONTEXT, slurm.SlurmOptions(**registry.check_options(slurm.launch, by_engine, "launcher"))
+    )
     assert (set(step) >= WORDS) == allowed
 
 
@@ -149,7 +179,9 @@ def test_an_orchestrator_in_a_container_has_no_ranks() -> None:
 
 
 def server(name: str, *before: str, **more: Any) -> Server:
-    return Server(name=name, argv=(*before, "s", "serve"), probe=("s",), place=Place(host="h", port=1), **more)
+    return Server(
+        name=name, argv=(*before, "s", "serve"), probe=("s",), place=Place(host="h", port=1), **more
+    )
 
 
 def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
@@ -157,7 +189,10 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
     outside = "your OMPI_MCA_btl; a container gets it where its pass_env names it"
     assert mpi.describe_ranks([server("a")], environ) == []
-    three = [server(name, env={"UCX_TLS": value}) for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))]
+    three = [
+        server(name, env={"UCX_TLS": value})
+        for name, value in (("a", "^ib"), ("b", "^ib"), ("c", "rc"))
+    ]
     assert mpi.describe_ranks(three, environ) == [f"not passed on to a and 1 more: {replaced}"]
     assert mpi.describe_ranks([server("a", "srun", "env", "UCX_TLS=^ib")], environ) == [
         f"not passed on to a: {replaced}"
@@ -167,12 +202,18 @@ def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
         f"not passed on to a: {outside}",
         f"not passed on to a: {replaced}",
     ]
-    assert mpi.describe_ranks([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ) == []
+    assert (
+        mpi.describe_ranks([server("a", image="i", pass_env=("UCX_TLS", "OMPI_MCA_btl"))], environ)
+        == []
+    )
 
 
 @pytest.mark.usefixtures("root")
 def test_a_launch_tells_once_and_the_servers_have_it(
-    context: LaunchContext, standin: Callable[..., None], said: list[str], monkeypatch: pytest.MonkeyPatch
+    context: LaunchContext,
+    standin: Callable[..., None],
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     standin()
     monkeypatch.setenv("OMPI_MCA_btl", "^openib")
@@ -183,7 +224,9 @@ def test_a_launch_tells_once_and_the_servers_have_it(
             context, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=20.0)
         ):
             for name in ("context_0", "generation_0"):
-                environ = Path(f"/proc/{process_number(context, name)}/environ").read_text().split("\0")
+                environ = (
+                    Path(f"/proc/{process_number(context, name)}/environ").read_text().split("\0")
+                )
                 assert {"OMPI_MCA_btl=^openib", "UCX_TLS=^ib", *WORDS} <= set(environ)
 
     asyncio.run(story())

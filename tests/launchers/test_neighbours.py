@@ -47,12 +47,17 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 
 @asynccontextmanager
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
-    """A process that serves nothing, on so many GPUs, taken and started in the way of the launchers."""
+    """A process that serves nothing, on so many GPUs, taken and started in the way of the
+    launchers."""
     [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
     async with free_gpus.reserve(gpus, [_server(shown)], context.notify) as taken:
         [found] = local_gpus.blocks([("one", count)], taken.gpus, os.environ)
         async with fleet.fleet(
-            [_server(found)], log_dir=context.log_dir, notify=context.notify, stop_timeout_s=2.0, held=taken.locks
+            [_server(found)],
+            log_dir=context.log_dir,
+            notify=context.notify,
+            stop_timeout_s=2.0,
+            held=taken.locks,
         ):
             yield
 
@@ -71,14 +76,17 @@ def launch(context: LaunchContext, gpus: Any = None, count: int = 1) -> None:
     asyncio.run(story())
 
 
-def refused(context: LaunchContext, gpus: Any = None, count: int = 1, error: type[Exception] = NoRoomError) -> str:
+def refused(
+    context: LaunchContext, gpus: Any = None, count: int = 1, error: type[Exception] = NoRoomError
+) -> str:
     with pytest.raises(error) as caught:
         launch(context, gpus, count)
     assert not context.log_dir.exists(), "something was started"
     return f"{caught.value}\n{getattr(caught.value, 'hint', '')}"
 
 
-# ------------------------------------------------------------------------------------------------- GPUs in use
+# -------------------------------------------------------------------------------------------------
+# GPUs in use
 
 
 def test_a_gpu_in_use_is_refused_with_who_uses_it(
@@ -114,7 +122,9 @@ def test_a_process_of_another_container_is_unknown(
     assert "nvidia-smi shows no process here" in refused(context)
 
 
-def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchContext, smi: Smi) -> None:
+def test_where_no_memory_is_told_that_of_the_processes_counts(
+    context: LaunchContext, smi: Smi
+) -> None:
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, 1000, x", "GPU-a, 2, 25, y"))
     assert "GPU 0 has 1025 MiB in use" in refused(context)
     smi.tells("0, GPU-a, [N/A]", processes=("GPU-a, 1, [Insufficient Permissions], x",))
@@ -124,7 +134,10 @@ def test_where_no_memory_is_told_that_of_the_processes_counts(context: LaunchCon
 def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
     context: LaunchContext, smi: Smi, said: list[str]
 ) -> None:
-    smi.does(f'[ "${{1#--query-gpu}}" = "$1" ] || {{ cat {smi.folder}/gpus; echo 0, GPU-a, 3 > {smi.folder}/gpus; }}')
+    smi.does(
+        f'[ "${{1#--query-gpu}}" = "$1" ] || {{ cat {smi.folder}/gpus; echo 0, GPU-a, 3 >'
+        f" {smi.folder}/gpus; }}"
+    )
     smi.tells("0, GPU-a, 70000")
     launch(context)
     assert said[0].startswith("one: started on GPU 0, log ")
@@ -136,9 +149,9 @@ WAITS = "GPU 0: memory is in use by no process that is seen here; waiting up to 
 def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
     """The memory of GPU 0, at that look for the memory."""
     smi.does(
-        f'case "$1" in --query-gpu=*) ;; *) cat {smi.folder}/processes; exit ;; esac\n'
-        f"echo >> {smi.folder}/looks\n"
-        f'if [ "$(wc -l < {smi.folder}/looks)" -ge {looks} ]; then echo {then}; else cat {smi.folder}/gpus; fi'
+        f'case "$1" in --query-gpu=*) ;; *) cat {smi.folder}/processes; exit ;; esac\necho >>'
+        f' {smi.folder}/looks\nif [ "$(wc -l < {smi.folder}/looks)" -ge {looks} ]; then echo'
+        f" {then}; else cat {smi.folder}/gpus; fi"
     )
 
 
@@ -155,7 +168,9 @@ def test_memory_that_comes_back_late_is_waited_for(
     assert said.count(WAITS) == 1
 
 
-def test_free_gpus_are_let_go_while_memory_is_late(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+def test_free_gpus_are_let_go_while_memory_is_late(
+    context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
     """Auto needs both: the free one is not held meanwhile, and taken after all."""
     smi.tells("0, GPU-a, 70000", "1, GPU-b, 3")
     _comes_back(smi, 4, "0, GPU-a, 3; echo 1, GPU-b, 3")
@@ -175,25 +190,38 @@ def test_memory_that_does_not_come_back_is_refused(
     assert time.monotonic() - began >= 0.3
 
 
-def test_memory_of_another_launch_is_not_waited_for(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+def test_memory_of_another_launch_is_not_waited_for(
+    context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
     smi.tells("0, GPU-a, 70000")
     with lock_files.lock_names(["GPU-a"]):
         for gpus in (None, "auto"):
-            assert f"GPU 0 is used by another launch of serve-eval (process {os.getpid()})" in refused(context, gpus)
+            assert (
+                f"GPU 0 is used by another launch of serve-eval (process {os.getpid()})"
+                in refused(context, gpus)
+            )
     assert not said
 
 
 @pytest.mark.parametrize("gpus", [None, "auto"])
 @pytest.mark.parametrize("mib", ["69000", "[N/A]"])
 def test_memory_of_a_neighbour_is_not_waited_for(
-    mib: str, gpus: str | None, context: LaunchContext, smi: Smi, said: list[str], neighbour: subprocess.Popen[bytes]
+    mib: str,
+    gpus: str | None,
+    context: LaunchContext,
+    smi: Smi,
+    said: list[str],
+    neighbour: subprocess.Popen[bytes],
 ) -> None:
-    smi.tells("0, GPU-a, 70000", "1, GPU-b, 70000", processes=(f"GPU-a, {neighbour.pid}, {mib}, sleep",))
+    smi.tells(
+        "0, GPU-a, 70000", "1, GPU-b, 70000", processes=(f"GPU-a, {neighbour.pid}, {mib}, sleep",)
+    )
     assert f"process {neighbour.pid} (sleep" in refused(context, gpus, 2)
     assert not said
 
 
-# ----------------------------------------------------------------------------------------- nvidia-smi in trouble
+# -----------------------------------------------------------------------------------------
+# nvidia-smi in trouble
 
 
 @pytest.mark.parametrize(
@@ -206,7 +234,10 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
     monkeypatch.setattr(nvidia_smi, "SMI_S", 0.3)
     monkeypatch.setattr(local_gpus, "SIGNS", ("proc/self",))
     launch(context)
-    assert said[0] == "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"
+    assert (
+        said[0]
+        == "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"
+    )
     assert said[1].startswith("one: started on GPU 0, log ")
     deadline = time.monotonic() + 5
     while not gone(int((smi.folder / "pid").read_text())):
@@ -214,7 +245,9 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
         time.sleep(0.02)
 
 
-def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+def test_no_gpu_is_named_where_there_is_none(
+    context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
     smi.does("exit 9")
     launch(context)
     assert said[0].startswith("warning: this machine shows no GPU ")
@@ -224,7 +257,8 @@ def test_no_gpu_is_named_where_there_is_none(context: LaunchContext, smi: Smi, s
     assert not [line for line in said if "GPU 0" in line]
 
 
-# --------------------------------------------------------------------------------------------------------- auto
+# ---------------------------------------------------------------------------------------------------------
+# auto
 
 
 def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str]) -> None:
@@ -239,7 +273,10 @@ def test_auto_takes_free_gpus(context: LaunchContext, smi: Smi, said: list[str])
         assert str(caught.value).splitlines() == [
             "launcher.gpus: auto: 2 GPUs are needed, and 1 of 5 free",
             f"GPU 0 has 70000 MiB in use: {neighbours.NOBODY_TOLD}",
-            *(f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})" for n in (1, 2, 3)),
+            *(
+                f"GPU {n} is used by another launch of serve-eval (process {os.getpid()})"
+                for n in (1, 2, 3)
+            ),
         ]
 
     asyncio.run(story())
@@ -260,18 +297,27 @@ def test_every_launcher_takes_free_ones(
     async def story() -> None:
         if how == "llama_cpp":
             async with llama_cpp.launch(
-                context, llama_cpp.LlamaCppOptions(command=[sys.executable, str(FAKE)], model="m.gguf", **options)
+                context,
+                llama_cpp.LlamaCppOptions(
+                    command=[sys.executable, str(FAKE)], model="m.gguf", **options
+                ),
             ):
                 pass
         elif how == "trtllm":
             async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
                 pass
         else:
-            async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**options)):
+            async with trtllm_disaggregated.launch(
+                context, trtllm_disaggregated.DisaggregatedOptions(**options)
+            ):
                 pass
 
     asyncio.run(story())
-    places = [line.partition("started on GPU ")[2].partition(",")[0] for line in said if "started on" in line]
+    places = [
+        line.partition("started on GPU ")[2].partition(",")[0]
+        for line in said
+        if "started on" in line
+    ]
     assert places == (["1", "3"] if how == "trtllm_disaggregated" else ["1"])
     with lock_files.lock_names(["GPU-b", "GPU-d"]):
         pass
@@ -292,12 +338,16 @@ def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
     assert "nvidia-smi tells of no GPU on this machine" in refused(context, gpus="auto")
 
 
-def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi, said: list[str]) -> None:
+def test_auto_holds_what_it_took_until_the_end(
+    context: LaunchContext, smi: Smi, said: list[str]
+) -> None:
     """Two launches at once get different GPUs, and leave none locked."""
     smi.tells("0, GPU-a, 3", "1, GPU-b, 3")
 
     async def one(name: str) -> None:
-        async with launched(LaunchContext(model="m", log_dir=context.log_dir / name, notify=said.append), "auto"):
+        async with launched(
+            LaunchContext(model="m", log_dir=context.log_dir / name, notify=said.append), "auto"
+        ):
             pass
 
     async def both() -> None:
@@ -310,18 +360,29 @@ def test_auto_holds_what_it_took_until_the_end(context: LaunchContext, smi: Smi,
         pass
 
 
-def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "CUDA_VISIBLE_DEVICES=0,1" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto", tp=2))[0]
+def test_a_dry_run_shows_gpus_in_the_place_of_auto(
+    own_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        "CUDA_VISIBLE_DEVICES=0,1"
+        in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto", tp=2))[0]
+    )
     assert (
         "CUDA_VISIBLE_DEVICES=0"
         in llama_cpp.commands(CONTEXT, llama_cpp.LlamaCppOptions(gpus="auto", model="m.gguf"))[0]
     )
-    assert '"device=0"' in container.commands(CONTEXT, container.ContainerOptions(gpus="auto", image="x"))[0]
+    assert (
+        '"device=0"'
+        in container.commands(CONTEXT, container.ContainerOptions(gpus="auto", image="x"))[0]
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
-    assert "CUDA_VISIBLE_DEVICES=4" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto"))[0]
+    assert (
+        "CUDA_VISIBLE_DEVICES=4" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(gpus="auto"))[0]
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- names
+# --------------------------------------------------------------------------------------------------------
+# names
 
 
 @pytest.mark.parametrize(
@@ -342,7 +403,9 @@ def test_a_dry_run_shows_gpus_in_the_place_of_auto(own_machine: None, monkeypatc
         ("GPU-", "GPU- names no GPU"),
     ],
 )
-def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_names_no_gpu_is_refused(
+    text: str, why: str, own_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
     for gpus in (None, "auto"):
         with pytest.raises(PlanError) as caught:
@@ -360,9 +423,13 @@ def test_what_names_no_gpu_is_refused(text: str, why: str, own_machine: None, mo
 @pytest.mark.parametrize(
     ("text", "named"), [("0, 1", "0,1"), (" 2 ,3,", "2,3"), ("GPU-a,MIG-b/0/0", "GPU-a,MIG-b/0/0")]
 )
-def test_what_cuda_takes_is_taken(text: str, named: str, own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cuda_takes_is_taken(
+    text: str, named: str, own_machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
-    assert f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0]
+    assert (
+        f"CUDA_VISIBLE_DEVICES={named}" in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(tp=2))[0]
+    )
 
 
 def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,11 +438,20 @@ def test_doubles_are_refused(own_machine: None, monkeypatch: pytest.MonkeyPatch)
         trtllm.commands(CONTEXT, trtllm.TrtllmOptions())
 
 
-def test_gpus_that_are_not_there_are_refused(context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
-    smi.tells("0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)")
+def test_gpus_that_are_not_there_are_refused(
+    context: LaunchContext, smi: Smi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi.tells(
+        "0, GPU-a, 3", listed="GPU 0: H200 (UUID: GPU-a)\n  MIG 1g.18gb Device  0: (UUID: MIG-c1)"
+    )
     for gpus in ([1], ["GPU-b"], ["00"]):
-        assert f"this machine has 1 GPU, numbered 0, and the plan needs number {gpus[0]}" in refused(context, gpus=gpus)
-    assert "this machine has no MIG-d; its parts of GPUs: MIG-c1" in refused(context, gpus=["MIG-d"])
+        assert (
+            f"this machine has 1 GPU, numbered 0, and the plan needs number {gpus[0]}"
+            in refused(context, gpus=gpus)
+        )
+    assert "this machine has no MIG-d; its parts of GPUs: MIG-c1" in refused(
+        context, gpus=["MIG-d"]
+    )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for gpus in (None, "auto"):
         assert "needs number 7" in refused(context, gpus=gpus)

@@ -1,4 +1,5 @@
-"""Launchers of servers that are not TensorRT-LLM's: their command lines, and how one is started and asked."""
+"""Launchers of servers that are not TensorRT-LLM's: their command lines, and how one is started and
+asked."""
 
 from __future__ import annotations
 
@@ -36,21 +37,46 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
         ),
         (
             llama_cpp,
-            {"model": "m.gguf", "context_tokens": 512, "parallel": 16, "threads": 1, "gpu_layers": 0, "port": 9000},
-            "llama-server --model m.gguf --host 127.0.0.1 --port 9000 --alias my-model --parallel 16 --ctx-size 8192 "
-            "--threads 1 --n-gpu-layers 0",
+            {
+                "model": "m.gguf",
+                "context_tokens": 512,
+                "parallel": 16,
+                "threads": 1,
+                "gpu_layers": 0,
+                "port": 9000,
+            },
+            (
+                "llama-server --model m.gguf --host 127.0.0.1 --port 9000 --alias my-model"
+                " --parallel 16 --ctx-size 8192 --threads 1 --n-gpu-layers 0"
+            ),
         ),
         (
             llama_cpp,
-            {"model": "m.gguf", "gpus": [3, "GPU-ab"], "extra_args": ["--metrics"], "env": {"A": "b", "C": None}},
-            "env -u C CUDA_VISIBLE_DEVICES=3,GPU-ab A=b llama-server --model m.gguf --host 127.0.0.1 --port 8000 "
-            f"{ALIAS} --metrics",
+            {
+                "model": "m.gguf",
+                "gpus": [3, "GPU-ab"],
+                "extra_args": ["--metrics"],
+                "env": {"A": "b", "C": None},
+            },
+            (
+                "env -u C CUDA_VISIBLE_DEVICES=3,GPU-ab A=b llama-server --model m.gguf --host"
+                f" 127.0.0.1 --port 8000 {ALIAS} --metrics"
+            ),
         ),
         (
             llama_cpp,
-            {"model": "m.gguf", "server": "python", "context_tokens": 512, "prompt_logprobs": True, "threads": 2},
-            "python3 -m llama_cpp.server --model m.gguf --host 127.0.0.1 --port 8000 --model_alias my-model "
-            "--n_ctx 512 --n_threads 2 --n_threads_batch 2 --interrupt_requests false --logits_all true",
+            {
+                "model": "m.gguf",
+                "server": "python",
+                "context_tokens": 512,
+                "prompt_logprobs": True,
+                "threads": 2,
+            },
+            (
+                "python3 -m llama_cpp.server --model m.gguf --host 127.0.0.1 --port 8000"
+                " --model_alias my-model --n_ctx 512 --n_threads 2 --n_threads_batch 2"
+                " --interrupt_requests false --logits_all true"
+            ),
         ),
         (
             transformers_serve,
@@ -59,16 +85,25 @@ TOKEN = "hf_" + 4 * "0aB1cD2e"
         ),
         (
             transformers_serve,
-            {"command": "/v/bin/transformers", "device": "cpu", "dtype": "float32", "continuous_batching": True}
+            {
+                "command": "/v/bin/transformers",
+                "device": "cpu",
+                "dtype": "float32",
+                "continuous_batching": True,
+            }
             | {"threads": 1, "model": "org/m", "extra_args": ["--log-level", "info"]},
-            "env OMP_NUM_THREADS=1 /v/bin/transformers serve org/m --host 127.0.0.1 --port 8000 --device cpu "
-            "--dtype float32 --continuous-batching --log-level info",
+            (
+                "env OMP_NUM_THREADS=1 /v/bin/transformers serve org/m --host 127.0.0.1 --port 8000"
+                " --device cpu --dtype float32 --continuous-batching --log-level info"
+            ),
         ),
     ],
 )
 def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: str) -> None:
     assert registry.check_options(launcher.launch, options, "launcher") == options
-    assert [shlex.join(command) for command in launcher.commands(CONTEXT, OPTIONS[launcher](**options))] == [line]
+    assert [
+        shlex.join(command) for command in launcher.commands(CONTEXT, OPTIONS[launcher](**options))
+    ] == [line]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +113,11 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
         (llama_cpp, {"context_tokens": 0}, "launcher.context_tokens: 0"),
         (llama_cpp, {"prompt_logprobs": True}, "llama-server gives none of prompts"),
         (llama_cpp, {"extra_args": ["--ctx-size=9"]}, "--ctx-size is set by the launcher"),
-        (llama_cpp, {"server": "python", "extra_args": ["--n_ctx", "9"]}, "--n_ctx is set by the launcher"),
+        (
+            llama_cpp,
+            {"server": "python", "extra_args": ["--n_ctx", "9"]},
+            "--n_ctx is set by the launcher",
+        ),
         (llama_cpp, {"extra_args": ["--api-key", TOKEN]}, "a plan holds no secret"),
         (llama_cpp, {"gpus": [1, 1]}, "twice"),
         (llama_cpp, {"port": 0}, "launcher.port: 0"),
@@ -88,7 +127,9 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
         (transformers_serve, {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "launcher.gpus"),
     ],
 )
-def test_what_cannot_be_launched_is_told_before(launcher: ModuleType, options: dict[str, Any], problem: str) -> None:
+def test_what_cannot_be_launched_is_told_before(
+    launcher: ModuleType, options: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(PlanError) as told:
         launcher.commands(CONTEXT, OPTIONS[launcher](**options))
     assert problem in f"{told.value} {told.value.hint}"
@@ -96,7 +137,9 @@ def test_what_cannot_be_launched_is_told_before(launcher: ModuleType, options: d
 
 def test_without_a_model_its_name_is_asked_for() -> None:
     with pytest.raises(PlanError, match="name a GGUF file"):
-        llama_cpp.commands(LaunchContext(model=None, log_dir=Path("logs")), llama_cpp.LlamaCppOptions())
+        llama_cpp.commands(
+            LaunchContext(model=None, log_dir=Path("logs")), llama_cpp.LlamaCppOptions()
+        )
 
 
 def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> Endpoint:
@@ -119,7 +162,12 @@ def _launched(launcher: ModuleType, context: LaunchContext, **options: Any) -> E
     ],
 )
 def test_it_is_started_and_answers(
-    launcher: ModuleType, kind: str, options: dict[str, Any], asked: str, context: LaunchContext, said: list[str]
+    launcher: ModuleType,
+    kind: str,
+    options: dict[str, Any],
+    asked: str,
+    context: LaunchContext,
+    said: list[str],
 ) -> None:
     command = [sys.executable, "-I", str(FAKE), kind]
     endpoint = _launched(launcher, context, command=command, **options)

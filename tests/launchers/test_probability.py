@@ -23,7 +23,9 @@ def mixtures(draw: st.DrawFn) -> tuple[float, float]:
 
 
 @given(mixtures())
-def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(mixture: tuple[float, float]) -> None:
+def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(
+    mixture: tuple[float, float],
+) -> None:
     accuracy, flip_rate = mixture
     share, sure = _mixture(accuracy, flip_rate)
     assert 0.0 <= share <= 1.0
@@ -34,18 +36,24 @@ def test_the_mixture_has_the_declared_mean_and_the_declared_flip_rate(mixture: t
 
 @settings(max_examples=50, deadline=None)
 @given(mixtures(), st.integers(0, 1000))
-def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(mixture: tuple[float, float], seed: int) -> None:
+def test_the_prompts_have_the_mean_and_the_flip_rate_of_the_mixture(
+    mixture: tuple[float, float], seed: int
+) -> None:
     accuracy, flip_rate = mixture
     of = probability(accuracy, flip_rate, seed)
     chances = [of("task", i) for i in IDS]
     assert all(0.0 <= p <= 1.0 for p in chances)
     # 6 standard errors, with at most 1/4 and 1/16 for the variances of p and of 2 p (1 - p)
     assert abs(sum(chances) / len(IDS) - accuracy) < 6 * math.sqrt(1 / 4 / len(IDS))
-    assert abs(sum(2 * p * (1 - p) for p in chances) / len(IDS) - flip_rate) < 6 * math.sqrt(1 / 16 / len(IDS))
+    assert abs(sum(2 * p * (1 - p) for p in chances) / len(IDS) - flip_rate) < 6 * math.sqrt(
+        1 / 16 / len(IDS)
+    )
 
 
 @given(st.floats(0.0, 1.0), st.text(), st.text(max_size=20).filter(lambda s: s.isascii()))
-def test_without_a_flip_rate_every_prompt_has_the_accuracy(accuracy: float, task: str, sample_id: str) -> None:
+def test_without_a_flip_rate_every_prompt_has_the_accuracy(
+    accuracy: float, task: str, sample_id: str
+) -> None:
     assert probability(accuracy, None, 0)(task, sample_id) == accuracy
 
 

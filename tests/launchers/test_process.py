@@ -13,13 +13,22 @@ from typing import Any
 import pytest
 
 from launchers._process import server_process as process_module
-from launchers._process.server_process import KILL_S, LOG_LINES, STOP_S, ServerProcess, server_process, supervise
+from launchers._process.server_process import (
+    KILL_S,
+    LOG_LINES,
+    STOP_S,
+    ServerProcess,
+    server_process,
+    supervise,
+)
 from serve_eval.errors import LaunchError
 from tests.launchers.processes import gone
 
 PYTHON = [sys.executable, "-c"]
 SLEEPS = [*PYTHON, "import time; time.sleep(60)"]
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are launched on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="servers are launched on Linux only"
+)
 
 
 async def never() -> None:
@@ -50,7 +59,10 @@ def ended(script: str, log: Path, timeout_s: float = 20.0) -> LaunchError:
     [
         ("raise SystemExit(0)", "the server ended with exit code 0 before it was ready"),
         ("raise SystemExit(7)", "the server ended with exit code 7 before it was ready"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", "the server ended with signal 15 before"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            "the server ended with signal 15 before",
+        ),
     ],
 )
 def test_the_end_of_a_server_is_told_with_its_log(tmp_path: Path, script: str, told: str) -> None:
@@ -86,7 +98,8 @@ class Clock:
 
 
 class Process:
-    """A process that ends by the signals that it is told to heed, or by itself when it was polled often enough."""
+    """A process that ends by the signals that it is told to heed, or by itself when it was polled
+    often enough."""
 
     def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
         self.pid, self.returncode, self.stdin = 4242, None, None
@@ -107,7 +120,9 @@ class Process:
         self.sent.append(int(number))
 
 
-def server(monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | None = None) -> ServerProcess:
+def server(
+    monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | None = None
+) -> ServerProcess:
     monkeypatch.setattr(process_module.os, "killpg", process.killpg)
     return ServerProcess(process, Path("/nowhere"), 0, supervised_s)
 
@@ -117,7 +132,8 @@ def server(monkeypatch: pytest.MonkeyPatch, process: Any, supervised_s: float | 
 def test_a_server_is_asked_to_end_and_then_killed(
     monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
 ) -> None:
-    """One that has a supervisor has as long as that needs, and its supervisor is told twice before it is killed."""
+    """One that has a supervisor has as long as that needs, and its supervisor is told twice before
+    it is killed."""
     clock, process = Clock(monkeypatch), Process((heeds,))
     asyncio.run(server(monkeypatch, process, supervised_s).stop())
     ended_by, last = process.sent[:-1], process.sent[-1]
@@ -142,7 +158,9 @@ def test_one_that_nothing_ends_is_left_after_a_while(monkeypatch: pytest.MonkeyP
     assert set(clock.pauses) == {0.02}
 
 
-def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Clock(monkeypatch)
     process = Process(polls=1)
     one = server(monkeypatch, process)
@@ -151,7 +169,9 @@ def test_one_that_has_ended_is_signalled_once_for_its_group_and_never_again(monk
     assert (one.exit_code(), process.sent) == (0, [signal.SIGKILL])
 
 
-def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probe_is_made_often_at_first_and_then_after_each_longest_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, answers = Clock(monkeypatch), [None] * 12 + ["ready"]
 
     async def probe() -> str | None:
@@ -187,7 +207,9 @@ def test_the_log_is_that_of_this_start_and_its_end_alone(tmp_path: Path) -> None
     log.write_bytes(b"of before\n")
 
     async def run() -> tuple[str, str, str]:
-        async with server_process([*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log) as one:
+        async with server_process(
+            [*PYTHON, "print('a' * 30 + 'end', end='')"], log_file=log
+        ) as one:
             await until_ended(one)
             whole, end = one.log(), one.log(5)
             log.unlink()
@@ -204,7 +226,9 @@ def test_a_server_gets_the_environment_the_pipe_and_a_session_of_its_own(tmp_pat
     )
 
     async def run() -> int:
-        async with server_process([*PYTHON, script], log_file=tmp_path / "log", env={"ONE": "1"}) as one:
+        async with server_process(
+            [*PYTHON, script], log_file=tmp_path / "log", env={"ONE": "1"}
+        ) as one:
             while "True" not in one.log():  # noqa: ASYNC110 - the log of another process
                 await asyncio.sleep(0.01)
             assert one._process.stdin is not None
@@ -224,13 +248,17 @@ def test_the_line_of_a_supervisor() -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(tmp_path: Path, killed: bool) -> None:
+def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(
+    tmp_path: Path, killed: bool
+) -> None:
     note = tmp_path / "note"
     at_end = [*PYTHON, f"import os; open({str(note)!r}, 'a').write(os.environ['ONE'] + '.')"]
 
     async def run() -> int:
         environment = {**os.environ, "ONE": "1"}
-        started = server_process(SLEEPS, log_file=tmp_path / "log", env=environment, grace_s=1.0, at_end=at_end)
+        started = server_process(
+            SLEEPS, log_file=tmp_path / "log", env=environment, grace_s=1.0, at_end=at_end
+        )
         async with started as one:
             await asyncio.sleep(0.3)
             if killed:
@@ -241,7 +269,9 @@ def test_the_last_command_runs_once_also_when_the_supervisor_was_killed(tmp_path
     assert note.read_text() == "1."
 
 
-def test_a_last_command_that_fails_ends_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_command_that_fails_ends_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ran: list[tuple[Any, dict[str, Any]]] = []
 
     def failing(command: Any, **options: Any) -> None:
@@ -249,7 +279,9 @@ def test_a_last_command_that_fails_ends_nothing_else(tmp_path: Path, monkeypatch
         raise subprocess.TimeoutExpired(command, 1.0)
 
     async def run() -> None:
-        started = server_process(SLEEPS, log_file=tmp_path / "log", grace_s=1.0, at_end=["the last"])
+        started = server_process(
+            SLEEPS, log_file=tmp_path / "log", grace_s=1.0, at_end=["the last"]
+        )
         async with started as one:
             os.kill(one.pid, signal.SIGKILL)
 
@@ -280,7 +312,9 @@ def test_a_supervisor_has_its_grace_and_the_time_of_the_last_command(
     monkeypatch.setattr(process_module, "_start", start)
 
     async def run() -> None:
-        async with server_process(SLEEPS, log_file=tmp_path / "log", grace_s=grace_s, at_end=at_end):
+        async with server_process(
+            SLEEPS, log_file=tmp_path / "log", grace_s=grace_s, at_end=at_end
+        ):
             pass
 
     with pytest.raises(LaunchError, match="no more"):

@@ -18,7 +18,9 @@ def counted(*answers: tuple[int, str]) -> list[bool]:
     return [refusals.permanent(*answer) for answer in answers]
 
 
-@pytest.mark.parametrize("answer", [KEY, TRANSCEIVER, OTHER_KEY, FORM, (422, "x"), (405, "Method Not Allowed")])
+@pytest.mark.parametrize(
+    "answer", [KEY, TRANSCEIVER, OTHER_KEY, FORM, (422, "x"), (405, "Method Not Allowed")]
+)
 def test_the_third_of_one_kind_is_the_last(answer: tuple[int, str]) -> None:
     assert counted(answer, answer, answer) == [False, False, True]
 
@@ -46,7 +48,10 @@ def test_others_are_asked_for_again(answer: tuple[int, str]) -> None:
 def test_they_must_be_alike_and_follow_each_other() -> None:
     assert counted(KEY, KEY, (503, ""), KEY, KEY) == [False] * 5
     assert counted(KEY, TRANSCEIVER, KEY, TRANSCEIVER) == [False] * 4
-    assert counted((400, "field required: a"), (400, "field required: b"), (400, "field required: c")) == [False] * 3
+    assert (
+        counted((400, "field required: a"), (400, "field required: b"), (400, "field required: c"))
+        == [False] * 3
+    )
 
 
 def test_numbers_in_a_refusal_with_a_known_cause_do_not_matter() -> None:

@@ -43,7 +43,10 @@ def _commands(router: object, side: str = "context_servers") -> None:
 @pytest.mark.parametrize(
     ("router", "told"),
     [
-        ("load_balancng", "context_servers.router: unknown type 'load_balancng'. Did you mean 'load_balancing'?"),
+        (
+            "load_balancng",
+            "context_servers.router: unknown type 'load_balancng'. Did you mean 'load_balancing'?",
+        ),
         ({"type": "kv_aware"}, "Did you mean 'kv_cache_aware'?"),
         ({"type": "roundrobin"}, "Did you mean 'round_robin'?"),
         ({"type": 7}, "Known: round_robin, load_balancing"),
@@ -55,7 +58,9 @@ def test_a_type_is_checked_with_the_nearest_name(router: object, told: str) -> N
     assert told in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["Round_Robin", *sorted({name for names in TYPES.values() for name in names})])
+@pytest.mark.parametrize(
+    "name", ["Round_Robin", *sorted({name for names in TYPES.values() for name in names})]
+)
 def test_every_type_of_any_version_is_taken(name: str) -> None:
     _commands(name)
     _commands({"type": name}, "generation_servers")
@@ -83,7 +88,9 @@ def _server(router: object, *, probe: tuple[str, ...] = PROBE) -> Server:
         (None, OLD, False),
     ],
 )
-def test_what_a_version_answers_with_500_is_refused(router: object, flags: frozenset[str], refused: bool) -> None:
+def test_what_a_version_answers_with_500_is_refused(
+    router: object, flags: frozenset[str], refused: bool
+) -> None:
     server = _server(router)
     assert bool(router_types.problems(server, flags)) == refused
     if refused:
@@ -105,7 +112,11 @@ def test_a_load_in_tokens_is_launched_where_it_works(
     standin(flavour)
 
     async def story() -> str:
-        given: dict[str, Any] = {"generation_servers": {"router": TOKENS}, "gpus": [0, 1], "ready_timeout_s": 30.0}
+        given: dict[str, Any] = {
+            "generation_servers": {"router": TOKENS},
+            "gpus": [0, 1],
+            "ready_timeout_s": 30.0,
+        }
         options = registry.check_options(trtllm_disaggregated.launch, given, "launcher")
         async with trtllm_disaggregated.launch(
             context, trtllm_disaggregated.DisaggregatedOptions(**options)

@@ -1,4 +1,5 @@
-"""A first Ctrl-C ends servers in good order; a second one, while they end, ends everything at once. 130 both ways."""
+"""A first Ctrl-C ends servers in good order; a second one, while they end, ends everything at once.
+130 both ways."""
 
 from __future__ import annotations
 
@@ -19,11 +20,16 @@ from tests.launchers.processes import gone
 from tests.launchers.test_endings import LEFT_S, MARK, ROOT, marked
 from tests.standin.process import environment
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="servers are launched on Linux only")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="servers are launched on Linux only"
+)
 
 PATIENT_S = 120.0
 """The grace of the servers, longer than a test may take."""
-DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
+    " time.sleep(600)"
+)
 WAITS = "waiting up to 120 s for the end of {}; Ctrl-C kills what is left now"
 PLAN = {
     "model": "org/model",
@@ -41,12 +47,17 @@ def _until(true: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize("asked_first", [True, False])
-def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(asked_first: bool, tmp_path: Path) -> None:
+def test_a_supervisor_that_was_asked_ends_at_once_when_its_launcher_is_gone(
+    asked_first: bool, tmp_path: Path
+) -> None:
     """A launcher that is killed before it asked leaves the servers their grace."""
     log = tmp_path / "log"
     with log.open("wb") as out:
         supervisor = subprocess.Popen(
-            supervise([sys.executable, "-c", DEAF], grace_s=PATIENT_S), stdin=subprocess.PIPE, stdout=out, stderr=out
+            supervise([sys.executable, "-c", DEAF], grace_s=PATIENT_S),
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
         )
     try:
         _until(lambda: "up" in log.read_text(), "the server starts")
@@ -77,7 +88,9 @@ def _command(what: str, launcher: str, folder: Path, data: Path) -> list[str]:
     if what == "run":
         (folder / "plan.yaml").write_text(yaml.safe_dump(plan))
         return ["run", "plan.yaml", "-o", "out"]
-    (folder / "suite.yaml").write_text(yaml.safe_dump({"name": "s", "plans": [{**plan, "name": "one"}]}))
+    (folder / "suite.yaml").write_text(
+        yaml.safe_dump({"name": "s", "plans": [{**plan, "name": "one"}]})
+    )
     return ["suite", "suite.yaml", "-o", "out"]
 
 
@@ -93,13 +106,20 @@ def test_a_second_signal_while_servers_end(
     mark = uuid.uuid4().hex
     names = ["trtllm"] if launcher == "trtllm" else ["context_0", "generation_0", "orchestrator"]
     env = environment("v12" if launcher == "trtllm" else "main", faults={"ignore_sigterm": True})
-    env |= {MARK: mark, "TMPDIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    env |= {
+        MARK: mark,
+        "TMPDIR": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PYTHONPATH": str(ROOT),
+    }
     env |= {"XDG_RUNTIME_DIR": str(tmp_path)}
     env.pop("CUDA_VISIBLE_DEVICES", None)
     said = tmp_path / "said"
 
     def asked_to_end() -> bool:
-        logs = [path.read_text() for path in (tmp_path / "out").rglob("*.log") if path.stem in names]
+        logs = [
+            path.read_text() for path in (tmp_path / "out").rglob("*.log") if path.stem in names
+        ]
         return len(logs) == len(names) and all("Shutting down" in log for log in logs)
 
     with said.open("wb") as out:
@@ -117,7 +137,10 @@ def test_a_second_signal_while_servers_end(
         os.killpg(tool.pid, number)  # as a terminal does
         _until(asked_to_end, "the servers are asked to end")
         if (what, number) == ("run", signal.SIGINT):
-            _until(lambda: WAITS.format(", ".join(names)) in said.read_text(), "a person learns what is waited for")
+            _until(
+                lambda: WAITS.format(", ".join(names)) in said.read_text(),
+                "a person learns what is waited for",
+            )
         assert tool.poll() is None
         os.killpg(tool.pid, number)
         assert tool.wait(LEFT_S) == 130, said.read_text()

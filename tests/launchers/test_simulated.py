@@ -35,7 +35,12 @@ QUESTIONS = [f"question {i}" for i in range(50)]
 
 def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> None:
     lines = [
-        {"sha256": prompt_sha256(q), "right": "right", "wrong": "wrong", "probability": probability("task", q)}
+        {
+            "sha256": prompt_sha256(q),
+            "right": "right",
+            "wrong": "wrong",
+            "probability": probability("task", q),
+        }
         for q in QUESTIONS
     ]
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
@@ -43,7 +48,9 @@ def write_answer_file(path: Path, probability: Callable[[str, str], float]) -> N
 
 @pytest.fixture
 def context(tmp_path: Path) -> LaunchContext:
-    return LaunchContext(model="a/b", log_dir=tmp_path / "run" / "logs", write_answer_file=write_answer_file)
+    return LaunchContext(
+        model="a/b", log_dir=tmp_path / "run" / "logs", write_answer_file=write_answer_file
+    )
 
 
 async def answer(endpoint: Endpoint, prompt: str) -> str:
@@ -86,7 +93,10 @@ def test_it_starts_answers_and_leaves_nothing_behind(context: LaunchContext) -> 
     assert stat.S_IMODE(log_file.stat().st_mode) == 0o600
     assert log_file.read_text() == f"simulated endpoint at {endpoint.base_url}\n"
     assert stat.S_IMODE(context.log_dir.stat().st_mode) == 0o700
-    assert sorted(file.name for file in context.log_dir.iterdir()) == ["simulated.answers.jsonl", "simulated.log"]
+    assert sorted(file.name for file in context.log_dir.iterdir()) == [
+        "simulated.answers.jsonl",
+        "simulated.log",
+    ]
 
 
 def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> None:
@@ -113,7 +123,10 @@ def test_it_ends_when_the_run_is_cancelled_or_fails(context: LaunchContext) -> N
 def test_the_options_reach_the_server(context: LaunchContext) -> None:
     async def story(endpoint: Endpoint) -> None:
         assert await answer(endpoint, QUESTIONS[0]) == "wrong"
-        async with aiohttp.ClientSession() as session, session.get(endpoint.base_url + "/models") as reply:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(endpoint.base_url + "/models") as reply,
+        ):
             assert reply.status == 404
 
     launch_and(replace(context, model=None), story, accuracy=1.0, damage=1.0, no_models=True)
@@ -123,7 +136,9 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
     async def story(endpoint: Endpoint) -> None:
         raise AssertionError("it did not die")
 
-    broken = replace(context, write_answer_file=lambda path, probability: path.write_text("no JSON"))
+    broken = replace(
+        context, write_answer_file=lambda path, probability: path.write_text("no JSON")
+    )
     for _ in range(2):  # a second try quotes its own lines only
         with pytest.raises(LaunchError) as caught:
             launch_and(broken, story)
@@ -132,7 +147,9 @@ def test_a_server_that_dies_at_start_is_an_error_with_its_log(context: LaunchCon
         assert "simulated.log" in caught.value.hint
 
 
-def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(context: LaunchContext) -> None:
+def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
+    context: LaunchContext,
+) -> None:
     async def story(endpoint: Endpoint) -> None:
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
@@ -140,11 +157,15 @@ def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(conte
             await answer(endpoint, QUESTIONS[3])
         await asyncio.Event().wait()
 
-    with pytest.raises(LaunchError, match=r"(?s)ended with exit code 1\n.*crashing after 3 requests, as told"):
+    with pytest.raises(
+        LaunchError, match=r"(?s)ended with exit code 1\n.*crashing after 3 requests, as told"
+    ):
         launch_and(context, story, crash_after=3)
 
 
-def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(context: LaunchContext) -> None:
+def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
+    context: LaunchContext,
+) -> None:
     async def story(endpoint: Endpoint) -> None:
         for q in QUESTIONS[:3]:
             await answer(endpoint, q)
@@ -196,17 +217,38 @@ def test_the_simulator_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         probe.connect(("127.0.0.1", int(base_url.rpartition(":")[2].partition("/")[0])))
 
 
-# ------------------------------------------------------------------------------------------------ the command line
+# ------------------------------------------------------------------------------------------------
+# the command line
 
 
 def test_the_command_names_only_what_differs_from_the_default(context: LaunchContext) -> None:
-    options = {"accuracy": 0.5, "damage": 0.1, "failure_kind": "html", "no_models": True, "seed": 0, "crash_after": 4}
+    options = {
+        "accuracy": 0.5,
+        "damage": 0.1,
+        "failure_kind": "html",
+        "no_models": True,
+        "seed": 0,
+        "crash_after": 4,
+    }
     [command] = simulated.commands(context, simulated.SimulatedOptions(**options))
     assert command[1:5] == ["-m", "launchers._simulated", "--model", "a/b"]
-    assert command[9:] == ["--damage", "0.1", "--failure-kind", "html", "--crash-after", "4", "--no-models"]
+    assert command[9:] == [
+        "--damage",
+        "0.1",
+        "--failure-kind",
+        "html",
+        "--crash-after",
+        "4",
+        "--no-models",
+    ]
     assert not context.log_dir.exists()
     config, port, ready_file = parse(command[3:])
-    assert (config.damage, config.failure_kind, config.no_models, config.crash_after) == (0.1, "html", True, 4)
+    assert (config.damage, config.failure_kind, config.no_models, config.crash_after) == (
+        0.1,
+        "html",
+        True,
+        4,
+    )
     assert port == 0
     assert (config.answers, ready_file) == (
         context.log_dir / "simulated.answers.jsonl",
@@ -228,7 +270,10 @@ def test_options_of_a_plan_are_checked() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"failure_rate": 2.0}, "launcher.simulated.failure_rate is 2.0, which is not between 0 and 1"),
+        (
+            {"failure_rate": 2.0},
+            "launcher.simulated.failure_rate is 2.0, which is not between 0 and 1",
+        ),
         ({"damage": -0.1}, "launcher.simulated.damage is -0.1, which is not between 0 and 1"),
         ({"latency_s": -1.0}, "launcher.simulated.latency_s is -1.0, which is negative"),
         ({"crash_after": -1}, "launcher.simulated.crash_after is -1, which is negative"),
@@ -244,7 +289,8 @@ def test_sizes_out_of_range_are_refused_before_anything_starts(
     assert not context.log_dir.exists()
 
 
-# --------------------------------------------------------------------------------------------- any server process
+# --------------------------------------------------------------------------------------------- any
+# server process
 
 
 async def quick_end(script: str, log_file: Path) -> int:
@@ -259,18 +305,24 @@ async def quick_end(script: str, log_file: Path) -> int:
     return server.pid
 
 
-def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process_module, "STOP_S", 0.2)
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up',"
+        " flush=True); time.sleep(60)"
+    )
     assert gone(asyncio.run(quick_end(deaf, tmp_path / "log")))
 
 
 def test_what_a_server_started_ends_with_it(tmp_path: Path) -> None:
     parent = (
-        "import subprocess, sys, time\n"
-        "deaf = 'import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(0, flush=True); time.sleep(60)'\n"
-        "child = subprocess.Popen([sys.executable, '-c', deaf], stdout=subprocess.PIPE)\n"
-        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)"
+        "import subprocess, sys, time\ndeaf = 'import signal as s, time; s.signal(s.SIGTERM,"
+        " s.SIG_IGN); print(0, flush=True); time.sleep(60)'\nchild ="
+        " subprocess.Popen([sys.executable, '-c', deaf],"
+        " stdout=subprocess.PIPE)\nchild.stdout.readline(); print(child.pid, flush=True);"
+        " time.sleep(60)"
     )
     asyncio.run(quick_end(parent, tmp_path / "log"))
     wait_until_gone(int((tmp_path / "log").read_text()))
@@ -281,7 +333,11 @@ def test_a_server_that_never_gets_ready_is_an_error_in_time(tmp_path: Path) -> N
         return None
 
     async def story() -> int:
-        command = [sys.executable, "-c", "import time; print('loading', flush=True); time.sleep(60)"]
+        command = [
+            sys.executable,
+            "-c",
+            "import time; print('loading', flush=True); time.sleep(60)",
+        ]
         async with server_process(command, log_file=tmp_path / "log") as server:
             while not server.log():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -24,7 +24,9 @@ TURNS = (Message(role="system", content="Be brief."), Message(role="user", conte
 RIGHT = " The answer is 4.\n\nQuestion: next"
 
 
-def write_answers(path: Path, entries: dict[Prompt, float], right: str = RIGHT, wrong: str = " It is 5.") -> Path:
+def write_answers(
+    path: Path, entries: dict[Prompt, float], right: str = RIGHT, wrong: str = " It is 5."
+) -> Path:
     lines = [
         {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": p}
         for prompt, p in entries.items()
@@ -104,7 +106,8 @@ def texts(prompts: list[str], **options: Any) -> list[str]:
     return asyncio.run(tell())
 
 
-# ------------------------------------------------------------------------------------------------------ answers
+# ------------------------------------------------------------------------------------------------------
+# answers
 
 
 def test_a_completion_has_the_shape_of_trtllm_serve(answers: Path) -> None:
@@ -132,8 +135,13 @@ def test_a_chat_answer_is_found_by_roles_and_contents(answers: Path) -> None:
         assert choice["message"]["role"] == "assistant"
         assert choice["message"]["content"] == RIGHT
         assert answer["usage"]["prompt_tokens"] == 7
-        swapped = [{"role": "user", "content": "Be brief."}, {"role": "system", "content": QUESTION}]
-        assert (await peer.choice("/chat/completions", messages=swapped))["message"]["content"] == UNKNOWN_ANSWER
+        swapped = [
+            {"role": "user", "content": "Be brief."},
+            {"role": "system", "content": QUESTION},
+        ]
+        assert (await peer.choice("/chat/completions", messages=swapped))["message"][
+            "content"
+        ] == UNKNOWN_ANSWER
 
     with_simulator(story, answers=answers)
 
@@ -146,7 +154,10 @@ def test_an_unknown_prompt_gets_a_sentence_that_says_so() -> None:
     with_simulator(story)
 
 
-NODE = {"type": ["object"], "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}}
+NODE = {
+    "type": ["object"],
+    "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
+}
 FOLLOWED = [
     {"type": "string", "minLength": 5, "maxLength": 5},
     {"type": ["integer"], "minimum": 7, "maximum": 9},
@@ -154,15 +165,27 @@ FOLLOWED = [
     {"type": "array", "items": {"type": "boolean"}, "minItems": 3},
     {"oneOf": [{"type": "null"}, {"type": "string"}]},
     {"$ref": "#/$defs/n", "$defs": {"n": {**NODE, "required": ["next"]}}},
-    {"type": "object", "properties": {"child": {"$ref": "#"}, "name": {"type": "string"}}, "required": ["name"]},
-    {"properties": {"a/b": {"$ref": "#/$defs/a~1b"}}, "required": ["a/b"], "$defs": {"a/b": {"const": 4}}},
+    {
+        "type": "object",
+        "properties": {"child": {"$ref": "#"}, "name": {"type": "string"}},
+        "required": ["name"],
+    },
+    {
+        "properties": {"a/b": {"$ref": "#/$defs/a~1b"}},
+        "required": ["a/b"],
+        "$defs": {"a/b": {"const": 4}},
+    },
 ]
 
 
 def test_an_unknown_prompt_follows_the_schema_that_comes_with_it() -> None:
     async def story(peer: Peer) -> None:
         for schema in FOLLOWED:
-            parameters = {"properties": {"x": schema}, "required": ["x"], "$defs": schema.get("$defs", {})}
+            parameters = {
+                "properties": {"x": schema},
+                "required": ["x"],
+                "$defs": schema.get("$defs", {}),
+            }
             form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
             tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
             guided = await peer.choice("/chat/completions", response_format=form, max_tokens=100)
@@ -178,7 +201,9 @@ def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
     async def story(peer: Peer) -> None:
         seeds = range(60)
         sampled = [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
-        assert sampled == [await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds]
+        assert sampled == [
+            await peer.text("Unheard of.", temperature=1.0, seed=seed) for seed in seeds
+        ]
         assert set(sampled) == set(SAMPLED_ANSWERS)
         assert await peer.text("Unheard of.", temperature=0, seed=3) == UNKNOWN_ANSWER
 
@@ -188,7 +213,10 @@ def test_an_unknown_prompt_is_sampled_by_the_seed_of_the_request() -> None:
 def test_a_list_of_prompts_gets_a_choice_each(answers: Path) -> None:
     async def story(peer: Peer) -> None:
         _, answer = await peer.ask(prompt=[QUESTION, "Never seen"], max_tokens=3)
-        assert [(c["index"], c["text"]) for c in answer["choices"]] == [(0, " The answer is"), (1, "I do not")]
+        assert [(c["index"], c["text"]) for c in answer["choices"]] == [
+            (0, " The answer is"),
+            (1, "I do not"),
+        ]
         assert answer["usage"]["completion_tokens"] == 6
 
     with_simulator(story, answers=answers)
@@ -208,7 +236,9 @@ def test_sixteen_tokens_are_the_default(tmp_path: Path) -> None:
     async def story(peer: Peer) -> None:
         assert len((await peer.text()).split()) == 16
 
-    with_simulator(story, answers=write_answers(tmp_path / "a", {QUESTION: 1.0}, right="word " * 40))
+    with_simulator(
+        story, answers=write_answers(tmp_path / "a", {QUESTION: 1.0}, right="word " * 40)
+    )
 
 
 def test_the_earliest_stop_string_ends_the_text_and_is_left_out(answers: Path) -> None:
@@ -231,7 +261,9 @@ def _events(body: bytes) -> list[Any]:
 
 def test_a_stream_holds_the_words_the_finish_reason_and_the_usage(answers: Path) -> None:
     async def story(peer: Peer) -> None:
-        status, kind, body = await peer.raw(stream=True, stream_options={"include_usage": True}, max_tokens=50)
+        status, kind, body = await peer.raw(
+            stream=True, stream_options={"include_usage": True}, max_tokens=50
+        )
         assert (status, kind) == (200, "text/event-stream; charset=utf-8")
         *chunks, finish, usage = _events(body)
         assert len(chunks) == 6
@@ -252,7 +284,11 @@ def test_a_chat_stream_begins_with_the_role(answers: Path) -> None:
         role, *deltas, finish = [event["choices"][0] for event in _events(body)]
         assert role["delta"] == {"role": "assistant"}
         assert "".join(choice["delta"]["content"] for choice in deltas) == " The answer is 4."
-        assert (finish["delta"], finish["finish_reason"], finish["stop_reason"]) == ({}, "stop", "\n")
+        assert (finish["delta"], finish["finish_reason"], finish["stop_reason"]) == (
+            {},
+            "stop",
+            "\n",
+        )
 
     with_simulator(story, answers=answers)
 
@@ -261,12 +297,17 @@ def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
     import openai  # two seconds, which no other worker has to wait
 
     async def story(peer: Peer) -> None:
-        async with openai.AsyncOpenAI(base_url=peer.base_url, api_key="sk-sdk-test-key", max_retries=0) as sdk:
+        async with openai.AsyncOpenAI(
+            base_url=peer.base_url, api_key="sk-sdk-test-key", max_retries=0
+        ) as sdk:
             text = await sdk.completions.create(model="simulated", prompt=QUESTION, max_tokens=50)
             assert text.choices[0].text == RIGHT
             chat = await sdk.chat.completions.create(
                 model="simulated",
-                messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}],
+                messages=[
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": QUESTION},
+                ],
                 stop=["\n"],
             )
             assert chat.choices[0].message.content == " The answer is 4."
@@ -282,7 +323,8 @@ def test_the_openai_sdk_understands_the_answers(answers: Path) -> None:
     with_simulator(story, answers=answers, api_key="sk-sdk-test-key")
 
 
-# ------------------------------------------------------------------------------------------------------- routes
+# -------------------------------------------------------------------------------------------------------
+# routes
 
 
 def test_health_version_and_models() -> None:
@@ -321,7 +363,8 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) 
     with_simulator(story, answers=answers, api_key="right-key")
 
 
-# ----------------------------------------------------------------------------------------------------- refusals
+# -----------------------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.parametrize(
@@ -335,7 +378,9 @@ def test_a_missing_or_wrong_key_is_a_401_that_does_not_repeat_it(answers: Path) 
         ({"stream_options": {}}, "Stream options can only be defined"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(body: dict[str, object], said: str) -> None:
+def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(
+    body: dict[str, object], said: str
+) -> None:
     async def story(peer: Peer) -> None:
         status, answer = await peer.ask(**body)
         assert status == 400
@@ -347,7 +392,9 @@ def test_what_cannot_be_answered_is_refused_in_the_form_of_a_worker(body: dict[s
     with_simulator(story)
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{", b"{}", b'{"model": 1}', b'{"model": "simulated"}', b"\xff"]
+)
 def test_a_malformed_body_is_refused_in_the_form_of_a_validation(body: bytes) -> None:
     async def story(peer: Peer) -> None:
         for path in ("/completions", "/chat/completions"):
@@ -395,12 +442,15 @@ def test_a_prompt_beyond_the_context_is_refused_unless_it_is_truncated() -> None
         assert status == 400
         assert "maximum context length is 100 tokens" in answer["message"]
         assert (await peer.ask(prompt="word " * 84, max_tokens=16))[0] == 200
-        assert (await peer.ask(prompt="word " * 90, max_tokens=16, truncate_prompt_tokens=84))[0] == 200
+        assert (await peer.ask(prompt="word " * 90, max_tokens=16, truncate_prompt_tokens=84))[
+            0
+        ] == 200
 
     with_simulator(story, context_tokens=100)
 
 
-# ------------------------------------------------------------------------------------------------------- chance
+# -------------------------------------------------------------------------------------------------------
+# chance
 
 
 PROMPTS = [f"question {i}" for i in range(2000)]
@@ -421,14 +471,19 @@ def test_the_measured_accuracy_is_the_declared_probability(even: Path) -> None:
 def test_answers_depend_on_seed_and_run_and_on_nothing_else(even: Path) -> None:
     first = texts(PROMPTS, answers=even, seed=1)
     assert texts(PROMPTS, answers=even, seed=1) == first
-    for other in (texts(PROMPTS, answers=even, seed=2), texts(PROMPTS, answers=even, seed=1, run=1)):
+    for other in (
+        texts(PROMPTS, answers=even, seed=2),
+        texts(PROMPTS, answers=even, seed=1, run=1),
+    ):
         flips = sum(a != b for a, b in zip(first, other, strict=True)) / len(PROMPTS)
         assert abs(flips - 0.42) < 4 * math.sqrt(0.42 * 0.58 / len(PROMPTS))
 
 
 def test_certain_prompts_answer_alike_in_every_run(tmp_path: Path) -> None:
     path = write_answers(tmp_path / "a", {"yes": 1.0, "no": 0.0}, right="right", wrong="wrong")
-    assert {tuple(texts(["yes", "no"], answers=path, run=run)) for run in range(20)} == {("right", "wrong")}
+    assert {tuple(texts(["yes", "no"], answers=path, run=run)) for run in range(20)} == {
+        ("right", "wrong")
+    }
 
 
 def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
@@ -437,11 +492,14 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
         after = texts(PROMPTS, answers=even, damage=damage)
         assert all(b == "right" for a, b in zip(after, before, strict=True) if a == "right")
         share = 0.7 * (1 - damage)
-        assert abs(after.count("right") / len(after) - share) <= 4 * math.sqrt(share * (1 - share) / len(after))
+        assert abs(after.count("right") / len(after) - share) <= 4 * math.sqrt(
+            share * (1 - share) / len(after)
+        )
         before = after
 
 
-# ------------------------------------------------------------------------------------------------------- faults
+# -------------------------------------------------------------------------------------------------------
+# faults
 
 
 @pytest.mark.parametrize(
@@ -453,7 +511,12 @@ def test_more_damage_only_ever_adds_wrong_answers(even: Path) -> None:
         ("html", 200, "text/html", b"<!DOCTYPE html>"),
         ("empty_choices", 200, "application/json", b'"choices":[]'),
         ("null_content", 200, "application/json", b'"finish_reason":null'),
-        ("wrapped_400", 500, "application/json", b"Internal server error 400, message='Bad Request', url='http://lo"),
+        (
+            "wrapped_400",
+            500,
+            "application/json",
+            b"Internal server error 400, message='Bad Request', url='http://lo",
+        ),
         ("stream_without_finish", 200, "text/event-stream", b"data: "),
     ],
 )
@@ -472,7 +535,9 @@ def test_a_failing_request_looks_as_declared(
 
 def test_an_overload_says_when_to_come_back(answers: Path) -> None:
     async def story(peer: Peer) -> None:
-        async with peer.session.post(peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}) as r:
+        async with peer.session.post(
+            peer.base_url + "/completions", json={"model": "simulated", "prompt": "x"}
+        ) as r:
             assert r.headers["Retry-After"] == "0"
 
     with_simulator(story, answers=answers, failure_rate=1.0, failure_kind="429")
@@ -538,7 +603,9 @@ def test_the_server_ends_while_a_request_hangs(answers: Path) -> None:
             config = SimulatorConfig(answers=answers, failure_rate=1.0, failure_kind="hang")
             async with serve(config) as base_url:
                 hanging = asyncio.ensure_future(
-                    session.post(base_url + "/completions", data=b'{"model":"simulated","prompt":"x"}')
+                    session.post(
+                        base_url + "/completions", data=b'{"model":"simulated","prompt":"x"}'
+                    )
                 )
                 await asyncio.sleep(0.1)
                 began = time.monotonic()
@@ -554,7 +621,9 @@ def test_the_failing_prompts_are_a_share_chosen_by_seed_and_recover_when_told(ev
     async def failing(peer: Peer) -> set[str]:
         prompts = PROMPTS[:300]
         replies = await asyncio.gather(*(peer.raw(prompt=prompt) for prompt in prompts))
-        return {prompt for prompt, (status, _, _) in zip(prompts, replies, strict=True) if status == 500}
+        return {
+            prompt for prompt, (status, _, _) in zip(prompts, replies, strict=True) if status == 500
+        }
 
     async def story(peer: Peer) -> None:
         first = await failing(peer)
@@ -621,7 +690,14 @@ def test_requests_wait_for_the_latency_at_the_same_time(answers: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"damage": 1.5}, {"failure_rate": -0.1}, {"empty_rate": 2.0}, {"latency_s": -1.0}, {"crash_after": -1}]
+    "bad",
+    [
+        {"damage": 1.5},
+        {"failure_rate": -0.1},
+        {"empty_rate": 2.0},
+        {"latency_s": -1.0},
+        {"crash_after": -1},
+    ],
 )
 def test_values_out_of_range_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):

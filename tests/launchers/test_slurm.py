@@ -1,4 +1,5 @@
-"""Servers as steps of SLURM: the plan (its command lines are in golden/), the rest with stand-ins for SLURM's commands.
+"""Servers as steps of SLURM: the plan (its command lines are in golden/), the rest with stand-ins
+for SLURM's commands.
 
 A real SLURM is driven by make test-slurm.
 """
@@ -54,14 +55,21 @@ def checked(**options: Any) -> dict[str, Any]:
 
 
 def lines(**options: Any) -> list[str]:
-    return [shlex.join(line) for line in slurm.commands(CONTEXT, slurm.SlurmOptions(**checked(**options)))]
+    return [
+        shlex.join(line)
+        for line in slurm.commands(CONTEXT, slurm.SlurmOptions(**checked(**options)))
+    ]
 
 
 def written(**options: Any) -> dict[str, str]:
-    return {path.name: text for path, text in slurm.files(CONTEXT, slurm.SlurmOptions(**checked(**options))).items()}
+    return {
+        path.name: text
+        for path, text in slurm.files(CONTEXT, slurm.SlurmOptions(**checked(**options))).items()
+    }
 
 
-# -------------------------------------------------------------------------------------------------------- the plan
+# --------------------------------------------------------------------------------------------------------
+# the plan
 
 
 def test_servers_that_share_a_node_have_what_helps_there() -> None:
@@ -72,7 +80,9 @@ def test_servers_that_share_a_node_have_what_helps_there() -> None:
 def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
     sides = {"context_servers": {"num_instances": 2, "tp": 4}, "generation_servers": {"tp": 8}}
     files = written(
-        trtllm_disaggregated=sides, nodes=["gpu07", "gpu09"], sbatch_args=["--partition=big", "--time=2:00:00"]
+        trtllm_disaggregated=sides,
+        nodes=["gpu07", "gpu09"],
+        sbatch_args=["--partition=big", "--time=2:00:00"],
     )
     front = yaml.safe_load(files["orchestrator.yaml"])
     assert (front["hostname"], front["port"]) == ("gpu07", 8000)
@@ -86,14 +96,21 @@ def test_the_files_name_the_nodes_and_the_script_asks_for_as_many() -> None:
         "#SBATCH --gpus-per-node=8",
         "#SBATCH --partition=big",
         "#SBATCH --time=2:00:00",
-        "# gpu07: context_0 GPU 0,1,2,3 port 8001; context_1 GPU 4,5,6,7 port 8002; orchestrator port 8000",
+        (
+            "# gpu07: context_0 GPU 0,1,2,3 port 8001; context_1 GPU 4,5,6,7 port 8002;"
+            " orchestrator port 8000"
+        ),
         "# gpu09: generation_0 GPU 0,1,2,3,4,5,6,7 port 8003",
     ]
 
 
 def test_discovery_names_one_cluster_on_every_node() -> None:
     files = written(trtllm_disaggregated={"discovery": True, "generation_servers": {"tp": 8}})
-    sections = [yaml.safe_load(text)["disagg_cluster"] for name, text in files.items() if name.endswith(".yaml")]
+    sections = [
+        yaml.safe_load(text)["disagg_cluster"]
+        for name, text in files.items()
+        if name.endswith(".yaml")
+    ]
     assert len(sections) == 3
     assert all(s["cluster_uri"] == "http://node1:8000" and s == sections[0] for s in sections)
 
@@ -103,10 +120,16 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
     [
         ({"trtllm": {}, "trtllm_disaggregated": {}}, "two ways to serve a model"),
         ({"trtllm": {"tp": 9}}, "9 ranks, which 2 nodes with 8 GPUs cannot share evenly"),
-        ({"trtllm": {"tp": 16}, "wrapper": ""}, "16 ranks on 2 nodes, which only a wrapper can start"),
+        (
+            {"trtllm": {"tp": 16}, "wrapper": ""},
+            "16 ranks on 2 nodes, which only a wrapper can start",
+        ),
         ({"trtllm": {"tp": 16}, "nodes": ["gpu07"]}, "2 nodes are needed, and there are 1: gpu07"),
         ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is written by the launcher"),
-        ({"srun_args": ["--export=ALL,HF_TOKEN=abc"]}, "srun_args: --export=ALL,HF_TOKEN: a plan holds no secret"),
+        (
+            {"srun_args": ["--export=ALL,HF_TOKEN=abc"]},
+            "srun_args: --export=ALL,HF_TOKEN: a plan holds no secret",
+        ),
         (
             {"container": {"image": "i", "args": ["--container-env=API_KEY=x"]}},
             "args: .*API_KEY: a plan holds no secret",
@@ -114,14 +137,32 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"trtllm_disaggregated": {"discovery": True}, "bind": "all"}, "nobody reaches 0.0.0.0"),
         ({"container": {"image": ""}}, "container.image: required"),
         ({"container": {"image": "i", "mounts": ["/models"]}}, "/models: give SOURCE:TARGET"),
-        ({"container": {"image": "i", "args": ["--mpi=none"]}}, "container.args: --mpi=none is an option"),
+        (
+            {"container": {"image": "i", "args": ["--mpi=none"]}},
+            "container.args: --mpi=none is an option",
+        ),
         ({"container": {"image": "i", "ipc": "private"}}, "container.ipc: not an option of pyxis"),
-        ({"container": {"image": "i", "engine": "docker", "args": ["-x"]}}, "container.args: not an option of docker"),
+        (
+            {"container": {"image": "i", "engine": "docker", "args": ["-x"]}},
+            "container.args: not an option of docker",
+        ),
         ({"container": {"image": "", "engine": "docker"}}, "container.image: the name of an image"),
-        ({"container": {"image": "i", "engine": "podman", "run_args": ["-d"]}}, "container.run_args: -d is an option"),
-        ({"container": {"image": "i", "engine": "docker"}, "trtllm": {"model": "./m"}}, "full paths only"),
-        ({"container": {"image": "i", "engine": "docker"}, "wrapper": "w"}, "w starts ranks.*a container of docker"),
-        ({"container": {"image": "i", "engine": "docker"}, "trtllm": {"tp": 16}}, "16 ranks on 2 nodes, and a contain"),
+        (
+            {"container": {"image": "i", "engine": "podman", "run_args": ["-d"]}},
+            "container.run_args: -d is an option",
+        ),
+        (
+            {"container": {"image": "i", "engine": "docker"}, "trtllm": {"model": "./m"}},
+            "full paths only",
+        ),
+        (
+            {"container": {"image": "i", "engine": "docker"}, "wrapper": "w"},
+            "w starts ranks.*a container of docker",
+        ),
+        (
+            {"container": {"image": "i", "engine": "docker"}, "trtllm": {"tp": 16}},
+            "16 ranks on 2 nodes, and a contain",
+        ),
         ({"gpus_per_node": 0}, "gpus_per_node: is 0"),
         ({"trtllm": {"env": {"HF_TOKEN": "x"}}}, "a plan holds no secret"),
         ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
@@ -134,7 +175,9 @@ def test_what_contradicts_itself_is_refused(options: dict[str, Any], message: st
 
 @pytest.mark.parametrize("wrapper", [None, "", "trtllm-llmapi-launch"])
 def test_blanks_are_no_matter(wrapper: str | None) -> None:
-    assert "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper=wrapper)[0]
+    assert (
+        "serve '/my models/m' --host" in lines(trtllm={"model": "/my models/m"}, wrapper=wrapper)[0]
+    )
 
 
 def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
@@ -146,14 +189,21 @@ def test_a_wrapper_is_for_servers_of_several_nodes_unless_it_is_given() -> None:
     given = lines(trtllm_disaggregated=sides, wrapper="w")
     holding = "python3 /out/logs/held_ports.py 16 bash /out/logs/ranks.sh w trtllm-serve"
     assert [holding in line for line in given] == [False, True, False, False]
-    assert ["bash /out/logs/ranks.sh w trtllm-serve" in line for line in given] == [True, True, True, False]
+    assert ["bash /out/logs/ranks.sh w trtllm-serve" in line for line in given] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     assert "held_ports.py" not in written(trtllm_disaggregated=sides)
     assert {"held_ports.py", "ranks.sh"} < {*written(trtllm_disaggregated=sides, wrapper="w")}
     assert "--mpi=pmix" in given[0]
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=12), st.integers(1, 8))
-def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[int], per_node: int) -> None:
+def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(
+    widths: list[int], per_node: int
+) -> None:
     parts = [Part(name=f"s{i}", kind="x", width=width) for i, width in enumerate(widths)]
     if any(width % -(-width // per_node) for width in widths):
         with pytest.raises(PlanError, match="evenly"):
@@ -163,7 +213,9 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[i
     taken = [(node, gpu) for spot in found for node in spot.nodes for gpu in spot.gpus]
     assert len(taken) == len(set(taken)) == sum(widths)
     assert all(0 <= int(gpu) < per_node for _, gpu in taken)
-    assert all(len(spot.nodes) == -(-width // per_node) for spot, width in zip(found, widths, strict=True))
+    assert all(
+        len(spot.nodes) == -(-width // per_node) for spot, width in zip(found, widths, strict=True)
+    )
     assert {node for node, _ in taken} == set(range(node_count(found)))
 
 
@@ -171,18 +223,29 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(widths: list[i
     ("log", "told"),
     [
         (
-            "slurmstepd-n1: error: *** STEP 3.3 ON n1 CANCELLED AT 2026-11-21T16:10:41 DUE TO TIME LIMIT ***",
+            (
+                "slurmstepd-n1: error: *** STEP 3.3 ON n1 CANCELLED AT 2026-11-21T16:10:41 DUE TO"
+                " TIME LIMIT ***"
+            ),
             "time limit",
         ),
-        ("slurmstepd-n1: error: *** STEP 1.5 ON n1 CANCELLED AT 2026-11-21T16:09:06 ***", "SLURM cancelled it"),
         (
-            "6: Killed\nsrun: error: n2: task 6: Exited with exit code 137\n"
-            "srun: launch/slurm: _step_signal: Terminating StepId=3.1\n"
-            "0: slurmstepd-n1: error: *** STEP 3.1 ON n1 CANCELLED AT 2026-11-23T09:11:33 ***",
+            "slurmstepd-n1: error: *** STEP 1.5 ON n1 CANCELLED AT 2026-11-21T16:09:06 ***",
+            "SLURM cancelled it",
+        ),
+        (
+            (
+                "6: Killed\nsrun: error: n2: task 6: Exited with exit code 137\n"
+                "srun: launch/slurm: _step_signal: Terminating StepId=3.1\n"
+                "0: slurmstepd-n1: error: *** STEP 3.1 ON n1 CANCELLED AT 2026-11-23T09:11:33 ***"
+            ),
             "one of its ranks ended, and SLURM all others",
         ),
         ("srun: unrecognized option '--container-image=x'", "this SLURM knows no container images"),
-        ("srun: error: Invalid MPI type 'pmix_v9', --mpi=list for acceptable types", "no such MPI plug-in"),
+        (
+            "srun: error: Invalid MPI type 'pmix_v9', --mpi=list for acceptable types",
+            "no such MPI plug-in",
+        ),
     ],
 )
 def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None:
@@ -191,20 +254,27 @@ def test_what_slurm_writes_into_a_log_is_understood(log: str, told: str) -> None
     assert told in found[0]
 
 
-# -------------------------------------------------------------------------------------------------- the allocation
+# --------------------------------------------------------------------------------------------------
+# the allocation
 
 STANDINS = {
-    "squeue": """if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"
-else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi""",
+    "squeue": (
+        """if [[ $* == *--steps* ]]; then cat "$STANDIN_AT/steps"
+else echo "${STANDIN_JOB:-RUNNING} gpu[1-2]"; fi"""
+    ),
     "scontrol": 'echo "${STANDIN_HOSTS:-gpu1 gpu2}" | tr " " "\\n"',
     "sinfo": "printf 'gpu:h200:4(S:0-1)\\ngpu:6,nic:2\\n'",
-    "scancel": """cd "$STANDIN_AT"; echo "$*" >> cancelled
+    "scancel": (
+        """cd "$STANDIN_AT"; echo "$*" >> cancelled
 if [[ $1 == --signal=* && -e pid ]]; then kill -"${1#*=}" "$(cat pid)"; sed -i "/^$2 /d" steps; fi
-if [[ $1 != --signal=* ]]; then sed -i "/^$1 /d" steps; fi""",
-    "srun": """while [[ $1 == --* ]]; do case $1 in --job-name=*) name=${1#*=};; esac; shift; done
+if [[ $1 != --signal=* ]]; then sed -i "/^$1 /d" steps; fi"""
+    ),
+    "srun": (
+        """while [[ $1 == --* ]]; do case $1 in --job-name=*) name=${1#*=};; esac; shift; done
 if [[ $name != help-* && $name != end-* ]]; then echo "7.0 $name" > "$STANDIN_AT/steps"; echo $$ > "$STANDIN_AT/pid"; fi
 exec "$@"
-""",
+"""
+    ),
 }
 """What a launch uses of them, for one server; srun's step gets its signals by scancel alone."""
 
@@ -221,7 +291,13 @@ def commands_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-PLACED: dict[str, Any] = {"job": "7", "tag": "ab", "asked_on": "n", "log_dir": Path("/l"), "stop_timeout_s": 5.0}
+PLACED: dict[str, Any] = {
+    "job": "7",
+    "tag": "ab",
+    "asked_on": "n",
+    "log_dir": Path("/l"),
+    "stop_timeout_s": 5.0,
+}
 """What a step is told besides."""
 INSIDE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "gpu[1-2]"}
 
@@ -241,11 +317,15 @@ def test_an_allocation_is_what_slurm_says(commands_of_slurm: Path) -> None:
     assert find_running(None, None, {}) is None
 
 
-def test_an_allocation_that_cannot_be_used_is_refused(commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_that_cannot_be_used_is_refused(
+    commands_of_slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(PlanError, match="gpu3: not in the allocation, which has gpu1, gpu2"):
         find_running(["gpu3"], None, INSIDE)
     with pytest.raises(LaunchError, match="GPU 4,5 of its node, and not all from 0"):
-        find_running(None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"})
+        find_running(
+            None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"}
+        )
     monkeypatch.setenv("STANDIN_JOB", "PENDING")
     with pytest.raises(LaunchError, match="job 7 is pending"):
         find_running(None, None, INSIDE)
@@ -259,7 +339,9 @@ def test_outside_of_an_allocation_a_script_is_shown(context: LaunchContext) -> N
         async with slurm.launch(context, slurm.SlurmOptions(**checked(trtllm={"tp": 16}))):
             raise AssertionError
 
-    with pytest.raises(LaunchError, match=r"this plan needs 2 nodes(?s:.)*#SBATCH --nodes=2") as caught:
+    with pytest.raises(
+        LaunchError, match=r"this plan needs 2 nodes(?s:.)*#SBATCH --nodes=2"
+    ) as caught:
         asyncio.run(start())
     assert "sbatch" in str(caught.value.hint)
 
@@ -284,7 +366,9 @@ def test_a_launch_runs_its_steps_and_looks_for_what_is_left(
             step = (commands_of_slurm / "pid").read_text().strip()
             assert "not-to-be-seen" not in Path(f"/proc/{step}/environ").read_text()
             async with httpx.AsyncClient(trust_env=False) as client:
-                assert (await client.get(endpoint.base_url.removesuffix("/v1") + "/health")).status_code == 200
+                assert (
+                    await client.get(endpoint.base_url.removesuffix("/v1") + "/health")
+                ).status_code == 200
             with (commands_of_slurm / "steps").open("a") as steps:
                 steps.write(f"7.1 left{said[0].rpartition('*')[2]}\n7.2 another\n")
         return endpoint
@@ -305,7 +389,9 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
     async def story() -> list[str]:
-        async with slurm.launch(context, slurm.SlurmOptions(**checked(container={"image": "i", "engine": "docker"}))):
+        async with slurm.launch(
+            context, slurm.SlurmOptions(**checked(container={"image": "i", "engine": "docker"}))
+        ):
             return engine.names()
 
     (name,) = asyncio.run(story())
@@ -315,11 +401,19 @@ def test_a_container_within_a_step_serves_and_is_gone_afterwards(
     assert asked[-1] == ["rm", "-f", name]
 
 
-@pytest.mark.parametrize("command", [["bash", "-c", "trap '' TERM; sleep 60"], ["sleep", "60"]], ids=["deaf", "plain"])
+@pytest.mark.parametrize(
+    "command", [["bash", "-c", "trap '' TERM; sleep 60"], ["sleep", "60"]], ids=["deaf", "plain"]
+)
 def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command: list[str]) -> None:
     given = Server(name="s", argv=(*command,), probe=(*command,), place=Place(host="n", port=1))
     container = SlurmContainer(image="i", engine="docker")
-    step_of = step(step_container.within(given, container, "ab"), ["n"], 0, SlurmSteps(container=container), **PLACED)
+    step_of = step(
+        step_container.within(given, container, "ab"),
+        ["n"],
+        0,
+        SlurmSteps(container=container),
+        **PLACED,
+    )
     words = step_of.argv[step_of.argv.index("bash") :]  # what srun starts
     with subprocess.Popen(words, stdin=subprocess.DEVNULL) as client:
         deadline = time.monotonic() + 10
@@ -332,14 +426,15 @@ def test_a_container_within_a_step_ends_with_its_client(engine: Engine, command:
 
 
 ASKED = (
-    "while [ -e /proc/$PPID ] && ! ((0x$(sed -n 's/SigCgt:.//p' /proc/$PPID/status) & 0x4000)); do sleep 0.05; done; "
-    "kill -TERM $PPID"
+    "while [ -e /proc/$PPID ] && ! ((0x$(sed -n 's/SigCgt:.//p' /proc/$PPID/status) & 0x4000)); do"
+    " sleep 0.05; done; kill -TERM $PPID"
 )
 """SIGTERM for the shell around a server, once it is there to hand it on."""
 
 
 @pytest.mark.parametrize(
-    ("server", "code"), [("exit 5", 5), (f"trap 'exit 3' TERM; {ASKED}; sleep 9 & wait", 3), ("kill $$", 143)]
+    ("server", "code"),
+    [("exit 5", 5), (f"trap 'exit 3' TERM; {ASKED}; sleep 9 & wait", 3), ("kill $$", 143)],
 )
 def test_a_tied_server_gets_sigterm_and_gives_its_exit_code(server: str, code: int) -> None:
     words = [*srun._alone(contained=True), *TIED, "bash", "-c", server]
@@ -367,7 +462,13 @@ def test_two_launches_do_not_share_the_nodes_of_a_job(
 
 
 def test_srun_finds_its_configuration_and_nothing_of_the_job_around_it() -> None:
-    around = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "PMIX_RANK": "0", "HOME": "/"}
+    around = {
+        "SLURM_CONF": "/etc/slurm.conf",
+        "SLURM_NTASKS": "8",
+        "SLURM_PROCID": "0",
+        "PMIX_RANK": "0",
+        "HOME": "/",
+    }
     assert environment.inherit(around) == {"SLURM_CONF": "/etc/slurm.conf", "HOME": "/"}
 
 
@@ -376,7 +477,8 @@ def test_a_server_does_not_wait_for_ranks_that_another_leads() -> None:
     assert environment.inherit(around) == {"TLLM_LOG_LEVEL": "INFO"}
 
 
-# ---------------------------------------------------------------------------------------------- the end of a step
+# ---------------------------------------------------------------------------------------------- the
+# end of a step
 
 
 def test_a_step_is_asked_and_then_cancelled(commands_of_slurm: Path) -> None:
@@ -395,7 +497,9 @@ while :; do sleep 0.1; done"""
     ("sent", "heard"),
     [
         pytest.param(signal.SIGURG, {"the server is asked"}, id="the end of a run"),
-        pytest.param(signal.SIGTERM, {"the server is asked", "the rank is asked"}, id="the end of a job"),
+        pytest.param(
+            signal.SIGTERM, {"the server is asked", "the rank is asked"}, id="the end of a job"
+        ),
     ],
 )
 def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
@@ -418,7 +522,9 @@ def test_the_shell_above_a_server_asks_it_alone_and_ends_as_it_does(
 
 
 @pytest.mark.parametrize("sent", [signal.SIGURG, signal.SIGTERM])
-def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path: Path, sent: signal.Signals) -> None:
+def test_a_server_that_dies_of_the_signal_for_all_is_told_so(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     """Ten at once: bash lost the exit code of most of them."""
     words = [*srun._above_the_server(), "bash", "-c", "echo up; while :; do sleep 0.1; done"]
     outs = [tmp_path / f"{i}" for i in range(10)]
@@ -437,7 +543,10 @@ def test_a_server_that_dies_of_the_signal_for_all_is_told_so(tmp_path: Path, sen
 
 @pytest.mark.parametrize(("server", "code"), [("exit 7", 7), ("kill -KILL $$", 137)])
 def test_the_shell_above_a_server_passes_its_exit_code_on(server: str, code: int) -> None:
-    assert subprocess.run([*srun._above_the_server(), "bash", "-c", server], timeout=20).returncode == code
+    assert (
+        subprocess.run([*srun._above_the_server(), "bash", "-c", server], timeout=20).returncode
+        == code
+    )
 
 
 def test_a_step_that_is_not_there_is_left_alone(commands_of_slurm: Path) -> None:
@@ -455,9 +564,13 @@ def test_the_command_that_comes_last_is_run_whatever_slurm_says(
     words = [sys.executable, "-I", running_steps.__file__, "5", "context_1-ab", "TERM", "0"]
     environ = {
         **os.environ,
-        "PATH": f"{commands_of_slurm}{os.pathsep}/nowhere" if not slurm_answers else os.environ["PATH"],
+        "PATH": (
+            f"{commands_of_slurm}{os.pathsep}/nowhere" if not slurm_answers else os.environ["PATH"]
+        ),
     }
-    done = subprocess.run([*words, "/bin/sh", "-c", "echo over; exit 3"], env=environ, capture_output=True, text=True)
+    done = subprocess.run(
+        [*words, "/bin/sh", "-c", "echo over; exit 3"], env=environ, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (3, "over\n")
     assert (commands_of_slurm / "cancelled").exists() == slurm_answers
 
@@ -503,7 +616,9 @@ async def main():
 asyncio.run(main())
 """
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, timeout=30, check=not killed)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environ, timeout=30, check=not killed
+    )
     deadline = time.monotonic() + 10
     while not (tmp_path / "over").exists() and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,5 +1,5 @@
-"""The scripts around a wrapper of ranks, with wrappers of a few lines and no SLURM: what is asked of them is in
-rank_tasks; make test-slurm runs them as tasks of a real one."""
+"""The scripts around a wrapper of ranks, with wrappers of a few lines and no SLURM: what is asked
+of them is in rank_tasks; make test-slurm runs them as tasks of a real one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,15 @@ import pytest
 
 from launchers._slurm.rank_tasks import HELD, HOLDER, PORTS_EACH, SCRIPT, count_held_ports, files
 
-# The leader is a sleep. The older wrapper stays when its server failed; the newer one stops the leader.
-OLDER = 'set -e\ncommand=$*\necho "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n($command) &\nsleep 60\n'
-NEWER = 'echo "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n("$@"; code=$?; touch stop; exit $code) &\nwait $!\nexit $?\n'
+# The leader is a sleep. The older wrapper stays when its server failed; the newer one stops the
+# leader.
+OLDER = (
+    'set -e\ncommand=$*\necho "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n($command) &\nsleep 60\n'
+)
+NEWER = (
+    'echo "$TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR" > at\n("$@"; code=$?; touch stop; exit $code)'
+    " &\nwait $!\nexit $?\n"
+)
 LEADERLESS = "(eval $*) &\nexit 9\n"
 WORKER = "touch started\nsleep 60\n"
 
@@ -101,7 +107,12 @@ def test_it_ends_with_the_exit_code_of_its_server(wrapper: str) -> None:
 @pytest.mark.slow
 def test_it_waits_for_a_server_that_was_asked_to_end(wrapper: str) -> None:
     """Whose wrapper is gone by then. That all were asked is no failure of any."""
-    task = Task(wrapper, "bash", "-c", "trap 'sleep 1; echo over; exit 3' TERM; touch up; while :; do sleep 0.1; done")
+    task = Task(
+        wrapper,
+        "bash",
+        "-c",
+        "trap 'sleep 1; echo over; exit 3' TERM; touch up; while :; do sleep 0.1; done",
+    )
     task.until("up")
     task.terminate()
     code, out = task.ended()
@@ -146,7 +157,8 @@ def test_another_rank_that_is_killed_fails(tmp_path: Path) -> None:
     assert code == 137, out
 
 
-# ---------------------------------------------------------------------------------------------------- held ports
+# ----------------------------------------------------------------------------------------------------
+# held ports
 
 SEARCH = """
 import socket
@@ -168,7 +180,10 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
     (tmp_path / HOLDER).write_text(HELD)
     words = [sys.executable, str(tmp_path / HOLDER), str(PORTS_EACH)]
     holds = "import sys; print(flush=True); sys.stdin.read()"
-    late = "import socket; one = socket.create_server(('127.0.0.1', 10012 + 3)); print(one.getsockname()[1])"
+    late = (
+        "import socket; one = socket.create_server(('127.0.0.1', 10012 + 3));"
+        " print(one.getsockname()[1])"
+    )
     with subprocess.Popen(
         [*words, *words, sys.executable, "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
@@ -189,9 +204,17 @@ def test_ports_are_held_that_others_found_before(tmp_path: Path) -> None:
             assert bound.stdout == "10015\n", bound.stderr
             found, _ = one.communicate(timeout=20)
     assert int(found) >= 10012 + PORTS_EACH
-    assert int(subprocess.run([sys.executable, "-c", SEARCH], capture_output=True, text=True).stdout) < int(found)
+    assert int(
+        subprocess.run([sys.executable, "-c", SEARCH], capture_output=True, text=True).stdout
+    ) < int(found)
 
 
 def test_each_wrapped_server_of_a_node_has_ports_of_its_own() -> None:
-    assert [*count_held_ports([0, 0, 1, 0, 0], [True, True, True, True, False])] == [0, 16, 0, 32, 48]
+    assert [*count_held_ports([0, 0, 1, 0, 0], [True, True, True, True, False])] == [
+        0,
+        16,
+        0,
+        32,
+        48,
+    ]
     assert [*count_held_ports([0, 0], [False, False])] == [0, 0]

@@ -37,7 +37,9 @@ class _Reply:
         (200, HEADERS, False),
     ],
 )
-def test_only_a_503_with_that_header_says_so(status: int, headers: dict[str, str], said: bool) -> None:
+def test_only_a_503_with_that_header_says_so(
+    status: int, headers: dict[str, str], said: bool
+) -> None:
     assert says_so(_Reply(status, headers)) is said
 
 
@@ -46,11 +48,15 @@ STARTING = fail(503, headers=HEADERS)
 
 def _server(left: float) -> ScriptedServer:
     """Says so `left` times, on whatever route."""
-    return ScriptedServer(lambda request: STARTING if request.number <= left else fail(404), paths=EVERY_PATH)
+    return ScriptedServer(
+        lambda request: STARTING if request.number <= left else fail(404), paths=EVERY_PATH
+    )
 
 
 @pytest.mark.parametrize("left", [0, 2])
-def test_an_endpoint_that_runs_already_is_waited_for(left: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_runs_already_is_waited_for(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(external, "POLL_S", 0.01)
 
     async def story() -> None:
@@ -71,19 +77,26 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
         ):
             pass
 
-    with pytest.raises(LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"):
+    with pytest.raises(
+        LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"
+    ):
         asyncio.run(story())
 
 
 @pytest.mark.slow
 def test_a_launched_server_says_that_it_is_starting(
-    context: LaunchContext, said: list[str], standin: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    context: LaunchContext,
+    said: list[str],
+    standin: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(readiness, "TELL_S", 0.2)
     standin("main", STANDIN_LOAD_S="1.5")
 
     async def story() -> None:
-        options = registry.check_options(trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher")
+        options = registry.check_options(
+            trtllm.launch, {"gpus": [0], "ready_timeout_s": 30.0}, "launcher"
+        )
         async with trtllm.launch(context, trtllm.TrtllmOptions(**options)):
             pass
 
@@ -91,7 +104,9 @@ def test_a_launched_server_says_that_it_is_starting(
     assert any(", it says that it is starting; its log: " in line for line in said)
 
 
-def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_completion_is_not_given_up_while_the_front_door_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its limit is for an engine that hangs."""
     monkeypatch.setattr(readiness, "POLL_S", 0.02)
     until = time.monotonic() + 0.4
@@ -106,7 +121,9 @@ def test_the_first_completion_is_not_given_up_while_the_front_door_starts(monkey
         async with server.serve() as url, httpx.AsyncClient(trust_env=False) as client:
             place = Place(host="127.0.0.1", port=int(url.split(":")[2].removesuffix("/v1")))
             front = Server(name="front", argv=("x",), probe=("x",), place=place)
-            await readiness._wait_for_answer(client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s)
+            await readiness._wait_for_answer(
+                client, [], front, "m", 0.2, said.append, start_timeout_s=start_timeout_s
+            )
 
     said: list[str] = []
     asyncio.run(story(20.0))

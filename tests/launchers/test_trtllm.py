@@ -40,7 +40,9 @@ CONTEXT = LaunchContext(model="org/model", log_dir=Path("logs"))
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
-        async with trtllm.launch(context, trtllm.TrtllmOptions(**{"ready_timeout_s": 20.0, **options})) as endpoint:
+        async with trtllm.launch(
+            context, trtllm.TrtllmOptions(**{"ready_timeout_s": 20.0, **options})
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -50,22 +52,34 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
     return endpoint
 
 
-# ------------------------------------------------------------------------------------------------ pure commands
+# ------------------------------------------------------------------------------------------------
+# pure commands
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({}, "env CUDA_VISIBLE_DEVICES=0 trtllm-serve serve org/model --host 127.0.0.1 --port 8000"),
         (
-            {"tp": 2, "pp": 2, "ep": 4, "backend": "pytorch", "port": 9000, "model": "/models/m"},
-            "env CUDA_VISIBLE_DEVICES=0,1,2,3 trtllm-serve serve /models/m --host 127.0.0.1 --port 9000 "
-            "--tp_size 2 --pp_size 2 --ep_size 4 --backend pytorch",
+            {},
+            "env CUDA_VISIBLE_DEVICES=0 trtllm-serve serve org/model --host 127.0.0.1 --port 8000",
         ),
         (
-            {"config": {"tensor_parallel_size": 2, "max_num_tokens": 16384}, "gpus": [5, "GPU-ab"], "tp": 2},
-            "env CUDA_VISIBLE_DEVICES=5,GPU-ab trtllm-serve serve org/model --host 127.0.0.1 --port 8000 "
-            "--config logs/trtllm.yaml",
+            {"tp": 2, "pp": 2, "ep": 4, "backend": "pytorch", "port": 9000, "model": "/models/m"},
+            (
+                "env CUDA_VISIBLE_DEVICES=0,1,2,3 trtllm-serve serve /models/m --host 127.0.0.1"
+                " --port 9000 --tp_size 2 --pp_size 2 --ep_size 4 --backend pytorch"
+            ),
+        ),
+        (
+            {
+                "config": {"tensor_parallel_size": 2, "max_num_tokens": 16384},
+                "gpus": [5, "GPU-ab"],
+                "tp": 2,
+            },
+            (
+                "env CUDA_VISIBLE_DEVICES=5,GPU-ab trtllm-serve serve org/model --host 127.0.0.1"
+                " --port 8000 --config logs/trtllm.yaml"
+            ),
         ),
         (
             {
@@ -74,24 +88,36 @@ async def nothing(endpoint: Endpoint) -> Endpoint:
                 "env": {"HF_HOME": "/a b", "NCCL_DEBUG": None},
                 "host": "0.0.0.0",
             },
-            "env -u NCCL_DEBUG CUDA_VISIBLE_DEVICES=0 'HF_HOME=/a b' docker run --rm image "
-            "python -m tensorrt_llm.commands.serve serve org/model --host 0.0.0.0 --port 8000 --trust_remote_code",
+            (
+                "env -u NCCL_DEBUG CUDA_VISIBLE_DEVICES=0 'HF_HOME=/a b' docker run --rm image"
+                " python -m tensorrt_llm.commands.serve serve org/model --host 0.0.0.0 --port 8000"
+                " --trust_remote_code"
+            ),
         ),
     ],
 )
-def test_the_command_line(options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line(
+    options: dict[str, Any], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     assert registry.check_options(trtllm.launch, options, "launcher") == options
-    assert [shlex.join(command) for command in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))] == [line]
+    assert [
+        shlex.join(command) for command in trtllm.commands(CONTEXT, trtllm.TrtllmOptions(**options))
+    ] == [line]
 
 
 def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
     content = {"kv_cache_config": {"free_gpu_memory_fraction": 0.5}}
     text = "kv_cache_config:\n  free_gpu_memory_fraction: 0.5\n"
-    assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=content)) == {Path("logs/trtllm.yaml"): text}
+    assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=content)) == {
+        Path("logs/trtllm.yaml"): text
+    }
     (own := tmp_path / "own.yaml").write_text(text)
     assert trtllm.files(CONTEXT, trtllm.TrtllmOptions(config=str(own))) == {}
-    assert trtllm.commands(CONTEXT, trtllm.TrtllmOptions(config=str(own)))[0][-2:] == ["--config", str(own)]
+    assert trtllm.commands(CONTEXT, trtllm.TrtllmOptions(config=str(own)))[0][-2:] == [
+        "--config",
+        str(own),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +125,10 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
     [
         ({"tp": 4, "gpus": [0, 1]}, r"4 GPUs are needed \(trtllm 4\), and gpus names 2: 0,1"),
         ({"gpus": [1, 1]}, "names 1 twice"),
-        ({"tp": 2, "config": {"tensor_parallel_size": 4}}, "tp is 2 and tensor_parallel_size in the config is 4"),
+        (
+            {"tp": 2, "config": {"tensor_parallel_size": 4}},
+            "tp is 2 and tensor_parallel_size in the config is 4",
+        ),
         ({"extra_args": ["--port=1"]}, "--port is an option of the launcher"),
         ({"extra_args": ["--tp_size", "2"]}, "--tp_size is an option of the launcher"),
         ({"tp": 0}, "tp is 0"),
@@ -109,17 +138,38 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
         ({"command": ""}, "name an executable"),
         ({"env": {"HF_TOKEN": "hf_x"}}, "env.HF_TOKEN: a plan holds no secret"),
         ({"env": {"NAME": TOKEN}}, "env.NAME: a plan holds no secret"),
-        ({"env": {"CUDA_VISIBLE_DEVICES": "3"}}, "env.CUDA_VISIBLE_DEVICES: is set by the launcher"),
-        ({"command": "docker run -e HF_TOKEN=x image trtllm-serve"}, "command: HF_TOKEN: a plan holds no secret"),
-        ({"command": ["env", f"A={TOKEN}", "trtllm-serve"]}, "command: A: a plan holds no secret"),
-        ({"extra_args": ["--internal-key=x"]}, "extra_args: --internal-key: a plan holds no secret"),
-        ({"extra_args": [TOKEN]}, "extra_args: one of its words: a plan holds no secret"),
-        ({"extra_args": ["--otlp_traces_endpoint", "http://me:pw@host:1"]}, "extra_args: one of its words"),
-        ({"extra_args": ["--set", "tensor_parallel_size=2"]}, "--set: .* put it into config"),
-        ({"extra_args": ["--max_batch_size=8"], "config": {"max_batch_size": 8}}, "--max_batch_size stands in extra"),
         (
-            {"extra_args": ["--free_gpu_memory_fraction", "0.5"], "config": {"kv_cache_config": KV_CACHE}},
-            "--free_gpu_memory_fraction stands in extra_args, and kv_cache_config.free_gpu_memory_fraction in the con",
+            {"env": {"CUDA_VISIBLE_DEVICES": "3"}},
+            "env.CUDA_VISIBLE_DEVICES: is set by the launcher",
+        ),
+        (
+            {"command": "docker run -e HF_TOKEN=x image trtllm-serve"},
+            "command: HF_TOKEN: a plan holds no secret",
+        ),
+        ({"command": ["env", f"A={TOKEN}", "trtllm-serve"]}, "command: A: a plan holds no secret"),
+        (
+            {"extra_args": ["--internal-key=x"]},
+            "extra_args: --internal-key: a plan holds no secret",
+        ),
+        ({"extra_args": [TOKEN]}, "extra_args: one of its words: a plan holds no secret"),
+        (
+            {"extra_args": ["--otlp_traces_endpoint", "http://me:pw@host:1"]},
+            "extra_args: one of its words",
+        ),
+        ({"extra_args": ["--set", "tensor_parallel_size=2"]}, "--set: .* put it into config"),
+        (
+            {"extra_args": ["--max_batch_size=8"], "config": {"max_batch_size": 8}},
+            "--max_batch_size stands in extra",
+        ),
+        (
+            {
+                "extra_args": ["--free_gpu_memory_fraction", "0.5"],
+                "config": {"kv_cache_config": KV_CACHE},
+            },
+            (
+                "--free_gpu_memory_fraction stands in extra_args, and"
+                " kv_cache_config.free_gpu_memory_fraction in the con"
+            ),
         ),
     ],
 )
@@ -130,10 +180,18 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 
 def test_words_that_only_look_like_secrets_are_taken() -> None:
-    words = ["--hf_revision", "main", "--tokenizer=/models/hf_tokenizer-of-mine", "--chat_template", "http://h:1/@x"]
+    words = [
+        "--hf_revision",
+        "main",
+        "--tokenizer=/models/hf_tokenizer-of-mine",
+        "--chat_template",
+        "http://h:1/@x",
+    ]
     command = "env TOKENIZERS_PARALLELISM=false trtllm-serve"
     config = {"max_seq_len": 4096, "kv_cache_config": {"dtype": "fp8"}}
-    [line] = trtllm.commands(CONTEXT, trtllm.TrtllmOptions(extra_args=words, command=command, config=config))
+    [line] = trtllm.commands(
+        CONTEXT, trtllm.TrtllmOptions(extra_args=words, command=command, config=config)
+    )
     assert line[-5:] == words
 
 
@@ -153,8 +211,8 @@ def _variables() -> list[str]:
 def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Path) -> None:
     plan = tmp_path / "plan.yaml"
     plan.write_text(
-        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimit: 2\n"
-        "launcher: {name: trtllm, gpus: [3], config: {max_num_tokens: 8192}}\n"
+        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimit:"
+        " 2\nlauncher: {name: trtllm, gpus: [3], config: {max_num_tokens: 8192}}\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "serve_eval", "run", str(plan), "--dry-run"],
@@ -171,11 +229,16 @@ def test_a_dry_run_shows_the_command_and_the_file(tmp_path: Path, data_root: Pat
     assert (tmp_path / "logs/trtllm.yaml").read_text() == "max_num_tokens: 8192\n"
 
 
-# ----------------------------------------------------------------------------------------------------- lifecycle
+# -----------------------------------------------------------------------------------------------------
+# lifecycle
 
 
 def test_a_run_starts_asks_and_stops(
-    context: LaunchContext, standin: Standin, plan_of: Callable[..., Plan], tmp_path: Path, said: list[str]
+    context: LaunchContext,
+    standin: Standin,
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    said: list[str],
 ) -> None:
     standin(faults={"rank": True, "refuse_first": 1}, STANDIN_LOAD_S="0.3")
     plan = plan_of("trtllm", {"env": {"NCCL_DEBUG": "INFO"}}, limit=5)
@@ -192,7 +255,12 @@ def test_a_run_starts_asks_and_stops(
 def test_a_plan_that_cannot_be_launched_leaves_no_folder(tmp_path: Path, data_root: Path) -> None:
     options = {"name": "trtllm", "tp": 2, "gpus": [0]}
     plan = resolve(
-        {"model": "org/model", "tasks": ["gsm8k"], "dataset_root": str(data_root), "launcher": options},
+        {
+            "model": "org/model",
+            "tasks": ["gsm8k"],
+            "dataset_root": str(data_root),
+            "launcher": options,
+        },
         {"no_reference": True, "limit": 5},
         {},
     ).plan
@@ -217,7 +285,9 @@ def test_variables_of_mpi_and_slurm_are_not_inherited(
     assert not found & {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK"}
 
 
-def test_a_server_that_never_gets_ready_is_an_error_in_time(context: LaunchContext, standin: Standin) -> None:
+def test_a_server_that_never_gets_ready_is_an_error_in_time(
+    context: LaunchContext, standin: Standin
+) -> None:
     standin(STANDIN_LOAD_S="60")
     began = time.monotonic()
     with pytest.raises(LaunchError, match=r"trtllm not ready after 0\.5 s"):
@@ -226,7 +296,9 @@ def test_a_server_that_never_gets_ready_is_an_error_in_time(context: LaunchConte
 
 
 @pytest.mark.parametrize("log", ["there", "gone"])
-def test_an_end_while_it_is_used_ends_the_run_at_once(log: str, context: LaunchContext, standin: Standin) -> None:
+def test_an_end_while_it_is_used_ends_the_run_at_once(
+    log: str, context: LaunchContext, standin: Standin
+) -> None:
     standin(faults={"crash_after": 1})
 
     async def asking(endpoint: Endpoint) -> None:
@@ -234,7 +306,9 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(log: str, context: LaunchC
             (context.log_dir / "trtllm.log").unlink()
         async with httpx.AsyncClient() as client:
             with pytest.raises(httpx.TransportError):
-                await client.post(endpoint.base_url + "/completions", json={"model": "m", "prompt": "p"})
+                await client.post(
+                    endpoint.base_url + "/completions", json={"model": "m", "prompt": "p"}
+                )
         await asyncio.sleep(30)
         raise AssertionError("it was not noticed")
 
@@ -244,7 +318,9 @@ def test_an_end_while_it_is_used_ends_the_run_at_once(log: str, context: LaunchC
     assert time.monotonic() - began < 10
 
 
-def test_what_a_killed_supervisor_leaves_is_killed_too(context: LaunchContext, standin: Standin) -> None:
+def test_what_a_killed_supervisor_leaves_is_killed_too(
+    context: LaunchContext, standin: Standin
+) -> None:
     standin(faults={"rank": True})
 
     async def killing(endpoint: Endpoint) -> None:
@@ -299,16 +375,24 @@ async def _loading(context: LaunchContext) -> None:
         raise AssertionError("it started")
 
 
-def test_the_same_gpu_port_or_folder_twice_is_refused(context: LaunchContext, standin: Standin, tmp_path: Path) -> None:
+def test_the_same_gpu_port_or_folder_twice_is_refused(
+    context: LaunchContext, standin: Standin, tmp_path: Path
+) -> None:
     standin()
 
     async def again(endpoint: Endpoint) -> None:
         other = replace(context, log_dir=tmp_path / "other")
-        with pytest.raises(LaunchError, match=rf"GPU 0 is used by another launch .*process {os.getpid()}"):
+        with pytest.raises(
+            LaunchError, match=rf"GPU 0 is used by another launch .*process {os.getpid()}"
+        ):
             async with trtllm.launch(other, trtllm.TrtllmOptions()):
                 raise AssertionError("it started")
-        with pytest.raises(LaunchError, match=f"folder {context.log_dir} is used by another launch"):
-            async with trtllm.launch(context, trtllm.TrtllmOptions(gpus=[1], config={"max_num_tokens": 1})):
+        with pytest.raises(
+            LaunchError, match=f"folder {context.log_dir} is used by another launch"
+        ):
+            async with trtllm.launch(
+                context, trtllm.TrtllmOptions(gpus=[1], config={"max_num_tokens": 1})
+            ):
                 raise AssertionError("it started")
         assert not (context.log_dir / "trtllm.yaml").exists()
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -367,17 +451,26 @@ def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> 
 
 
 @pytest.mark.parametrize(
-    "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))]
+    "how",
+    [
+        signal.SIGKILL,
+        *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT)),
+    ],
 )
 def test_nothing_is_left_however_the_run_ends(
-    how: signal.Signals, context: LaunchContext, standin: Standin, tmp_path: Path, data_root: Path, smi: Smi
+    how: signal.Signals,
+    context: LaunchContext,
+    standin: Standin,
+    tmp_path: Path,
+    data_root: Path,
+    smi: Smi,
 ) -> None:
     standin(faults={"rank": True})
     smi.tells("0, GPU-a1, 0")
     plan, context = tmp_path / "plan.yaml", replace(context, log_dir=tmp_path / "run/logs")
     plan.write_text(
-        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits: {{rate_limit: 1}}\n"
-        "launcher: {name: trtllm, stop_timeout_s: 1}\n"
+        f"model: org/model\ntasks: [gsm8k]\ndataset_root: {data_root}\nno_reference: true\nlimits:"
+        " {rate_limit: 1}\nlauncher: {name: trtllm, stop_timeout_s: 1}\n"
     )
     with subprocess.Popen(
         [sys.executable, "-m", "serve_eval", "run", str(plan), "-o", str(tmp_path / "run")],
@@ -402,7 +495,9 @@ def test_nothing_is_left_however_the_run_ends(
         time.sleep(0.05)
     if how != signal.SIGKILL:
         return
-    deadline = time.monotonic() + 5  # the supervisor holds the lock of the GPU until nothing is left
+    deadline = (
+        time.monotonic() + 5
+    )  # the supervisor holds the lock of the GPU until nothing is left
     while time.monotonic() < deadline:
         try:
             with lock_files.lock_names(["GPU-a1"]):
@@ -413,24 +508,35 @@ def test_nothing_is_left_however_the_run_ends(
 
 
 def test_gpus_are_checked_before_and_after(
-    context: LaunchContext, standin: Standin, tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+    context: LaunchContext,
+    standin: Standin,
+    tmp_path: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     standin()
     smi = tmp_path / "bin/nvidia-smi"
     smi.parent.mkdir()
-    smi.write_text(f"#!/bin/sh\necho WARNING: infoROM is corrupted\necho 0, GPU-a1, $(cat {tmp_path}/used)\n")
+    smi.write_text(
+        f"#!/bin/sh\necho WARNING: infoROM is corrupted\necho 0, GPU-a1, $(cat {tmp_path}/used)\n"
+    )
     smi.chmod(0o755)
     (tmp_path / "used").write_text("10")
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(local_gpus, "memory_used", MEMORY_USED)
     monkeypatch.setattr(fleet, "BACK_S", 0.3)
-    with pytest.raises(LaunchError, match="this machine has 1 GPU, numbered 0, and the plan needs number 1"):
+    with pytest.raises(
+        LaunchError, match="this machine has 1 GPU, numbered 0, and the plan needs number 1"
+    ):
         start(context, nothing, tp=2)
     with pytest.raises(LaunchError, match="needs number GPU-b"):
         start(context, nothing, gpus=["GPU-b"])
     with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
-    with lock_files.lock_names(["GPU-a1"]), pytest.raises(LaunchError, match="GPU 0 is used by another launch"):
+    with (
+        lock_files.lock_names(["GPU-a1"]),
+        pytest.raises(LaunchError, match="GPU 0 is used by another launch"),
+    ):
         start(context, nothing, gpus=["GPU-a1"])
 
     async def leak(endpoint: Endpoint) -> None:

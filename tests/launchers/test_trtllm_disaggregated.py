@@ -48,14 +48,18 @@ def lines(**options: Any) -> list[str]:
 
 
 def written(**options: Any) -> dict[str, Any]:
-    files = trtllm_disaggregated.files(CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options)))
+    files = trtllm_disaggregated.files(
+        CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options))
+    )
     return {path.name: yaml.safe_load(text) for path, text in files.items()}
 
 
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
         given = checked(ready_timeout_s=20.0, **options)
-        async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(**given)) as endpoint:
+        async with trtllm_disaggregated.launch(
+            context, trtllm_disaggregated.DisaggregatedOptions(**given)
+        ) as endpoint:
             return await story(endpoint)
 
     return asyncio.run(tell())
@@ -70,16 +74,24 @@ async def complete(endpoint: Endpoint) -> str:
     return text
 
 
-# --------------------------------------------------------------------------------------------------------- pure
+# ---------------------------------------------------------------------------------------------------------
+# pure
 
 
 def test_one_and_one_need_no_options() -> None:
     assert lines() == [
-        f"env CUDA_VISIBLE_DEVICES=0 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port 8001 "
-        "--config logs/context_servers.yaml",
-        f"env CUDA_VISIBLE_DEVICES=1 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port 8002 "
-        "--config logs/generation_servers.yaml",
-        "env TRTLLM_DISAGG_NO_RETRY=1 trtllm-serve disaggregated -c logs/orchestrator.yaml -t 3660 -r 7200",
+        (
+            f"env CUDA_VISIBLE_DEVICES=0 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port"
+            " 8001 --config logs/context_servers.yaml"
+        ),
+        (
+            f"env CUDA_VISIBLE_DEVICES=1 {UCX} trtllm-serve serve org/model --host 127.0.0.1 --port"
+            " 8002 --config logs/generation_servers.yaml"
+        ),
+        (
+            "env TRTLLM_DISAGG_NO_RETRY=1 trtllm-serve disaggregated -c logs/orchestrator.yaml -t"
+            " 3660 -r 7200"
+        ),
     ]
     assert written() == {
         "context_servers.yaml": {
@@ -99,13 +111,24 @@ def test_one_and_one_need_no_options() -> None:
 
 def test_many_servers_get_blocks_of_gpus_context_first() -> None:
     options = {
-        "context_servers": {"num_instances": 2, "router": "kv_cache_aware", "config": {"tensor_parallel_size": 1}},
-        "generation_servers": {"num_instances": 1, "tp": 2, "pp": 2, "router": {"type": "load_balancing"}},
+        "context_servers": {
+            "num_instances": 2,
+            "router": "kv_cache_aware",
+            "config": {"tensor_parallel_size": 1},
+        },
+        "generation_servers": {
+            "num_instances": 1,
+            "tp": 2,
+            "pp": 2,
+            "router": {"type": "load_balancing"},
+        },
         "gpus": [7, 6, 5, 4, 3, 2],
         "env": {"UCX_TLS": None},
         "orchestrator": {"schedule_style": "generation_first"},
     }
-    found = trtllm_disaggregated.commands(CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options)))
+    found = trtllm_disaggregated.commands(
+        CONTEXT, trtllm_disaggregated.DisaggregatedOptions(**checked(**options))
+    )
     assert [word for line in found for word in line if word.startswith("CUDA")] == [
         "CUDA_VISIBLE_DEVICES=7",
         "CUDA_VISIBLE_DEVICES=6",
@@ -136,7 +159,9 @@ def test_service_discovery_names_one_cluster_everywhere() -> None:
         "inactive_timeout_sec": 10,
     }
     assert (
-        files["context_servers.yaml"]["disagg_cluster"] == files["generation_servers.yaml"]["disagg_cluster"] == section
+        files["context_servers.yaml"]["disagg_cluster"]
+        == files["generation_servers.yaml"]["disagg_cluster"]
+        == section
     )
     assert "urls" not in files["orchestrator.yaml"]["context_servers"]
 
@@ -148,35 +173,63 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
     ("options", "message"),
     [
         (
-            {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"tp": 4}, "gpus": [0, 1, 2, 3]},
-            r"8 GPUs are needed \(context_0 2, context_1 2, generation_0 4\), and gpus names 4: 0,1,2,3",
+            {
+                "context_servers": {"num_instances": 2, "tp": 2},
+                "generation_servers": {"tp": 4},
+                "gpus": [0, 1, 2, 3],
+            },
+            (
+                r"8 GPUs are needed \(context_0 2, context_1 2, generation_0 4\), and gpus names 4:"
+                r" 0,1,2,3"
+            ),
         ),
-        ({"context_servers": {"config": UCX_BOTH}}, "cache_transceiver_config differs: context servers .*UCX.* None"),
+        (
+            {"context_servers": {"config": UCX_BOTH}},
+            "cache_transceiver_config differs: context servers .*UCX.* None",
+        ),
         (
             {"generation_servers": {"config": {"kv_cache_config": {"dtype": "fp8"}}}},
             "type of the KV cache differs: context servers None, generation servers fp8",
         ),
         ({"cache_transceiver": {"max_tokens_in_buffer": 8}}, "has no backend, which turns it off"),
-        ({"request_timeout_s": 3600}, "would give up after 3600 s, before the client, which waits for 3600 s"),
+        (
+            {"request_timeout_s": 3600},
+            "would give up after 3600 s, before the client, which waits for 3600 s",
+        ),
         ({"orchestrator": {"schedul_style": "x"}}, "schedul_style: unknown key"),
         ({"orchestrator": {"port": 1}}, "port: is written by the launcher"),
         ({"context_servers": {"router": {"use_tokens": True}}}, "router: a type is required"),
-        ({"context_servers": {"config": {"disagg_cluster": {}}}}, "disagg_cluster is written by the launcher"),
-        ({"generation_servers": {"env": {"CUDA_VISIBLE_DEVICES": None}}}, "CUDA_VISIBLE_DEVICES: is set by the lau"),
+        (
+            {"context_servers": {"config": {"disagg_cluster": {}}}},
+            "disagg_cluster is written by the launcher",
+        ),
+        (
+            {"generation_servers": {"env": {"CUDA_VISIBLE_DEVICES": None}}},
+            "CUDA_VISIBLE_DEVICES: is set by the lau",
+        ),
         (
             {"generation_servers": {"extra_args": ["--kv_cache_dtype", "fp8"]}},
             "type of the KV cache differs: context servers None, generation servers fp8",
         ),
         (
-            {"generation_servers": {"extra_args": ["--kv_cache_dtype=fp8"]}, "context_servers": {"config": NVFP4}},
+            {
+                "generation_servers": {"extra_args": ["--kv_cache_dtype=fp8"]},
+                "context_servers": {"config": NVFP4},
+            },
             "type of the KV cache differs: context servers nvfp4, generation servers fp8",
         ),
         ({"context_servers": {"num_instances": 0}}, "must be 1 or more"),
         (
             {"context_servers": {"instances": 2}},
-            "context_servers.instances: unknown option. Did you mean launcher.context_servers.num_inst",
+            (
+                "context_servers.instances: unknown option. Did you mean"
+                " launcher.context_servers.num_inst"
+            ),
         ),
-        ({"context_servers": {"tp": 2, "config": {"tensor_parallel_size": 1}}}, "tp is 2 and tensor_parallel_size"),
+        (
+            {"context_servers": {"tp": 2, "config": {"tensor_parallel_size": 1}}},
+            "tp is 2 and tensor_parallel_size",
+        ),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
@@ -186,9 +239,9 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 
 def test_the_orchestrator_waits_longer_than_the_client() -> None:
     patient = replace(CONTEXT, patience_s=7200.0)
-    assert trtllm_disaggregated.commands(patient, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=100.5))[-1][
-        -4:
-    ] == ["-t", "161", "-r", "14400"]
+    assert trtllm_disaggregated.commands(
+        patient, trtllm_disaggregated.DisaggregatedOptions(ready_timeout_s=100.5)
+    )[-1][-4:] == ["-t", "161", "-r", "14400"]
 
 
 def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
@@ -200,28 +253,38 @@ def test_perf_metrics_are_kept_by_all_servers_when_they_are_asked_for() -> None:
         "generation_servers.yaml": [True, 10_000],
         "orchestrator.yaml": [True, 10_000],
     }
-    assert found["orchestrator.yaml"]["perf_metrics_output_dir"] == str(CONTEXT.log_dir / "perf_metrics")
+    assert found["orchestrator.yaml"]["perf_metrics_output_dir"] == str(
+        CONTEXT.log_dir / "perf_metrics"
+    )
 
 
 def test_the_orchestrator_alone_traces_its_requests_where_the_user_lets_it() -> None:
     def traced(**options: Any) -> list[bool]:
-        return ["TRTLLM_REQUEST_TRACE_DIR=logs/request_traces" in line for line in lines(perf_metrics=True, **options)]
+        return [
+            "TRTLLM_REQUEST_TRACE_DIR=logs/request_traces" in line
+            for line in lines(perf_metrics=True, **options)
+        ]
 
     assert traced() == [False, False, True]
     assert not any(traced(env={"TRTLLM_REQUEST_TRACE_DIR": None}))
     assert "TRTLLM_REQUEST_TRACE_DIR" not in "".join(lines())
 
 
-# ----------------------------------------------------------------------------------------------------- lifecycle
+# -----------------------------------------------------------------------------------------------------
+# lifecycle
 
 
 @pytest.mark.parametrize("discovery", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_many_start_answer_and_stop(discovery: bool, context: LaunchContext, standin: Standin, said: list[str]) -> None:
+def test_many_start_answer_and_stop(
+    discovery: bool, context: LaunchContext, standin: Standin, said: list[str]
+) -> None:
     standin(STANDIN_LOAD_S="0.2")
     assert start(context, complete, context_servers={"num_instances": 2}, discovery=discovery)
     names = ["context_0", "context_1", "generation_0", "orchestrator"]
     assert said.pop(0) == "transfer of the KV cache: UCX; NVLink not known; UCX_TLS=^ib"
-    assert sorted(file.name for file in context.log_dir.glob("*.log")) == [f"{name}.log" for name in names]
+    assert sorted(file.name for file in context.log_dir.glob("*.log")) == [
+        f"{name}.log" for name in names
+    ]
     assert all(gone(process_number(context, name)) for name in names)
     assert [line.partition(":")[0] for line in said[:4]] == names
     assert "the first completion" in said[-1]
@@ -241,14 +304,18 @@ def test_one_that_ends_ends_all(side: str, context: LaunchContext, standin: Stan
     assert time.monotonic() - began < 15
 
 
-# ------------------------------------------------------------------------------------------------------ flavours
+# ------------------------------------------------------------------------------------------------------
+# flavours
 
 
 def test_an_option_that_this_version_lacks_is_refused_before_anything_starts(
     context: LaunchContext, standin: Standin
 ) -> None:
     standin("v12")
-    options = {side: {"extra_args": ["--kv_cache_dtype", "fp8"]} for side in ("context_servers", "generation_servers")}
+    options = {
+        side: {"extra_args": ["--kv_cache_dtype", "fp8"]}
+        for side in ("context_servers", "generation_servers")
+    }
     with pytest.raises(PlanError, match="of this version has no option --kv_cache_dtype"):
         start(context, complete, **options)
     assert not context.log_dir.exists()
@@ -270,26 +337,41 @@ def test_a_command_whose_help_fails_is_an_error(context: LaunchContext) -> None:
 
 
 async def _launch_with(context: LaunchContext, command: list[str]) -> None:
-    async with trtllm_disaggregated.launch(context, trtllm_disaggregated.DisaggregatedOptions(command=command)):
+    async with trtllm_disaggregated.launch(
+        context, trtllm_disaggregated.DisaggregatedOptions(command=command)
+    ):
         raise AssertionError("it started")
 
 
-# -------------------------------------------------------------------------------------------------------- causes
+# --------------------------------------------------------------------------------------------------------
+# causes
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of GPU memory"),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            "out of GPU memory",
+        ),
         ("RuntimeError: Failed to bind socket to localhost:8000: [Errno 98]", "its port is taken"),
-        ("Error: No such option '--server-role'. Did you mean '--server_role'?", "it does not know an option"),
-        ("Error: Invalid value for '--backend': 'vllm' is not one of", "it does not know an option"),
+        (
+            "Error: No such option '--server-role'. Did you mean '--server_role'?",
+            "it does not know an option",
+        ),
+        (
+            "Error: Invalid value for '--backend': 'vllm' is not one of",
+            "it does not know an option",
+        ),
         (
             "kv_cache_transceiver is disabled, please set 'cache",
             "its cache transceiver is disabled",
         ),
         ("ValueError: No GPU devices found on the node", "it found too few GPUs"),
-        ("OSError: foo is not a local folder and is not a valid model identifier", "its model was not found"),
+        (
+            "OSError: foo is not a local folder and is not a valid model identifier",
+            "its model was not found",
+        ),
         ("INFO: all is well", None),
     ],
 )

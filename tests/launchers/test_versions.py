@@ -45,7 +45,13 @@ def flags(flavour: Flavour, command: str = "serve") -> frozenset[str]:
 
 
 def server(*options: str, **more: Any) -> Server:
-    return Server(name="s", argv=(*PROBE, "M", *options), probe=PROBE, place=Place(host="127.0.0.1", port=8000), **more)
+    return Server(
+        name="s",
+        argv=(*PROBE, "M", *options),
+        probe=PROBE,
+        place=Place(host="127.0.0.1", port=8000),
+        **more,
+    )
 
 
 def start(launcher: Any, context: LaunchContext, story: Any = None, **options: Any) -> Any:
@@ -71,10 +77,13 @@ def everything(folder: Path) -> str:
     return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-# ----------------------------------------------------------------------------------------------- config and port
+# -----------------------------------------------------------------------------------------------
+# config and port
 
 
-@pytest.mark.parametrize(("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")])
+@pytest.mark.parametrize(
+    ("flavour", "option"), [("old", "--extra_llm_api_options"), ("v12", "--config")]
+)
 def test_the_config_file_is_named_as_the_version_knows_it(flavour: Flavour, option: str) -> None:
     [found] = adapt([server("--config", "/c.yaml", "--tp_size", "2")], {PROBE: flags(flavour)})
     assert found.options == ("M", option, "/c.yaml", "--tp_size", "2")
@@ -87,14 +96,25 @@ def test_a_server_finds_a_port_itself_where_it_can_tell_it() -> None:
     [found] = adapt([one], {PROBE: flags("main")})
     assert found.options[:5] == ("M", "--port", "0", "--report_addr", "/a")
     assert found.url == "http://127.0.0.1:0"
-    [found] = adapt([server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))], {PROBE: flags("main")})
+    [found] = adapt(
+        [server("--port", "8000", "--num_serve_frontends=2", report=Path("/a"))],
+        {PROBE: flags("main")},
+    )
     assert found.options[2] == "8000"
 
 
 def test_the_address_is_what_the_server_tells(tmp_path: Path) -> None:
     report = tmp_path / "s.address"
-    one = Server(name="s", argv=PROBE, probe=PROBE, place=Place(host="127.0.0.1", port=0), report=report)
-    for text, port in [("", 0), ("127.0.0.1", 0), ("h:x\n", 0), ("h:70000", 0), ("[::1]:812\n", 812)]:
+    one = Server(
+        name="s", argv=PROBE, probe=PROBE, place=Place(host="127.0.0.1", port=0), report=report
+    )
+    for text, port in [
+        ("", 0),
+        ("127.0.0.1", 0),
+        ("h:x\n", 0),
+        ("h:70000", 0),
+        ("[::1]:812\n", 812),
+    ]:
         report.write_text(text)
         assert one.url == f"http://127.0.0.1:{port}"
 
@@ -139,9 +159,15 @@ def test_a_port_is_found_anew_for_every_session(context: LaunchContext, standin:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", [trtllm, trtllm_disaggregated])
-def test_a_version_without_config_option_starts(launcher: Any, context: LaunchContext, standin: Standin) -> None:
+def test_a_version_without_config_option_starts(
+    launcher: Any, context: LaunchContext, standin: Standin
+) -> None:
     standin("old")
-    sides = {"context_servers": {"config": CONFIG, "tp": 2}} if launcher is trtllm_disaggregated else {"config": CONFIG}
+    sides = (
+        {"context_servers": {"config": CONFIG, "tp": 2}}
+        if launcher is trtllm_disaggregated
+        else {"config": CONFIG}
+    )
     for _ in range(2):  # by what is remembered, the second time
         assert start(launcher, context, **sides)
     script = (context.log_dir / "commands.sh").read_text()
@@ -158,7 +184,9 @@ def test_a_dry_run_shows_what_is_known_without_asking(
     options: dict[str, Any] = {"command": str(executable)}
     before = (
         trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(**options)),
-        trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**options)),
+        trtllm_disaggregated.commands(
+            context, trtllm_disaggregated.DisaggregatedOptions(**options)
+        ),
     )
     assert "--config" in before[1][0]
     assert shared_key.NAME not in "".join(before[0].values())
@@ -166,15 +194,25 @@ def test_a_dry_run_shows_what_is_known_without_asking(
         for command in ("serve", "disaggregated"):
             key = known_flags.key((str(executable), command), os.environ, None)
             known_flags.remember(key, flags(flavour, command))
-        assert option in trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**options))[0]
-        shown = "".join(
-            trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(**options)).values()
+        assert (
+            option
+            in trtllm_disaggregated.commands(
+                context, trtllm_disaggregated.DisaggregatedOptions(**options)
+            )[0]
         )
-        assert shown.count(f"{shared_key.NAME}: {shared_key.SHOWN}") == (3 if flavour == "main" else 0)
+        shown = "".join(
+            trtllm_disaggregated.files(
+                context, trtllm_disaggregated.DisaggregatedOptions(**options)
+            ).values()
+        )
+        assert shown.count(f"{shared_key.NAME}: {shared_key.SHOWN}") == (
+            3 if flavour == "main" else 0
+        )
     assert "--report_addr" in trtllm.commands(context, trtllm.TrtllmOptions(**options))[0]
 
 
-# ------------------------------------------------------------------------------------------------------------ key
+# ------------------------------------------------------------------------------------------------------------
+# key
 
 
 def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
@@ -203,16 +241,23 @@ def sharing(flavour: Flavour, auth_key: bool | None) -> list[Server]:
         ("v12", True, True),
     ],
 )
-def test_servers_share_a_key_where_their_version_has_one(flavour: Flavour, auth_key: bool | None, given: bool) -> None:
+def test_servers_share_a_key_where_their_version_has_one(
+    flavour: Flavour, auth_key: bool | None, given: bool
+) -> None:
     texts = [text for one in sharing(flavour, auth_key) for text in one.files.values()]
-    assert texts == [text + f"{shared_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")]
+    assert texts == [
+        text + f"{shared_key.NAME}: {KEY}\n" * given for text in ("a: 1\n", "port: 1\n")
+    ]
 
 
 def test_servers_of_two_versions_share_no_key_unless_it_is_asked_for() -> None:
     front = ("other", "disaggregated")
     known = {PROBE: flags("main"), front: flags("v12", "disaggregated")}
     for auth_key, given in ((None, False), (True, True)):
-        both = [server(auth_key=auth_key, files={Path("w.yaml"): "a: 1\n"}), replace(server(), argv=front, probe=front)]
+        both = [
+            server(auth_key=auth_key, files={Path("w.yaml"): "a: 1\n"}),
+            replace(server(), argv=front, probe=front),
+        ]
         both[1] = replace(both[1], auth_key=auth_key, files={Path("o.yaml"): "b: 1\n"})
         assert [shared_key.is_given([one]) for one in adapt(both, known, KEY)] == [given] * 2
 
@@ -223,8 +268,12 @@ def test_no_plan_holds_a_key(context: LaunchContext) -> None:
         {"orchestrator": {shared_key.NAME: "k"}},
     ):
         given = registry.check_options(trtllm_disaggregated.launch, options, "launcher")
-        with pytest.raises(PlanError, match=f"{shared_key.NAME}.*(draws one|written by the launcher)"):
-            trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(**given))
+        with pytest.raises(
+            PlanError, match=f"{shared_key.NAME}.*(draws one|written by the launcher)"
+        ):
+            trtllm_disaggregated.commands(
+                context, trtllm_disaggregated.DisaggregatedOptions(**given)
+            )
 
 
 def drawn_keys(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -265,7 +314,9 @@ def test_the_key_is_in_nothing_that_is_left_or_told(
     assert keys[0] != keys[1]
 
 
-def test_the_key_is_taken_out_of_what_is_told_and_of_errors(context: LaunchContext, said: list[str]) -> None:
+def test_the_key_is_taken_out_of_what_is_told_and_of_errors(
+    context: LaunchContext, said: list[str]
+) -> None:
     key, config = shared_key.draw_key(), context.log_dir / "w.yaml"
     one = shared_key.give_key(server(files={config: "a: 1\n"}), key)
     fleet._write([one], context.log_dir)
@@ -295,7 +346,9 @@ def test_the_address_of_an_earlier_session_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tmp_path: Path) -> None:
+def test_what_holds_the_key_is_written_anew_for_this_user_alone(
+    linked: bool, tmp_path: Path
+) -> None:
     (other := tmp_path / "other").write_text("of an earlier session")
     other.chmod(0o644)
     config = tmp_path / "logs/w.yaml"
@@ -311,7 +364,9 @@ def test_what_holds_the_key_is_written_anew_for_this_user_alone(linked: bool, tm
 
 
 @pytest.mark.slow
-def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_key_is_not_in_an_error(
+    context: LaunchContext, standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = drawn_keys(monkeypatch)
     standin("main", {"tells_key": True, "crash_at_start": 1, "when": {"command": "serve"}})
     with pytest.raises(LaunchError, match=r"arguments: .*auth_key='\*\*\*'") as raised:
@@ -330,7 +385,11 @@ def test_the_key_is_not_in_an_error(context: LaunchContext, standin: Standin, mo
     ],
 )
 def test_a_key_that_does_not_fit_is_named(
-    flavour: Flavour, auth_key: bool | None, told: str | None, context: LaunchContext, standin: Standin
+    flavour: Flavour,
+    auth_key: bool | None,
+    told: str | None,
+    context: LaunchContext,
+    standin: Standin,
 ) -> None:
     standin(flavour, STANDIN_AUTH_ENFORCED="1")
     options = {"auth_key": auth_key, "answer_timeout_s": 2.0}
@@ -341,7 +400,8 @@ def test_a_key_that_does_not_fit_is_named(
         start(trtllm_disaggregated, context, **options)
 
 
-# ------------------------------------------------------------------------------------------------------ discovery
+# ------------------------------------------------------------------------------------------------------
+# discovery
 
 
 @pytest.mark.slow
@@ -349,7 +409,10 @@ def test_discovery_beyond_loopback_is_refused_where_the_version_refuses_it(
     context: LaunchContext, standin: Standin
 ) -> None:
     standin("main")
-    with pytest.raises(PlanError, match=r"registers? over HTTP on loopback only.* 0\.0\.0\.0: give discovery: etcd://"):
+    with pytest.raises(
+        PlanError,
+        match=r"registers? over HTTP on loopback only.* 0\.0\.0\.0: give discovery: etcd://",
+    ):
         start(trtllm_disaggregated, context, discovery=True, host="0.0.0.0")
     assert not context.log_dir.exists()
 
@@ -385,20 +448,29 @@ def test_what_is_refused_is_known_by_the_newest_option(
 )
 def test_an_address_that_is_none_of_etcd_is_refused(discovery: str, context: LaunchContext) -> None:
     with pytest.raises(PlanError, match="not an address of etcd"):
-        trtllm_disaggregated.commands(context, trtllm_disaggregated.DisaggregatedOptions(discovery=discovery))
+        trtllm_disaggregated.commands(
+            context, trtllm_disaggregated.DisaggregatedOptions(discovery=discovery)
+        )
 
 
 def test_a_launch_has_a_name_of_its_own_in_an_etcd() -> None:
     names = [
         disaggregated.cluster("h", 1, 1, 1, etcd=etcd, tag=tag)["cluster_name"]
-        for etcd, tag in (("etcd://a:1", "x"), ("etcd://a:1", "y"), ("etcd://a:1", None), (None, "x"))
+        for etcd, tag in (
+            ("etcd://a:1", "x"),
+            ("etcd://a:1", "y"),
+            ("etcd://a:1", None),
+            (None, "x"),
+        )
     ]
     assert names == ["serve-eval-1-x", "serve-eval-1-y", "serve-eval-1", "serve-eval-1"]
 
 
 def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
     uri = "etcd://a:2379,etcd://[::1]:2380"
-    texts = trtllm_disaggregated.files(context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)).values()
+    texts = trtllm_disaggregated.files(
+        context, trtllm_disaggregated.DisaggregatedOptions(discovery=uri)
+    ).values()
     assert all(f"cluster_uri: {uri}" in text for text in texts)
     names = {re.search(r"cluster_name: (.*)", text).group(1) for text in texts}  # type: ignore[union-attr]
     assert len(names) == 1
@@ -411,32 +483,72 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
         start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
 
 
-# --------------------------------------------------------------------------------------------------------- causes
+# ---------------------------------------------------------------------------------------------------------
+# causes
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("W ucx_utils.cpp:631] 4 NVIDIA GPU(s) were detected, but UCX CUDA support was not found!", "without CUDA"),
-        ("E nixl_agent.cpp:545] registerMem: registration failed for the specified or all", "NIXL could not move"),
-        ("Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)", "NIXL could not move"),
+        (
+            (
+                "W ucx_utils.cpp:631] 4 NVIDIA GPU(s) were detected, but UCX CUDA support was not"
+                " found!"
+            ),
+            "without CUDA",
+        ),
+        (
+            "E nixl_agent.cpp:545] registerMem: registration failed for the specified or all",
+            "NIXL could not move",
+        ),
+        (
+            "Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)",
+            "NIXL could not move",
+        ),
         ("Failed to deserialize data rail endpoints\nNIXL_ERR_BACKEND", "different libraries"),
-        ("ValueError: Python transceiver currently only supports the NIXL backend, got UCX.", "needs NIXL"),
-        ("MixedMambaHybridCacheManager requires the Python transceiver runtime with the NIXL", "needs NIXL"),
-        ("OSError: libnixl.so: cannot open shared object file: No such file or directory", "NIXL is missing"),
-        ("[1:0] select.c:438  UCX  ERROR no active messages transport to <no debug data>: tcp", "UCX found no way"),
-        ("UCX  ERROR   cuMemImportFromShareableHandle failed: invalid resource handle", "UCX found no way"),
+        (
+            "ValueError: Python transceiver currently only supports the NIXL backend, got UCX.",
+            "needs NIXL",
+        ),
+        (
+            "MixedMambaHybridCacheManager requires the Python transceiver runtime with the NIXL",
+            "needs NIXL",
+        ),
+        (
+            "OSError: libnixl.so: cannot open shared object file: No such file or directory",
+            "NIXL is missing",
+        ),
+        (
+            "[1:0] select.c:438  UCX  ERROR no active messages transport to <no debug data>: tcp",
+            "UCX found no way",
+        ),
+        (
+            "UCX  ERROR   cuMemImportFromShareableHandle failed: invalid resource handle",
+            "UCX found no way",
+        ),
         ("ValueError: Internal disaggregated authentication key is required", "requires a key"),
-        ("ValueError: Invalid internal disaggregated request authentication", "do not share one key"),
+        (
+            "ValueError: Invalid internal disaggregated request authentication",
+            "do not share one key",
+        ),
         ("ValueError: HTTP cluster storage is loopback-only", "on loopback only"),
         ("ValueError: Invalid cluster storage URI: etcd://h:1", "takes no such address"),
         ("Etcd3 error in set: ConnectionFailedError", "did not reach the etcd"),
         (
-            "FutureWarning: Internal disaggregated authentication key is required for protected disaggregated request "
-            "fields. In a future release the requirement to use internal_request_auth_key will be enforced.",
+            (
+                "FutureWarning: Internal disaggregated authentication key is required for protected"
+                " disaggregated request fields. In a future release the requirement to use"
+                " internal_request_auth_key will be enforced."
+            ),
             None,
         ),
-        ("Using UCX kv-cache transceiver. If your devices are not in the same domain, please consider setting", None),
+        (
+            (
+                "Using UCX kv-cache transceiver. If your devices are not in the same domain, please"
+                " consider setting"
+            ),
+            None,
+        ),
         ("Using NIXL kv-cache transceiver", None),
     ],
 )

@@ -1,5 +1,5 @@
-"""The launchers and the stand-in, made apart from each other from the same facts: started, evaluated, judged, stopped,
-in both generations of trtllm-serve."""
+"""The launchers and the stand-in, made apart from each other from the same facts: started,
+evaluated, judged, stopped, in both generations of trtllm-serve."""
 
 from __future__ import annotations
 
@@ -22,9 +22,19 @@ CASES = [
     pytest.param("v12", "trtllm_disaggregated", {}),
     pytest.param("main", "trtllm_disaggregated", {}),
     pytest.param("v12", "container", {"trtllm": {}}),
-    pytest.param("main", "container", {"trtllm_disaggregated": {"discovery": True, **TWICE}}, marks=pytest.mark.slow),
+    pytest.param(
+        "main",
+        "container",
+        {"trtllm_disaggregated": {"discovery": True, **TWICE}},
+        marks=pytest.mark.slow,
+    ),
     *(
-        pytest.param(flavour, "trtllm_disaggregated", {"discovery": discovery, **many}, marks=pytest.mark.slow)
+        pytest.param(
+            flavour,
+            "trtllm_disaggregated",
+            {"discovery": discovery, **many},
+            marks=pytest.mark.slow,
+        )
         for flavour in ("v12", "main")
         for discovery in (False, True)
         for many in ({}, TWICE)
@@ -41,7 +51,9 @@ def _answers(plan: Plan, path: Path) -> Path:
             for number, sample in enumerate(p.dataset.samples):
                 right, wrong = p.task.answers(sample)
                 line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
-                file.write(msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n")
+                file.write(
+                    msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n"
+                )
     return path
 
 
@@ -57,7 +69,11 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
 ) -> None:
     if launcher == "container":
         request.getfixturevalue("engine")
-        options = {"image": "image:1", "pass_env": ["STANDIN_FLAVOUR", "STANDIN_ANSWERS"], **options}
+        options = {
+            "image": "image:1",
+            "pass_env": ["STANDIN_FLAVOUR", "STANDIN_ANSWERS"],
+            **options,
+        }
     (tmp_path / "refs").mkdir()
     (tmp_path / "refs/gsm8k.yaml").write_text(f"{MODEL}: [{{accuracy: 75}}]\n")
     plan = Plan(
@@ -71,4 +87,8 @@ def test_an_evaluation_of_servers_that_were_started_for_it(
     standin(flavour, STANDIN_ANSWERS=str(answers))
     report: Report = asyncio.run(evaluate(plan, tmp_path / "out"))
     (task,) = report.tasks
-    assert (task.result.scored, task.result.value, task.verdict.outcome) == (80, 75.0, VerdictOutcome.PASS)
+    assert (task.result.scored, task.result.value, task.verdict.outcome) == (
+        80,
+        75.0,
+        VerdictOutcome.PASS,
+    )

@@ -33,7 +33,9 @@ def libraries() -> dict[str, Path]:
     """The MPIs that are installed, by where they are from."""
     found = {"pypi": [FOLDER / "lib" / LIBRARY], "debian": [*Path("/usr/lib").glob(f"*/{LIBRARY}")]}
     usable = packages() is not None
-    return {name: paths[0] for name, paths in found.items() if usable and paths and paths[0].exists()}
+    return {
+        name: paths[0] for name, paths in found.items() if usable and paths and paths[0].exists()
+    }
 
 
 def packages() -> Path | None:
@@ -42,7 +44,8 @@ def packages() -> Path | None:
 
 
 def variables(name: str) -> dict[str, str]:
-    """With these the stand-in starts ranks of that MPI. Skips the test where it is not installed."""
+    """With these the stand-in starts ranks of that MPI. Skips the test where it is not
+    installed."""
     there = libraries()
     if name not in there:
         pytest.skip(f"make test-mpi installs the MPI of {name}")
@@ -74,7 +77,9 @@ class Mpi:
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
                 with suppress(OSError):
-                    marked = f"{MARK}={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
+                    marked = f"{MARK}={self.mark}".encode() in (
+                        folder / "environ"
+                    ).read_bytes().split(b"\0")
                     if marked and word.encode() in (folder / "cmdline").read_bytes():
                         found.append(int(folder.name))
         return found
@@ -89,14 +94,18 @@ def ordinary_user() -> None:
 
 
 @pytest.fixture(params=["pypi", "debian"])
-def mpi(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mpi]:
+def mpi(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Mpi]:
     """The environment of a user of the one and of the other, with the stand-in as trtllm-serve."""
     given = variables(request.param)
     for name in [name for name in os.environ if name.startswith((*OURS, "SLURM_", "CUDA_"))]:
         monkeypatch.delenv(name)
     mark = f"{os.getpid()}-{time.monotonic_ns()}"
     path = os.pathsep.join([str(STANDIN), given.pop("PATH")])
-    env = environment(**given, XDG_CACHE_HOME=str(tmp_path / "cache"), TMPDIR=str(tmp_path), PATH=path)
+    env = environment(
+        **given, XDG_CACHE_HOME=str(tmp_path / "cache"), TMPDIR=str(tmp_path), PATH=path
+    )
     env[MARK] = mark
     for name, value in env.items():
         monkeypatch.setenv(name, value)
@@ -128,7 +137,9 @@ def ranks(log: Path) -> list[tuple[int, int, int]]:
     return [(int(rank), int(size), int(pid)) for rank, size, pid in RANK.findall(text)]
 
 
-def until(true: Callable[[], Any], timeout_s: float = WAIT_S, about: Callable[[], object] = str) -> None:
+def until(
+    true: Callable[[], Any], timeout_s: float = WAIT_S, about: Callable[[], object] = str
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < deadline, about()

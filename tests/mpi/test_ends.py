@@ -1,4 +1,5 @@
-"""However a server with ranks of MPI ends: no rank stays, nor a daemon of MPI that would leave the process group."""
+"""However a server with ranks of MPI ends: no rank stays, nor a daemon of MPI that would leave the
+process group."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ from tests.mpi.conftest import ROOT, WAIT_S, Mpi, ranks, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 
-WHO = {"server": "tests.standin", "supervisor": "_process/supervisor.py", "rank": "mpi4py.futures.server"}
+WHO = {
+    "server": "tests.standin",
+    "supervisor": "_process/supervisor.py",
+    "rank": "mpi4py.futures.server",
+}
 DAEMONS = {"pypi": "prte", "debian": "orted"}
 
 
@@ -34,11 +39,15 @@ def daemons(mpi: Mpi) -> list[int]:
 
 @pytest.mark.parametrize("who", ["server", "supervisor"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
-def test_a_killed_server_leaves_no_rank(mpi: Mpi, who: str, stopped: bool, context: LaunchContext) -> None:
+def test_a_killed_server_leaves_no_rank(
+    mpi: Mpi, who: str, stopped: bool, context: LaunchContext
+) -> None:
     """MPI's own daemon ends ranks whose server is gone; one that hangs does not."""
 
     async def story() -> None:
-        async with trtllm.launch(context, trtllm.TrtllmOptions(ready_timeout_s=WAIT_S, stop_timeout_s=2.0)):
+        async with trtllm.launch(
+            context, trtllm.TrtllmOptions(ready_timeout_s=WAIT_S, stop_timeout_s=2.0)
+        ):
             assert len(ranks(context.log_dir / "trtllm.log")) == 1
             [daemon] = daemons(mpi)
             if stopped:
@@ -67,7 +76,9 @@ def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
     command = [sys.executable, "-m", "serve_eval", "run", str(file), "-o", str(tmp_path / "out")]
     said = tmp_path / "said"
     with said.open("w") as stderr:
-        run = subprocess.Popen(command, cwd=ROOT, env=mpi.environ, stdout=stderr, stderr=stderr, start_new_session=True)
+        run = subprocess.Popen(
+            command, cwd=ROOT, env=mpi.environ, stdout=stderr, stderr=stderr, start_new_session=True
+        )
     until(lambda: "the first completion took" in said.read_text(), about=said.read_text)
     assert len(mpi.processes(WHO["rank"])) == 1
     yield run
@@ -78,7 +89,9 @@ def evaluation(mpi: Mpi, tmp_path: Path, data_root: Path) -> Any:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 @pytest.mark.parametrize("stopped", [False, True], ids=["", "MPI's daemon hangs"])
-def test_a_tool_that_ends_leaves_no_rank(mpi: Mpi, how: signal.Signals, stopped: bool, evaluation: Any) -> None:
+def test_a_tool_that_ends_leaves_no_rank(
+    mpi: Mpi, how: signal.Signals, stopped: bool, evaluation: Any
+) -> None:
     if stopped:
         [daemon] = daemons(mpi)
         os.kill(daemon, signal.SIGSTOP)
@@ -88,7 +101,8 @@ def test_a_tool_that_ends_leaves_no_rank(mpi: Mpi, how: signal.Signals, stopped:
 
 
 def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
-    """Then the supervisor alone finds a daemon of MPI that hangs: it inherits what the server left."""
+    """Then the supervisor alone finds a daemon of MPI that hangs: it inherits what the server
+    left."""
     [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0tests.standin")
     os.kill(daemon, signal.SIGSTOP)
     evaluation.kill()

@@ -1,4 +1,5 @@
-"""Servers whose ranks are real processes of MPI: they live and end with it, or it is told why they do not."""
+"""Servers whose ranks are real processes of MPI: they live and end with it, or it is told why they
+do not."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from tests.standin.process import free_port, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.mpi]
 
-ONLY_4, ONLY_5 = (pytest.mark.parametrize("mpi", [name], indirect=True) for name in ("debian", "pypi"))
+ONLY_4, ONLY_5 = (
+    pytest.mark.parametrize("mpi", [name], indirect=True) for name in ("debian", "pypi")
+)
 MORE = (os.cpu_count() or 1) + 1
 """More ranks than this machine has cores."""
 ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
@@ -31,7 +34,8 @@ ENOUGH = "OMPI_MCA_rmaps_base_oversubscribe"
 def start(context: LaunchContext, story: Any, **options: Any) -> Any:
     async def tell() -> Any:
         async with trtllm.launch(
-            context, trtllm.TrtllmOptions(**{"ready_timeout_s": 60.0, "stop_timeout_s": 10.0, **options})
+            context,
+            trtllm.TrtllmOptions(**{"ready_timeout_s": 60.0, "stop_timeout_s": 10.0, **options}),
         ) as endpoint:
             return await story(endpoint)
 
@@ -42,7 +46,8 @@ def start(context: LaunchContext, story: Any, **options: Any) -> Any:
 def test_ranks_live_and_end_with_their_server(
     mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A setting of the user's own is what gives Open MPI 4 slots for more ranks than there are cores."""
+    """A setting of the user's own is what gives Open MPI 4 slots for more ranks than there are
+    cores."""
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
 
@@ -63,14 +68,16 @@ def test_ranks_live_and_end_with_their_server(
 
 @pytest.fixture
 def alone(mpi: Mpi, tmp_path: Path) -> Any:
-    """Runs a server that gets no ranks until its log has a word, and returns the cause that is told for it; whether it
-    ended is told as well."""
+    """Runs a server that gets no ranks until its log has a word, and returns the cause that is told
+    for it; whether it ended is told as well."""
 
     def run(word: str, tp: int, **changes: str | None) -> tuple[str, str, bool]:
         env = {**mpi.environ, **AS_ROOT, **changes}
         log = tmp_path / "server.log"
         words = ["serve", "org/model", "--port", str(free_port()), "--tp_size", str(tp)]
-        with running(words, log, {name: value for name, value in env.items() if value is not None}) as process:
+        with running(
+            words, log, {name: value for name, value in env.items() if value is not None}
+        ) as process:
             until(lambda: word in log.read_text(), about=log.read_text)
             found = cause(log.read_text())
             assert found is not None, log.read_text()
@@ -107,7 +114,9 @@ def test_a_prte_that_is_not_found_is_named(alone: Any) -> None:
 
 
 def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any) -> None:
-    told, hint, _ = alone("MPI_ERR_INTERN", 1, OMPI_MCA_btl="self,sm" if mpi.name == "pypi" else "self,vader")
+    told, hint, _ = alone(
+        "MPI_ERR_INTERN", 1, OMPI_MCA_btl="self,sm" if mpi.name == "pypi" else "self,vader"
+    )
     assert "do not reach each other" in told
     assert "OMPI_MCA_btl" in hint
 
@@ -126,14 +135,29 @@ def plan(tmp_path: Path, data_root: Path) -> Path:
     return file
 
 
-def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(mpi: Mpi, plan: Path, tmp_path: Path) -> None:
-    """Two ranks of mpirun, of which one evaluates and the other waits for it: a server that took itself for a rank of
-    theirs would wait for the other."""
+def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(
+    mpi: Mpi, plan: Path, tmp_path: Path
+) -> None:
+    """Two ranks of mpirun, of which one evaluates and the other waits for it: a server that took
+    itself for a rank of theirs would wait for the other."""
     out = tmp_path / "out"
     tool = f"{sys.executable} -m serve_eval run {plan} -o {out}"
     rank = f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 600; {tool}; kill $PPID'
-    command = [*mpi.mpirun, "--oversubscribe", "-np", "2", "--mca", "btl_base_verbose", "0", "sh", "-c", rank]
-    done = subprocess.run(command, cwd=ROOT, env=mpi.environ, capture_output=True, text=True, timeout=120)
+    command = [
+        *mpi.mpirun,
+        "--oversubscribe",
+        "-np",
+        "2",
+        "--mca",
+        "btl_base_verbose",
+        "0",
+        "sh",
+        "-c",
+        rank,
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=mpi.environ, capture_output=True, text=True, timeout=120
+    )
     [task] = json.loads((out / "report.json").read_text())["tasks"]
     assert task["result"]["scored"] == 3, done.stderr
     assert [size for _, size, _ in ranks(out / "logs/trtllm.log")] == [1]

@@ -1,8 +1,8 @@
-"""Changes the core in small ways, one at a time, and prints which changes no test notices: `make mutants`.
+"""Changes the core in small ways, one at a time, and prints which changes no test notices: `make
+mutants`.
 
-A run that was interrupted goes on where it was; what a mutant did counts as long as neither the code nor the tests
-change. Exits with 1 when more survive than may.
-"""
+A run that was interrupted goes on where it was; what a mutant did counts as long as neither the
+code nor the tests change. Exits with 1 when more survive than may."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ NEEDS_ISOLATION = ("launchers/_process",)
 
 
 class Workers:
-    """As many copies of the working tree as there are workers, each with the process that runs tests in it."""
+    """As many copies of the working tree as there are workers, each with the process that runs
+    tests in it."""
 
     def __init__(self, folder: Path, count: int, isolate: bool) -> None:
         self._free: list[tuple[Path, subprocess.Popen[str]]] = []
@@ -84,7 +85,11 @@ def _worker(folder: Path, isolate: bool) -> tuple[Path, subprocess.Popen[str]]:
     (folder / "home").mkdir(exist_ok=True)
     (folder / "tmp").mkdir(exist_ok=True)
     alone = {"HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp"), "PYTHONPATH": str(copy)}
-    one_thread = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": ""}
+    one_thread = {
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     command = [sys.executable, "-m", "tests.mutants.worker"]
     process = subprocess.Popen(
         (isolated(command) if isolate else None) or command,
@@ -130,19 +135,27 @@ class Lines:
                 self._tests.setdefault((entry["path"], entry["line"]), set()).update(entry["tests"])
 
     def concerning(self, mutant: Mutant) -> list[str]:
-        """The tests that run the changed statement and then those that run its function, the quickest first. A tracer
-        misses some lines behind an await."""
+        """The tests that run the changed statement and then those that run its function, the
+        quickest first. A tracer misses some lines behind an await."""
         own = f"test_{Path(mutant.path).stem.strip('_')}"
         ordered: dict[str, None] = {}
         for first, last in (mutant.lines, mutant.around):
-            found = {t for line in range(first, last + 1) for t in self._tests.get((mutant.path, line), ())}
-            ordered |= dict.fromkeys(sorted(found, key=lambda test: (self._seconds.get(test, 0.0), test)))
+            found = {
+                t
+                for line in range(first, last + 1)
+                for t in self._tests.get((mutant.path, line), ())
+            }
+            ordered |= dict.fromkeys(
+                sorted(found, key=lambda test: (self._seconds.get(test, 0.0), test))
+            )
         chosen, left = [], BOUND_S
         for test in ordered:
             left -= self._seconds.get(test, 0.0)
             if not chosen or left > 0:
                 chosen.append(test)
-        return sorted(chosen, key=lambda test: own not in test)  # the module's own notice most, and soonest
+        return sorted(
+            chosen, key=lambda test: own not in test
+        )  # the module's own notice most, and soonest
 
     def seconds(self, tests: Sequence[str]) -> float:
         """What they take together."""
@@ -155,7 +168,9 @@ def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
     found = dict.fromkeys(
         file.relative_to(ROOT).as_posix()
         for path in paths
-        for file in (sorted((ROOT / path).rglob("test_*.py")) if (ROOT / path).is_dir() else [ROOT / path])
+        for file in (
+            sorted((ROOT / path).rglob("test_*.py")) if (ROOT / path).is_dir() else [ROOT / path]
+        )
         if file.is_file()
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -167,12 +182,20 @@ def _traced(folder: Path, packages: Sequence[str], workers: Workers) -> Lines:
         if not out.exists():
             partial = out.with_suffix(".partial")
             partial.unlink(missing_ok=True)
-            job = {"files": {}, "tests": {}, "paths": [name], "limit_s": 900.0, "trace": str(partial)}
+            job = {
+                "files": {},
+                "tests": {},
+                "paths": [name],
+                "limit_s": 900.0,
+                "trace": str(partial),
+            }
             outcome = workers.done(job)
             if outcome["status"] not in (0, 1, 5):
                 raise SystemExit(f"{name} cannot be run: {outcome['status']}\n{outcome['output']}")
             if outcome["status"] == 1:
-                _say(f"without any change {name} ends with {outcome['status']}:\n{outcome['output']}")
+                _say(
+                    f"without any change {name} ends with {outcome['status']}:\n{outcome['output']}"
+                )
             if partial.exists():
                 partial.replace(out)
             else:
@@ -198,10 +221,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the draw")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at a time")
     parser.add_argument(
-        "--package", action="append", choices=list(PACKAGES), help="try those of the draw that are of these packages"
+        "--package",
+        action="append",
+        choices=list(PACKAGES),
+        help="try those of the draw that are of these packages",
     )
-    parser.add_argument("--survivors", action="store_true", help="try again only what survived an earlier run")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="of the copies and results (outputs/mutants)")
+    parser.add_argument(
+        "--survivors", action="store_true", help="try again only what survived an earlier run"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="of the copies and results (outputs/mutants)"
+    )
     options = parser.parse_args(arguments)
     folder: Path = options.folder.resolve()
     packages = options.package or list(PACKAGES)
@@ -210,7 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     isolate = isolated(["true"]) is not None
     if not isolate:
         _say(
-            f"no namespaces here (unshare): {', '.join(NEEDS_ISOLATION)} is left out, whose mutants may end any process"
+            f"no namespaces here (unshare): {', '.join(NEEDS_ISOLATION)} is left out, whose mutants"
+            " may end any process"
         )
         packages = [package for package in packages if package not in NEEDS_ISOLATION]
 
@@ -221,18 +252,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tree = _tree()
     results = {one["name"]: one for one in known if options.survivors or one["tree"] == tree}
     explained = equivalent.listed()
-    diffs = {one.name: diff((ROOT / one.path).read_text(encoding="utf-8"), one.make()) for one in mutants}
+    diffs = {
+        one.name: diff((ROOT / one.path).read_text(encoding="utf-8"), one.make()) for one in mutants
+    }
     for one in mutants:
         if reason := explained.get((one.path, *diffs[one.name])):
             results[one.name] = {"name": one.name, "outcome": "equivalent", "reason": reason}
     waiting = [
-        one for one in mutants if one.name not in results or (options.survivors and _again(results[one.name], tree))
+        one
+        for one in mutants
+        if one.name not in results or (options.survivors and _again(results[one.name], tree))
     ]
-    _say(f"{len(mutants)} mutants, {len(waiting)} to try, {options.jobs} at a time; results in {file.parent}")
+    _say(
+        f"{len(mutants)} mutants, {len(waiting)} to try, {options.jobs} at a time; results in"
+        f" {file.parent}"
+    )
     if waiting:
         workers = Workers(folder, options.jobs, isolate)
         try:
-            lines = _traced(folder / f"lines-{tree}", list(dict.fromkeys(one.package for one in waiting)), workers)
+            lines = _traced(
+                folder / f"lines-{tree}",
+                list(dict.fromkeys(one.package for one in waiting)),
+                workers,
+            )
             with file.open("a", buffering=1) as out:
                 _try_all(waiting, lines, workers, options.jobs, tree, results, out)
         finally:
@@ -241,8 +283,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _limit_s(taken_s: float) -> float:
-    """How long tests may take that took so long before, as each of them may: what a test made for others, one must make
-    that is run without them, and the machine may be busier now."""
+    """How long tests may take that took so long before, as each of them may: what a test made for
+    others, one must make that is run without them, and the machine may be busier now."""
     return 15.0 + 4 * taken_s
 
 
@@ -286,7 +328,9 @@ def _try_all(
             "seconds": round(outcome["seconds"], 2),
             "path": mutant.path,
             "line": mutant.lines[0],
-            "by": next((x for x in outcome["output"].splitlines() if x.startswith(("FAILED", "ERROR"))), "")[:200],
+            "by": next(
+                (x for x in outcome["output"].splitlines() if x.startswith(("FAILED", "ERROR"))), ""
+            )[:200],
         }
         out.write(json.dumps(said) + "\n")
         if len(results) % 20 == 0:
@@ -297,20 +341,27 @@ def _try_all(
         list(pool.map(one, waiting))
 
 
-def _score(mutants: Sequence[Mutant], results: dict[str, dict[str, Any]], diffs: dict[str, list[str]]) -> int:
+def _score(
+    mutants: Sequence[Mutant], results: dict[str, dict[str, Any]], diffs: dict[str, list[str]]
+) -> int:
     survivors = [one for one in mutants if results[one.name]["outcome"] == "survived"]
     for one in survivors:
         told = results[one.name]
         _say(f"\n{one.path}:{one.lines[0]} survived {told['tests']} tests ({told['seconds']} s)")
         _say("\n".join(diffs[one.name]))
-    _say(f"\n{'package':20} {'mutants':>8} {'killed':>7} {'timeout':>8} {'equivalent':>11} {'survived':>9}")
+    _say(
+        f"\n{'package':20} {'mutants':>8} {'killed':>7} {'timeout':>8} {'equivalent':>11}"
+        f" {'survived':>9}"
+    )
     for package in [*PACKAGES, "all"]:
         group = [one for one in mutants if package in (one.package, "all")]
         if not group:
             continue
         ends = [results[one.name]["outcome"] for one in group]
         counts = [ends.count(kind) for kind in ("killed", "timeout", "equivalent", "survived")]
-        _say(f"{package:20} {len(group):8} {counts[0]:7} {counts[1]:8} {counts[2]:11} {counts[3]:9}")
+        _say(
+            f"{package:20} {len(group):8} {counts[0]:7} {counts[1]:8} {counts[2]:11} {counts[3]:9}"
+        )
     strict = [one for one in survivors if one.package in NONE_OF]
     return int(bool(strict) or len(survivors) * 500 > MOST * len(mutants))
 

@@ -1,4 +1,5 @@
-"""Which tests concern which part of the core. Of these each mutant is given those that run its line."""
+"""Which tests concern which part of the core. Of these each mutant is given those that run its
+line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Mutants of the core: every change that mutmut's operators make to it, and a draw of them by a seed.
+"""Mutants of the core: every change that mutmut's operators make to it, and a draw of them by a
+seed.
 
-mutmut makes the mutants and no more: its own runner swaps functions in memory, where the processes that tests start do
-not see them, and leaves decorated functions out. Here each mutant is a file.
+mutmut makes the mutants and no more: its own runner swaps functions in memory, where the processes
+that tests start do not see them, and leaves decorated functions out. Here each mutant is a file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ PACKAGES = {
     "journal": ("serve_eval/evaluation/storage/journal.py",),
     "reference": ("serve_eval/verdicts/reference*.py", "serve_eval/verdicts/references/*.py"),
     "launchers/_process": ("launchers/_process/server_process.py",),
-    "runner": tuple(f"serve_eval/evaluation/engine/{name}.py" for name in ("lane", "load_session", "runner", "upkeep")),
+    "runner": tuple(
+        f"serve_eval/evaluation/engine/{name}.py"
+        for name in ("lane", "load_session", "runner", "upkeep")
+    ),
     "client": ("serve_eval/client/**/*.py",),
 }
 """The core, by the names of the score."""
@@ -33,8 +37,8 @@ LEAST = 25
 
 @dataclass(frozen=True)
 class Mutant:
-    """A change of a source file. `lines` are those of the statement that is changed, `around` those of its function,
-    both with the first and the last."""
+    """A change of a source file. `lines` are those of the statement that is changed, `around` those
+    of its function, both with the first and the last."""
 
     package: str
     path: str
@@ -48,7 +52,9 @@ class Mutant:
     @property
     def name(self) -> str:
         """The same for the same change in the same file, wherever the rest of the file moves it."""
-        return hashlib.sha256("\n".join([self.path, self.old, self.new, str(self.at)]).encode()).hexdigest()[:12]
+        return hashlib.sha256(
+            "\n".join([self.path, self.old, self.new, str(self.at)]).encode()
+        ).hexdigest()[:12]
 
 
 def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
@@ -58,15 +64,18 @@ def mutants_of(root: Path, packages: Iterable[str]) -> list[Mutant]:
         for package in packages
         for pattern in PACKAGES[package]
         for file in sorted(root.glob(pattern))
-        for mutant in _in_file(package, file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"))
+        for mutant in _in_file(
+            package, file.relative_to(root).as_posix(), file.read_text(encoding="utf-8")
+        )
     ]
 
 
 def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
-    """So many of them, in their order: of each package its share, but not fewer than LEAST where it has them.
+    """So many of them, in their order: of each package its share, but not fewer than LEAST where it
+    has them.
 
-    Each mutant has a lot of its own, so that a change of the code elsewhere changes little of the draw.
-    """
+    Each mutant has a lot of its own, so that a change of the code elsewhere changes little of the
+    draw."""
     by_package: dict[str, list[Mutant]] = {}
     for one in mutants:
         by_package.setdefault(one.package, []).append(one)
@@ -96,7 +105,8 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
 
     class Visitor(MutationVisitor):
         def _skip_node_and_children(self, node: cst.CSTNode) -> bool:
-            # A file that is written whole has none of the trouble with decorators that mutmut's own runner has.
+            # A file that is written whole has none of the trouble with decorators that mutmut's own
+            # runner has.
             decorated = isinstance(node, cst.FunctionDef) and bool(node.decorators)
             return not decorated and bool(super()._skip_node_and_children(node))
 
@@ -106,7 +116,9 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
             for mutation in self.mutations[before:]:
                 places[id(mutation)] = self.get_metadata(PositionProvider, node).start.line
 
-    visitor = Visitor([*mutation_operators, (cst.Expr, _removed_call)], IgnoredCode(set(), set(), set()))
+    visitor = Visitor(
+        [*mutation_operators, (cst.Expr, _removed_call)], IgnoredCode(set(), set(), set())
+    )
     module = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True).visit(visitor)
     empty, statements, seen = cst.Module([]), _statements(source), dict[tuple[str, str], int]()
 
@@ -117,7 +129,9 @@ def _in_file(package: str, path: str, source: str) -> Iterator[Mutant]:
         inside = isinstance(mutation.contained_by_top_level_function, cst.FunctionDef)
         if not inside or _is_text(mutation.original_node):
             continue
-        old, new = (empty.code_for_node(node) for node in (mutation.original_node, mutation.mutated_node))
+        old, new = (
+            empty.code_for_node(node) for node in (mutation.original_node, mutation.mutated_node)
+        )
         if old == new:
             continue
         seen[old, new] = at = seen.get((old, new), -1) + 1
@@ -135,15 +149,16 @@ def _removed_call(node: Any) -> Iterator[Any]:
 
 
 def _is_text(node: Any) -> bool:
-    """Words for people: what a message says is held by the tests of the commands, not by each letter of it."""
+    """Words for people: what a message says is held by the tests of the commands, not by each
+    letter of it."""
     import libcst as cst
 
     return isinstance(node, cst.SimpleString) and " " in node.value
 
 
 def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
-    """Of every line of a function the lines of its innermost statement, of a compound one the head alone, and those of
-    the outermost function."""
+    """Of every line of a function the lines of its innermost statement, of a compound one the head
+    alone, and those of the outermost function."""
     found: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def walk(nodes: Iterable[ast.AST], around: tuple[int, int] | None) -> None:

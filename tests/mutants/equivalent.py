@@ -14,4 +14,7 @@ FILE = Path(__file__).with_name("equivalent.toml")
 def listed() -> dict[tuple[str, ...], str]:
     """The reason of each, by its file and the lines of its diff."""
     entries = tomllib.loads(FILE.read_text(encoding="utf-8")).get("mutant", [])
-    return {(entry["file"], *entry["diff"].strip("\n").split("\n")): entry["reason"] for entry in entries}
+    return {
+        (entry["file"], *entry["diff"].strip("\n").split("\n")): entry["reason"]
+        for entry in entries
+    }

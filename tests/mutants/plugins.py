@@ -1,4 +1,5 @@
-"""What pytest does beside: which test runs which line, and the tests that concern a mutant alone."""
+"""What pytest does beside: which test runs which line, and the tests that concern a mutant
+alone."""
 
 from __future__ import annotations
 
@@ -16,15 +17,20 @@ SOURCES = ("serve_eval", "launchers")
 
 
 class Chosen:
-    """Runs the tests of a list alone, in its order. One that takes longer than its limit in seconds ends the process by
-    SIGALRM, so that a mutant that waits for ever costs the time of one test and not that of all."""
+    """Runs the tests of a list alone, in its order. One that takes longer than its limit in seconds
+    ends the process by SIGALRM, so that a mutant that waits for ever costs the time of one test and
+    not that of all."""
 
     def __init__(self, limits_s: Mapping[str, float]) -> None:
-        self._limits_s, self._places = limits_s, {name: place for place, name in enumerate(limits_s)}
+        self._limits_s, self._places = (
+            limits_s,
+            {name: place for place, name in enumerate(limits_s)},
+        )
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = sorted(
-            (item for item in items if item.nodeid in self._places), key=lambda item: self._places[item.nodeid]
+            (item for item in items if item.nodeid in self._places),
+            key=lambda item: self._places[item.nodeid],
         )
 
     @pytest.hookimpl(wrapper=True)
@@ -43,7 +49,9 @@ class Traced:
         from coverage import Coverage
 
         self._out, self._root, self._failed = out, Path.cwd(), set[str]()
-        self._coverage = Coverage(data_file=None, source=list(SOURCES), concurrency=["thread"], branch=False)
+        self._coverage = Coverage(
+            data_file=None, source=list(SOURCES), concurrency=["thread"], branch=False
+        )
         self._coverage.start()
 
     @pytest.hookimpl(wrapper=True)

@@ -14,5 +14,7 @@ def test_every_explained_mutant_changes_lines_that_are_there() -> None:
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         removed = [line[1:] for line in diff if line.startswith("-")]
         assert removed, file
-        assert [line for line in removed if line not in lines] == [], f"{file}: no longer there: take the entry out"
+        assert [line for line in removed if line not in lines] == [], (
+            f"{file}: no longer there: take the entry out"
+        )
         assert len(reason) > 20, file

@@ -1,13 +1,13 @@
-"""Runs tests in forks of a process that has imported what they need of others: `python -m tests.mutants.worker`.
+"""Runs tests in forks of a process that has imported what they need of others: `python -m
+tests.mutants.worker`.
 
-It reads a job per line on stdin and writes its outcome as a line on stdout. A job names files to write before the fork
-and to restore after it, tests by their ids, and a time limit. Nothing of ours is imported before the fork, so that a
-fork sees the files as they are then.
+It reads a job per line on stdin and writes its outcome as a line on stdout. A job names files to
+write before the fork and to restore after it, tests by their ids, and a time limit. Nothing of ours
+is imported before the fork, so that a fork sees the files as they are then.
 
-The worker is the first process of a PID and a network namespace of its own, which have loopback alone (`isolated`):
-a mutant that ends processes it does not know, such as by kill(-1), ends none outside, and what it leaves is killed with
-its namespace. PID 1 cannot be killed from inside.
-"""
+The worker is the first process of a PID and a network namespace of its own, which have loopback
+alone (`isolated`): a mutant that ends processes it does not know, such as by kill(-1), ends none
+outside, and what it leaves is killed with its namespace. PID 1 cannot be killed from inside."""
 
 from __future__ import annotations
 
@@ -136,8 +136,19 @@ def _test(job: dict[str, Any], log: Path) -> None:
         from tests.mutants.plugins import Chosen, Traced
 
         plugin = Chosen(job["tests"]) if job["trace"] is None else Traced(Path(job["trace"]))
-        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0", "--tb=line"]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what the worker imported
+        options = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:xdist",
+            "--hypothesis-seed=0",
+            "--tb=line",
+        ]
+        options += [
+            "-W",
+            "ignore::pytest.PytestAssertRewriteWarning",
+        ]  # of what the worker imported
         options += ["-m", "not slow"] if job["trace"] else ["-x"]
         code = int(pytest.main([*options, *job["paths"]], plugins=[plugin]))
     except BaseException:

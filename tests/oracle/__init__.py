@@ -1,1 +1,2 @@
-"""Our figures against those of independent implementations: `make oracle` prints what was compared and what differs."""
+"""Our figures against those of independent implementations: `make oracle` prints what was compared
+and what differs."""

@@ -1,9 +1,10 @@
-"""Runs BioChatter's own benchmark code, in a checkout of it: `python _biochatter.py cases` or `... scores < JSON`.
+"""Runs BioChatter's own benchmark code, in a checkout of it: `python _biochatter.py cases` or `...
+scores < JSON`.
 
-`cases` prints what its data set loader makes of its files. `scores` reads tests with a case and answers each, and
-prints the score of each answer by the test's own code: its conversation gives the answer, and no result file is
-written. What the code imports and never uses here is replaced where it is not installed.
-"""
+`cases` prints what its data set loader makes of its files. `scores` reads tests with a case and
+answers each, and prints the score of each answer by the test's own code: its conversation gives the
+answer, and no result file is written. What the code imports and never uses here is replaced where
+it is not installed."""
 
 from __future__ import annotations
 
@@ -18,21 +19,39 @@ from typing import Any
 from unittest.mock import MagicMock
 
 BENCHMARK = Path("benchmark")
-_OPTIONAL = ("numpy", "pandas", "requests", "rsa", "cryptography", "cryptography.fernet", "nest_asyncio", "xinference")
+_OPTIONAL = (
+    "numpy",
+    "pandas",
+    "requests",
+    "rsa",
+    "cryptography",
+    "cryptography.fernet",
+    "nest_asyncio",
+    "xinference",
+)
 _REPLACED = (
-    *("biochatter", "biochatter.prompts", "biochatter.llm_connect", "biochatter.llm_connect.available_models"),
+    *(
+        "biochatter",
+        "biochatter.prompts",
+        "biochatter.llm_connect",
+        "biochatter.llm_connect.available_models",
+    ),
     *("xinference.client", "benchmark.benchmark_utils"),
 )
 TESTS = {
     "medical_exam": ("test_user_interaction", "test_data_medical_exam"),
-    "explicit_relevance_of_single_fragments": ("test_rag_interpretation", "test_data_rag_interpretation"),
+    "explicit_relevance_of_single_fragments": (
+        "test_rag_interpretation",
+        "test_data_rag_interpretation",
+    ),
     "naive_query_generation_using_schema": (
         "test_biocypher_query_generation",
         "test_data_biocypher_query_generation",
     ),
     "mcp_edam_qa_baseline": ("test_mcp_edam_qa", "test_data_mcp_edam_qa"),
 }
-"""Tests that compare an answer, with their module and the name of the parameter that has the case."""
+"""Tests that compare an answer, with their module and the name of the parameter that has the
+case."""
 
 
 def _module(name: str) -> ModuleType:
@@ -80,7 +99,8 @@ class _Conversation:
 
 
 def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[list[float | None]]:
-    """`asked` has a test, a case, answers and knowledge graph schemas each; a score is None where the test raises."""
+    """`asked` has a test, a case, answers and knowledge graph schemas each; a score is None where
+    the test raises."""
     with contextlib.redirect_stdout(sys.stderr):
         modules = {name: _module(module) for name, (module, _) in TESTS.items()}
     conversation, told = _Conversation(), list[list[float | None]]()
@@ -93,7 +113,9 @@ def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[lis
     with contextlib.redirect_stdout(sys.stderr):
         for name, case, answers, schemas in asked:
             parameters = {"model_name": "m", TESTS[name][1]: case, "multiple_testing": once}
-            parameters["baseline_conversation" if name.startswith("mcp") else "conversation"] = conversation
+            parameters["baseline_conversation" if name.startswith("mcp") else "conversation"] = (
+                conversation
+            )
             if schemas is not None:
                 parameters["kg_schemas"] = schemas
             scores: list[float | None] = []

@@ -1,4 +1,5 @@
-"""Answers to GSM8K's questions: those that models gave, as they are recorded, and seeded variants of them."""
+"""Answers to GSM8K's questions: those that models gave, as they are recorded, and seeded variants
+of them."""
 
 from __future__ import annotations
 
@@ -33,8 +34,13 @@ def recorded(count: int) -> list[Answer]:
     """Return the recorded answers to the `count` questions of the real test set."""
     found = []
     for file in sorted((SHARED / "recorded").glob("gsm8k_*Llama*.jsonl")):
-        found += [Answer(line["idx"], line["output"]) for line in map(json.loads, file.read_text().splitlines())]
-    solutions = (SHARED / "recorded/gsm8k_openai_example_model_solutions.jsonl").read_text().splitlines()
+        found += [
+            Answer(line["idx"], line["output"])
+            for line in map(json.loads, file.read_text().splitlines())
+        ]
+    solutions = (
+        (SHARED / "recorded/gsm8k_openai_example_model_solutions.jsonl").read_text().splitlines()
+    )
     for row, line in enumerate(map(json.loads, solutions[:count])):
         found += [Answer(row, said["solution"]) for said in line.values() if isinstance(said, dict)]
     for file in sorted((SHARED / "recorded/lmeval_logs").glob("samples_*.jsonl")):
@@ -45,7 +51,16 @@ def recorded(count: int) -> list[Answer]:
 
 def made_up(golds: Sequence[str]) -> list[Answer]:
     """Return answers to questions of which only the numbers are known."""
-    forms = ("So it is {0}.\n#### {0}", "#### {0}.", "It is ${0},000", "{0}", "#### -{0}", "nothing", "", "{0} or 1")
+    forms = (
+        "So it is {0}.\n#### {0}",
+        "#### {0}.",
+        "It is ${0},000",
+        "{0}",
+        "#### -{0}",
+        "nothing",
+        "",
+        "{0} or 1",
+    )
     return [Answer(row, form.format(gold)) for row, gold in enumerate(golds) for form in forms]
 
 
@@ -65,7 +80,9 @@ def _marked(text: str, gold: str, rng: random.Random) -> str:
 
 
 def _marked_first(text: str, gold: str, rng: random.Random) -> str:
-    return rng.choice(MARKS) + rng.choice((gold, *NUMBERS)) + rng.choice(("", ".", ",", "\n")) + text
+    return (
+        rng.choice(MARKS) + rng.choice((gold, *NUMBERS)) + rng.choice(("", ".", ",", "\n")) + text
+    )
 
 
 def _marked_twice(text: str, gold: str, rng: random.Random) -> str:
@@ -79,14 +96,16 @@ def _put_in(text: str, gold: str, rng: random.Random) -> str:
 
 
 def _ended(text: str, _: str, rng: random.Random) -> str:
-    return text.rstrip() + rng.choice((".", "..", ",", "$", "%", ".\n", ".\n\n", " dollars.", "\\$", "!", ".00", " ."))
+    return text.rstrip() + rng.choice(
+        (".", "..", ",", "$", "%", ".\n", ".\n\n", " dollars.", "\\$", "!", ".00", " .")
+    )
 
 
 def _grouped(text: str, gold: str, rng: random.Random) -> str:
-    grouped = f"{int(gold.replace(',', '')):,}" if gold.replace(",", "").lstrip("-").isdecimal() else gold
-    return (
-        f"{_cut(text, gold, rng)}{rng.choice(MARKS)}{rng.choice(('', '$'))}{grouped}{rng.choice(('', '.', ',', '.0'))}"
+    grouped = (
+        f"{int(gold.replace(',', '')):,}" if gold.replace(",", "").lstrip("-").isdecimal() else gold
     )
+    return f"{_cut(text, gold, rng)}{rng.choice(MARKS)}{rng.choice(('', '$'))}{grouped}{rng.choice(('', '.', ',', '.0'))}"
 
 
 def _without(text: str, _: str, rng: random.Random) -> str:

@@ -25,7 +25,8 @@ CAUSES = {
     "triviaqa": "lm-eval has one line break before the question and not two",
     "samsum": "lm-eval has one line break before the question and not two, and no space at the end",
 }
-"""Reasons why a recorded prompt differs from lm-eval's. In other sets only the white space at its end differs."""
+"""Reasons why a recorded prompt differs from lm-eval's. In other sets only the white space at its
+end differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +75,12 @@ def _row(name: str, template: str, found: Mapping[str, Any]) -> Recorded:
     body = prompt if not tail else prompt.rstrip()
     assert body.startswith(head), (name, body[:100])
     assert body.endswith(tail), (name, body[-100:])
-    context, question = _parted(name, body[len(head) : len(body) - len(tail)], between, with_question=QUESTION in rest)
-    answers, classes = (gold["answers"], gold["all_classes"]) if isinstance(gold, dict) else (gold, None)
+    context, question = _parted(
+        name, body[len(head) : len(body) - len(tail)], between, with_question=QUESTION in rest
+    )
+    answers, classes = (
+        (gold["answers"], gold["all_classes"]) if isinstance(gold, dict) else (gold, None)
+    )
     row = {"context": context, "question": question, "answers": answers, "all_classes": classes}
     return Recorded(row=row, prompt=prompt, answer=found["prediction"])
 

@@ -12,10 +12,14 @@ PIECES = (
     "\x00", "e\u0301", "😀", "</s>",
 )  # fmt: skip
 """Texts that are put into an answer, or in its place."""
-MARKS = str.maketrans({".": "。", ",": "，", "。": ".", "，": ",", "!": "！", "?": "？", "：": ":", "(": "（"})
+MARKS = str.maketrans(
+    {".": "。", ",": "，", "。": ".", "，": ",", "!": "！", "?": "？", "：": ":", "(": "（"}
+)
 
 
-def mutated(text: str, golds: Sequence[str], classes: Sequence[str], rng: random.Random, most: int) -> Iterator[str]:
+def mutated(
+    text: str, golds: Sequence[str], classes: Sequence[str], rng: random.Random, most: int
+) -> Iterator[str]:
     """Yield some thirty variants of an answer of at most `most` characters."""
     start = rng.randrange(max(1, len(text) - most))
     seen, gold = text[start : start + most], rng.choice(golds)[:most]

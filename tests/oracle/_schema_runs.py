@@ -1,4 +1,5 @@
-"""Runs over HTTP with JSON schemas: cases that offer tools, and json_mode_eval, on a server with known errors."""
+"""Runs over HTTP with JSON schemas: cases that offer tools, and json_mode_eval, on a server with
+known errors."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ Pair = tuple[Mapping[str, Any], Any]
 
 
 def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
-    """Compare scores of calls with what the errors in them have to cost, and the tools with what the server got."""
+    """Compare scores of calls with what the errors in them have to cost, and the tools with what
+    the server got."""
     result, calls = Compared(what="a run of cases with tools: scores, values and tools sent"), []
     for i, pair in enumerate(pairs):
         parameters, arguments = _as_object(*pair)
@@ -47,7 +49,9 @@ def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
         file = Path(folder, "tools.yaml")
         text = {"tools": {"scorer": "tool_call", "sampling": {"max_tokens": 2000}, "cases": cases}}
         file.write_text(json.dumps(text, ensure_ascii=False), encoding="utf-8")
-        value, scores, bodies = _run(Spec(name="cases:tools", options={"path": str(file)}), said, Path(folder))
+        value, scores, bodies = _run(
+            Spec(name="cases:tools", options={"path": str(file)}), said, Path(folder)
+        )
     sent = {body["messages"][-1]["content"]: body["tools"] for body in bodies if "tools" in body}
     by_name = {record["id"].partition("#")[0]: record["value"] for record in scores}
     for name, parameters, _, _, score in calls:
@@ -55,14 +59,20 @@ def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
         result.add(f"tools of {name}", sent[f"Call {name}."], [_tool(name, parameters)])
     result.add_number("value", value, 100 * fmean(score for *_, score in calls))
     result.notes.append(
-        f"value {value:.3f}; {sum(score == 1.0 for *_, score in calls)} of {len(calls)} calls are right"
+        f"value {value:.3f}; {sum(score == 1.0 for *_, score in calls)} of {len(calls)} calls are"
+        " right"
     )
     return result
 
 
 def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
-    """Compare json_mode_eval's scores with jsonschema's and Python's word, and the schemas with what the server got."""
-    result, said, rows = Compared(what="a run of json_mode_eval: scores, value and schemas sent"), {}, []
+    """Compare json_mode_eval's scores with jsonschema's and Python's word, and the schemas with
+    what the server got."""
+    result, said, rows = (
+        Compared(what="a run of json_mode_eval: scores, value and schemas sent"),
+        {},
+        [],
+    )
     for i, ((schema, value), other) in enumerate(zip(pairs, others, strict=True)):
         question = f"Give the JSON number {i}."
         text = json.dumps(value)
@@ -81,8 +91,14 @@ def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
     for i, ((schema, wanted), text) in enumerate(zip(pairs, said.values(), strict=True)):
         valid, same = _judged(schema, wanted, text)
         exact.append(float(valid and same))
-        result.add(f"row {i}", (by_row[i]["value"], by_row[i]["parts"]["schema_valid"]), (exact[-1], float(valid)))
-        result.add(f"schema {i}", sent[f"Give the JSON number {i}."], {"type": "json", "schema": schema})
+        result.add(
+            f"row {i}",
+            (by_row[i]["value"], by_row[i]["parts"]["schema_valid"]),
+            (exact[-1], float(valid)),
+        )
+        result.add(
+            f"schema {i}", sent[f"Give the JSON number {i}."], {"type": "json", "schema": schema}
+        )
     result.add_number("value", value, 100 * fmean(exact))
     result.notes.append(f"value {value:.3f}")
     return result
@@ -97,7 +113,8 @@ def _judged(schema: Any, wanted: Any, text: str) -> tuple[bool, bool]:
 
 
 def _as_object(schema: Mapping[str, Any], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return parameters and arguments of a tool, which are objects: another value becomes the only argument."""
+    """Return parameters and arguments of a tool, which are objects: another value becomes the only
+    argument."""
     if isinstance(value, dict):
         return dict(schema), value
     inner = {name: one for name, one in schema.items() if name not in ("$defs", "$id")}
@@ -109,9 +126,11 @@ def _tool(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
-def _erring(arguments: Mapping[str, Any], i: int, rng: random.Random) -> tuple[dict[str, Any], float]:
-    """Return the arguments of a call, every other one with an error, and what the call has to score: a point for the
-    name and one for each argument."""
+def _erring(
+    arguments: Mapping[str, Any], i: int, rng: random.Random
+) -> tuple[dict[str, Any], float]:
+    """Return the arguments of a call, every other one with an error, and what the call has to
+    score: a point for the name and one for each argument."""
     most = 1 + len(arguments)
     if i % 2 == 0:
         return dict(arguments), 1.0
@@ -121,7 +140,11 @@ def _erring(arguments: Mapping[str, Any], i: int, rng: random.Random) -> tuple[d
     rest = {key: one for key, one in arguments.items() if key != name}
     if i % 3 == 1:
         return rest, (most - 1) / most
-    other = next(one for one in iter(lambda: changed(arguments[name], rng), ...) if not _same(one, arguments[name]))
+    other = next(
+        one
+        for one in iter(lambda: changed(arguments[name], rng), ...)
+        if not _same(one, arguments[name])
+    )
     return {**rest, name: other}, (most - 1) / most
 
 
@@ -131,7 +154,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _run(spec: Spec, said: Mapping[str, str], folder: Path) -> tuple[float, list[Any], list[Any]]:
-    """Return the value of a run against a server that says what is given, the scores, and the bodies that it got."""
+    """Return the value of a run against a server that says what is given, the scores, and the
+    bodies that it got."""
     answers = folder / "answers.jsonl"
     answers.write_text("".join(f"{json.dumps(line)}\n" for line in _lines(said)))
     with served(answers=answers) as (url, stats):

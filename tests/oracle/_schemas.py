@@ -9,12 +9,34 @@ from typing import Any
 
 NAMES = ("a", "b", "name", "a/b", "m~n", "$ref", "items", "type", "é", "😊", "")
 TEXTS = ("", "a", "ab", "abc", "x7", "2024-05-01", "é", "😊", "\n", "true", "1")
-NUMBERS = (0, 1, -1, 2, 3, 7, 10, -10, 100, 0.5, 1.0, 1.5, -2.5, 0.1, 0.3, 1e-7, 12345678901234567890, 1e15)
+NUMBERS = (
+    0,
+    1,
+    -1,
+    2,
+    3,
+    7,
+    10,
+    -10,
+    100,
+    0.5,
+    1.0,
+    1.5,
+    -2.5,
+    0.1,
+    0.3,
+    1e-7,
+    12345678901234567890,
+    1e15,
+)
 PATTERNS = ("^a", "b$", "^[a-z]+$", "[0-9]", "^.{2,4}$", "^$", "é")
 KINDS = ("string", "number", "integer", "boolean", "null", "array", "object")
 DRAFTS = {
     "$defs": (None, None, None, "https://json-schema.org/draft/2020-12/schema"),
-    "definitions": ("http://json-schema.org/draft-07/schema#", "http://json-schema.org/draft-06/schema#"),
+    "definitions": (
+        "http://json-schema.org/draft-07/schema#",
+        "http://json-schema.org/draft-06/schema#",
+    ),
 }
 """Keywords under which a schema keeps those that it refers to, by draft."""
 
@@ -98,11 +120,15 @@ def changed(value: Any, rng: random.Random) -> Any:
                 return {**value, name: changed(value[name], rng)}
     if isinstance(value, list) and value and rng.random() < 0.8:
         i = rng.randrange(len(value))
-        return rng.choice((value[:i], value + value[i:], [*value[:i], changed(value[i], rng), *value[i + 1 :]]))
+        return rng.choice(
+            (value[:i], value + value[i:], [*value[:i], changed(value[i], rng), *value[i + 1 :]])
+        )
     if isinstance(value, bool):
         return rng.choice((not value, int(value), str(value)))
     if isinstance(value, int | float):
-        return rng.choice((value + 1, -value, value * 2, value + 0.5, float(value), str(value), bool(value)))
+        return rng.choice(
+            (value + 1, -value, value * 2, value + 0.5, float(value), str(value), bool(value))
+        )
     if isinstance(value, str):
         return rng.choice((value + "a", value[1:], value.upper(), value * 3, None, 0))
     return _any(rng, 1)
@@ -125,8 +151,16 @@ def _ended(rng: random.Random, references: list[str]) -> Any:
     inner = _schema(rng, 1, references)
     return rng.choice(
         (
-            {"anyOf": [{"type": "null"}, {"type": "object", "properties": {"next": inner}, "required": ["next"]}]},
-            {"type": "object", "properties": {"next": {"$ref": rng.choice(references)}, "value": inner}},
+            {
+                "anyOf": [
+                    {"type": "null"},
+                    {"type": "object", "properties": {"next": inner}, "required": ["next"]},
+                ]
+            },
+            {
+                "type": "object",
+                "properties": {"next": {"$ref": rng.choice(references)}, "value": inner},
+            },
             {"type": ["array"], "items": {"$ref": rng.choice(references)}},
             _schema(rng, 1, ()),
         )
@@ -138,19 +172,25 @@ def _schema(rng: random.Random, depth: int, references: Any) -> Any:
     if references and roll < 0.15 and depth < 3:
         return {"$ref": rng.choice(references)}
     if roll < 0.2 and depth < 3:
-        return rng.choice((True, {}, {"const": _any(rng, 1)}, {"enum": [_any(rng, 1) for _ in range(3)]}))
+        return rng.choice(
+            (True, {}, {"const": _any(rng, 1)}, {"enum": [_any(rng, 1) for _ in range(3)]})
+        )
     if roll < 0.35 and depth:
         word = rng.choice(("anyOf", "anyOf", "oneOf", "allOf", "not"))
         some = [_schema(rng, depth - 1, references) for _ in range(rng.randrange(1, 4))]
         return {word: some[0] if word == "not" else some}
     kind = rng.choice(KINDS if depth else KINDS[:5])
     schema = _of_kind(kind, rng, depth, references)
-    told = rng.choice((kind, kind, [kind], [kind, rng.choice([other for other in KINDS if other != kind])]))
+    told = rng.choice(
+        (kind, kind, [kind], [kind, rng.choice([other for other in KINDS if other != kind])])
+    )
     return {**schema, "type": told} if rng.random() < 0.9 else schema
 
 
 def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict[str, Any]:
-    references = (*references, "#") if references else ()  # the whole is no part of itself, but of its items
+    references = (
+        (*references, "#") if references else ()
+    )  # the whole is no part of itself, but of its items
 
     def some(**words: Any) -> dict[str, Any]:
         return {word: value() for word, value in words.items() if rng.random() < 0.35}
@@ -190,7 +230,9 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
                 "properties": {name: _schema(rng, depth - 1, references) for name in names},
                 **some(
                     required=lambda: rng.sample(names, rng.randrange(len(names) + 1)),
-                    additionalProperties=lambda: rng.choice((False, True, _schema(rng, 0, references))),
+                    additionalProperties=lambda: rng.choice(
+                        (False, True, _schema(rng, 0, references))
+                    ),
                     patternProperties=lambda: {rng.choice(PATTERNS): _schema(rng, 0, ())},
                     propertyNames=lambda: {"maxLength": rng.randrange(1, 5)},
                     minProperties=lambda: rng.randrange(3),
@@ -201,7 +243,8 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
 
 
 def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
-    """Return a value of the properties, items, alternatives, types and bounds of a schema; other words are ignored."""
+    """Return a value of the properties, items, alternatives, types and bounds of a schema; other
+    words are ignored."""
     if not isinstance(schema, dict) or depth < 0:
         return _any(rng, 1)
     if "const" in schema:
@@ -233,7 +276,10 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
         case "array":
             least = min(schema.get("minItems", 0), 20)
             count = rng.randrange(least, min(schema.get("maxItems", least + 3), least + 3) + 1)
-            return [_value(schema.get("items", True), root, rng, depth - 1) for _ in range(count if depth else least)]
+            return [
+                _value(schema.get("items", True), root, rng, depth - 1)
+                for _ in range(count if depth else least)
+            ]
         case "string":
             least = min(schema.get("minLength", 0), 50)
             return rng.choice(TEXTS).ljust(least, "a")[: min(schema.get("maxLength", 9), 60)]
@@ -241,7 +287,14 @@ def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
             least = int(schema.get("minimum", schema.get("exclusiveMinimum", -3)))
             return least + rng.randrange(4)
         case "number":
-            return rng.choice((schema.get("minimum", 0) + rng.choice((0, 0.5, 1)), schema.get("maximum", 1), 0, 2.5))
+            return rng.choice(
+                (
+                    schema.get("minimum", 0) + rng.choice((0, 0.5, 1)),
+                    schema.get("maximum", 1),
+                    0,
+                    2.5,
+                )
+            )
         case "boolean":
             return rng.random() < 0.5
         case "null":

@@ -1,9 +1,8 @@
 """Ask tasks of lm-eval as TensorRT-LLM's suite does, in a process whose cache of data is empty.
 
-The suite seeds the global generators, builds the task, seeds its shots, shuffles its splits and evaluates it. The
-order of GPQA's choices depends on the cache, and on all that draws from those generators in between. The process is
-`python -m tests.oracle._suite_flow ASKS PROMPTS`.
-"""
+The suite seeds the global generators, builds the task, seeds its shots, shuffles its splits and
+evaluates it. The order of GPQA's choices depends on the cache, and on all that draws from those
+generators in between. The process is `python -m tests.oracle._suite_flow ASKS PROMPTS`."""
 
 from __future__ import annotations
 
@@ -28,10 +27,9 @@ SEED = 0
 class Ask:
     """A task of lm-eval and the form in which it is asked.
 
-    `config` is the path of its file below lm-eval's tasks, or its content; `files` are its data by split. `changed`
-    overrides keys of that file. `drawn_twice` makes lm-eval's sampler draw twice and return the second draw, as
-    versions up to 0.4.9.2 do for a chat in a single turn.
-    """
+    `config` is the path of its file below lm-eval's tasks, or its content; `files` are its data by
+    split. `changed` overrides keys of that file. `drawn_twice` makes lm-eval's sampler draw twice
+    and return the second draw, as versions up to 0.4.9.2 do for a chat in a single turn."""
 
     config: str | dict[str, Any]
     files: dict[str, str]
@@ -42,7 +40,8 @@ class Ask:
 
 
 def prompts(asks: Sequence[Ask]) -> list[list[Any]]:
-    """Return the prompts of each, in order: texts, or the turns of chats. Raises Skipped without lm-eval."""
+    """Return the prompts of each, in order: texts, or the turns of chats. Raises Skipped without
+    lm-eval."""
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
         given, told = Path(folder, "asks.json"), Path(folder, "prompts.json")
@@ -81,7 +80,9 @@ def _task(ask: Ask) -> Any:
     """Return the task as the suite builds it."""
     import lm_eval.api.task
 
-    if hasattr(lm_eval.api.task, "random_task_id"):  # a draw of 0.4.12 and 0.4.13 between the two orders of GPQA
+    if hasattr(
+        lm_eval.api.task, "random_task_id"
+    ):  # a draw of 0.4.12 and 0.4.13 between the two orders of GPQA
         lm_eval.api.task.random_task_id = lambda: "task"
     if isinstance(ask.config, str):
         return built(ask.config, ask.files, ask.changed)
@@ -89,7 +90,8 @@ def _task(ask: Ask) -> Any:
 
 
 def built(name: str, files: dict[str, str], changed: Mapping[str, Any], **loading: str) -> Any:
-    """Return lm-eval's task of that file, such as gsm8k/gsm8k.yaml, on these files; `loading` goes to `datasets`."""
+    """Return lm-eval's task of that file, such as gsm8k/gsm8k.yaml, on these files; `loading` goes
+    to `datasets`."""
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -101,12 +103,19 @@ def _with_files(config: dict[str, Any], files: dict[str, str], **loading: str) -
     from lm_eval.api.task import ConfigurableTask
 
     kind = "csv" if any(file.endswith(".csv") for file in files.values()) else "json"
-    local = {"dataset_path": kind, "dataset_name": None, "dataset_kwargs": {"data_files": files, **loading}}
-    return ConfigurableTask(config={**{key: value for key, value in config.items() if key != "tag"}, **local})
+    local = {
+        "dataset_path": kind,
+        "dataset_name": None,
+        "dataset_kwargs": {"data_files": files, **loading},
+    }
+    return ConfigurableTask(
+        config={**{key: value for key, value in config.items() if key != "tag"}, **local}
+    )
 
 
 def _choices_shuffled(dataset: Any) -> Any:
-    """Shuffle the answers of every row by the global generator, in a step that the library keeps on disk."""
+    """Shuffle the answers of every row by the global generator, in a step that the library keeps on
+    disk."""
     import random
 
     def shuffled(row: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +144,9 @@ def _recorder() -> Any:
             return [""] * len(requests)
 
         def apply_chat_template(self, history: list[dict[str, str]], **_: Any) -> str:
-            return msgspec.json.encode([[turn["role"], turn["content"]] for turn in history]).decode()
+            return msgspec.json.encode(
+                [[turn["role"], turn["content"]] for turn in history]
+            ).decode()
 
         def loglikelihood(self, *_: Any) -> Any:
             raise NotImplementedError

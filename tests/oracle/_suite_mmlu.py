@@ -1,8 +1,8 @@
-"""Write the MMLU prompts of TensorRT-LLM's evaluator: `python -m tests.oracle._suite_mmlu CHECKOUT DATA OUT`.
+"""Write the MMLU prompts of TensorRT-LLM's evaluator: `python -m tests.oracle._suite_mmlu CHECKOUT
+DATA OUT`.
 
-Its file is loaded out of the user's checkout. All else of the package, and torch, is replaced by empty modules, since
-prompts need none of it.
-"""
+Its file is loaded out of the user's checkout. All else of the package, and torch, is replaced by
+empty modules, since prompts need none of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Import the needed files from the checkout, and give an empty module for any other name."""
 
     def __init__(self, checkout: Path) -> None:
-        self.files = {f"{PACKAGE}.evaluate.{name}": checkout / PACKAGE / f"evaluate/{name}.py" for name in NEEDED}
+        self.files = {
+            f"{PACKAGE}.evaluate.{name}": checkout / PACKAGE / f"evaluate/{name}.py"
+            for name in NEEDED
+        }
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None

@@ -1,4 +1,5 @@
-"""AIME's prompts and scores against lm-eval's own tasks aime24 and aime25, over the problems and made-up answers."""
+"""AIME's prompts and scores against lm-eval's own tasks aime24 and aime25, over the problems and
+made-up answers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,10 @@ from tests.oracle._shared import SHARED
 from tests.oracle._suite_flow import Ask, prompts
 from tests.oracle.part import Compared
 
-FILES: dict[Year, tuple[str, ...]] = {2024: ("test2024.jsonl",), 2025: ("test2025-I.jsonl", "test2025-II.jsonl")}
+FILES: dict[Year, tuple[str, ...]] = {
+    2024: ("test2024.jsonl",),
+    2025: ("test2025-I.jsonl", "test2025-II.jsonl"),
+}
 FORMS = (
     "{0}", " {0}\n", "{0}.", "The answer is {0}", "The answer is ${0}$.", "$n = {0}$", "$1$ or ${0}$", "$${0}$$",
     "\\boxed{{{0}}}", "So \\boxed{{{0}}}.", "\\boxed{{ {0} }}", "\\boxed {0}", "\\boxed {0}$ it is", "\\boxed{0}",
@@ -49,7 +53,9 @@ def compare() -> list[Compared]:
         root = SHARED if real else Path(folder)
         if not real:
             _write(root / "aime")
-        years = {year: task(year=year).load(DataRoots(roots=(root,)), ROWS).samples for year in FILES}
+        years = {
+            year: task(year=year).load(DataRoots(roots=(root,)), ROWS).samples for year in FILES
+        }
         theirs = prompts([_ask(year, root / "aime", Path(folder)) for year in FILES])
     asked = Compared(what="prompts of aime, against lm-eval")
     for (year, samples), wanted in zip(years.items(), theirs, strict=True):
@@ -72,7 +78,9 @@ def _scores(years: dict[Year, list[Sample]]) -> Compared:
                 wanted = theirs.process_results({"answer": sample.target}, [text])["exact_match"]
                 score = ours.score(sample, Response(text=text, finish_reason="stop"))
                 right += wanted
-                compared.add(f"{sample.id} {text!r}", (score.value, score.parts[STRICT]), (wanted, wanted))
+                compared.add(
+                    f"{sample.id} {text!r}", (score.value, score.parts[STRICT]), (wanted, wanted)
+                )
     compared.notes.append(f"{right} right")
     return compared
 
@@ -86,8 +94,11 @@ def _answers(gold: str, rng: random.Random) -> Iterator[str]:
 
 
 def _ask(year: Year, root: Path, folder: Path) -> Ask:
-    """Return how lm-eval asks a year, with its problems in one file and under the names that its task has."""
-    rows = [json.loads(line) for name in FILES[year] for line in (root / name).read_text().splitlines()]
+    """Return how lm-eval asks a year, with its problems in one file and under the names that its
+    task has."""
+    rows = [
+        json.loads(line) for name in FILES[year] for line in (root / name).read_text().splitlines()
+    ]
     kept = [{"problem": row["problem"], "answer": row["answer"]} for row in rows]
     if year == 2024:
         kept = [{name.capitalize(): text for name, text in row.items()} for row in kept]
@@ -108,5 +119,8 @@ def _write(folder: Path) -> None:
     for names in FILES.values():
         for name in names:
             count = ROWS // len(names)
-            rows = [{"problem": f"Find ${i}+x$ for $x={i}$.", "answer": f"{rng.randrange(1000)}"} for i in range(count)]
+            rows = [
+                {"problem": f"Find ${i}+x$ for $x={i}$.", "answer": f"{rng.randrange(1000)}"}
+                for i in range(count)
+            ]
             (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))

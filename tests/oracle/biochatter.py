@@ -1,7 +1,7 @@
 """BioChatter's benchmark: its cases expanded, its results matched, its comparisons of answers.
 
-BIOCHATTER is a checkout of its repository. Its own code runs there, in a process of its own (see _biochatter.py).
-"""
+BIOCHATTER is a checkout of its repository. Its own code runs there, in a process of its own (see
+_biochatter.py)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,12 @@ _TESTS = {
 
 def compare() -> list[Compared]:
     """Compare cases, prompts, results and scores. Raises Skipped without a checkout."""
-    checkout = part.checkout("BIOCHATTER", "github.com/biocypher/biochatter", "benchmark/load_dataset.py")
-    theirs = {name: cases for name, cases in _run(checkout, "cases").items() if isinstance(cases, list)}
+    checkout = part.checkout(
+        "BIOCHATTER", "github.com/biocypher/biochatter", "benchmark/load_dataset.py"
+    )
+    theirs = {
+        name: cases for name, cases in _run(checkout, "cases").items() if isinstance(cases, list)
+    }
     files = file.read([str(checkout / "benchmark" / "data")])
     asked = {name: questions(files, name, **_SETTINGS.get(name, {})) for name in files.modules}
     return [
@@ -62,7 +66,9 @@ def compare() -> list[Compared]:
 def _run(checkout: Path, what: str, given: object = None) -> Any:
     """Return the output of BioChatter's code, run in its checkout."""
     script = Path(__file__).with_name("_biochatter.py")
-    environment = {key: value for key, value in os.environ.items() if key != "HOLD_OUT_TEST_DATA_PRIVATE_KEY"}
+    environment = {
+        key: value for key, value in os.environ.items() if key != "HOLD_OUT_TEST_DATA_PRIVATE_KEY"
+    }
     done = subprocess.run(
         [sys.executable, str(script), what],
         cwd=checkout,
@@ -74,25 +80,35 @@ def _run(checkout: Path, what: str, given: object = None) -> Any:
         timeout=600,
     )
     if done.returncode:
-        raise RuntimeError(f"BioChatter's code ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise RuntimeError(
+            f"BioChatter's code ended with {done.returncode}:\n{done.stderr[-2000:]}"
+        )
     return json.loads(done.stdout)
 
 
-def _expansion(theirs: Mapping[str, list[dict[str, Any]]], ours: Mapping[str, Questions]) -> Compared:
-    """Compare names and keys of all cases, expanded without options; the counts by module are notes."""
-    compared = Compared(what="names and MD5s of BioChatter's cases, expanded by its load_dataset.py")
+def _expansion(
+    theirs: Mapping[str, list[dict[str, Any]]], ours: Mapping[str, Questions]
+) -> Compared:
+    """Compare names and keys of all cases, expanded without options; the counts by module are
+    notes."""
+    compared = Compared(
+        what="names and MD5s of BioChatter's cases, expanded by its load_dataset.py"
+    )
     for name, cases in theirs.items():
         one = ours[name]
         found = {case.md5: case.name for case in (*one.asked, *one.skipped)}
         for case in cases:
             compared.add(f"{name}: {case['case']}", found.pop(case["hash"], None), case["case"])
-        compared.differences += [f"{name}: {case} of ours is no case of theirs" for case in found.values()]
+        compared.differences += [
+            f"{name}: {case} of ours is no case of theirs" for case in found.values()
+        ]
         reasons = Counter(skipped.reason.partition(": --set")[0] for skipped in one.skipped)
         told = "; ".join(f"{count} skipped: {reason}" for reason, count in reasons.items())
         compared.notes.append(f"{name}: {len(one.asked)} asked{'; ' * bool(told)}{told}")
     digest = hashlib.sha256("\n".join(sorted(_hashes(theirs))).encode()).hexdigest()
     compared.notes.append(
-        f"sha256 of the sorted MD5s: {digest}, {'as' if digest == DIGEST else 'other than'} at {KNOWN}"
+        f"sha256 of the sorted MD5s: {digest}, {'as' if digest == DIGEST else 'other than'} at"
+        f" {KNOWN}"
     )
     return compared
 
@@ -101,8 +117,11 @@ def _hashes(theirs: Mapping[str, list[dict[str, Any]]]) -> Iterator[str]:
     return (case["hash"] for cases in theirs.values() for case in cases)
 
 
-def _prompts(theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]) -> Compared:
-    """Compare the turns of modules whose prompts BioChatter's tests send as the expanded cases have them."""
+def _prompts(
+    theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
+) -> Compared:
+    """Compare the turns of modules whose prompts BioChatter's tests send as the expanded cases have
+    them."""
     compared = Compared(what="turns that BioChatter's tests send of a case alone")
     for name in ("medical_exam", "rag_interpretation", "longevity_geriatric_case_assessment"):
         ours = {question.md5: question for question in asked[name].asked}
@@ -120,8 +139,11 @@ def _sent(case: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [*(("system", message) for message in messages), ("user", case["input"]["prompt"])]
 
 
-def _results(checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]) -> Compared:
-    """Compare, row by row of its result files, if a case has the key: by its own keys and by ours."""
+def _results(
+    checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
+) -> Compared:
+    """Compare, row by row of its result files, if a case has the key: by its own keys and by
+    ours."""
     compared = Compared(what="rows of BioChatter's result files that are of a case")
     known = set(_hashes(theirs))
     ours = {case.md5 for one in asked.values() for case in (*one.asked, *one.skipped)}
@@ -132,7 +154,9 @@ def _results(checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: 
             hashes = [row["md5_hash"] for row in csv.DictReader(content) if row.get("md5_hash")]
         if hashes:
             rows += len(hashes)
-            compared.add(path.name, sum(one in ours for one in hashes), sum(one in known for one in hashes))
+            compared.add(
+                path.name, sum(one in ours for one in hashes), sum(one in known for one in hashes)
+            )
     compared.notes.append(f"{rows} rows in all")
     return compared
 
@@ -143,25 +167,35 @@ def _scorings(
     asked: Mapping[str, Questions],
     files: file.CaseFiles,
 ) -> list[Compared]:
-    """Scores of many forms of answers to every case that a test of its compares, by its code and by our scorers."""
+    """Scores of many forms of answers to every case that a test of its compares, by its code and by
+    our scorers."""
     wanted, tried = [], []
     for name, test in _TESTS.items():
         ours = {question.md5: question for question in asked[name].asked}
         for case in theirs[name]:
             question = ours.get(case["hash"])
-            if question is None or (name == "rag_interpretation" and "explicit" not in case["case"]):
+            if question is None or (
+                name == "rag_interpretation" and "explicit" not in case["case"]
+            ):
                 continue
             answers = list(dict.fromkeys(_forms(question)))
             tried.append((question, answers))
             wanted.append(
-                (test, case, answers, files.resources.get("kg_schemas") if "kg_schema" in case["input"] else None)
+                (
+                    test,
+                    case,
+                    answers,
+                    files.resources.get("kg_schemas") if "kg_schema" in case["input"] else None,
+                )
             )
     plain = {q.md5: q for q in questions(files, "medical_exam", as_biochatter=False).asked}
     found: dict[str, Compared] = {}
     usual: dict[str, Counter[str]] = {}
     for (question, answers), scores in zip(tried, _run(checkout, "scores", wanted), strict=True):
         kind = question.scorer.name + (", as_biochatter" if question.scorer.options else "")
-        compared = found.setdefault(kind, Compared(what=f"scores of answers by BioChatter's tests and by {kind}"))
+        compared = found.setdefault(
+            kind, Compared(what=f"scores of answers by BioChatter's tests and by {kind}")
+        )
         other = plain.get(question.md5)
         for answer, score in zip(answers, scores, strict=True):
             compared.add(f"{question.name}: {answer[:60]!r}", _score(question, answer), score)
@@ -169,13 +203,18 @@ def _scorings(
                 usual.setdefault(kind, Counter())["higher" if mine > score else "lower"] += 1
     for kind, counts in usual.items():
         found[kind].notes.append(
-            f"without as_biochatter {counts.total()} differ: {counts['higher']} higher here, {counts['lower']} lower"
+            f"without as_biochatter {counts.total()} differ: {counts['higher']} higher here,"
+            f" {counts['lower']} lower"
         )
     return list(found.values())
 
 
 def _score(question: CaseQuestion, answer: str) -> float:
-    return scorer_of(question.scorer).score(question.expected, Response(text=answer, finish_reason="stop")).value
+    return (
+        scorer_of(question.scorer)
+        .score(question.expected, Response(text=answer, finish_reason="stop"))
+        .value
+    )
 
 
 def _forms(question: CaseQuestion) -> Iterator[str]:
@@ -185,25 +224,70 @@ def _forms(question: CaseQuestion) -> Iterator[str]:
         yield from _queries(expected["parts_of_query"])
         return
     if "words_in_response" in expected:
-        words = [word if isinstance(word, str) else word[0] for word in expected["words_in_response"]]
-        texts = [", ".join(words), *words, ", ".join(words[1:]), *map("-".join, words), "", "0", "I do not know."]
+        words = [
+            word if isinstance(word, str) else word[0] for word in expected["words_in_response"]
+        ]
+        texts = [
+            ", ".join(words),
+            *words,
+            ", ".join(words[1:]),
+            *map("-".join, words),
+            "",
+            "0",
+            "I do not know.",
+        ]
     else:
         texts = [str(expected["answer"]), f"not {expected['answer']}", "", "?"]
     for text in texts:
-        yield from (text, text.lower(), text.upper(), text.capitalize(), text.swapcase(), text.title())
-        yield from (f"{text}.", f"{text}!", f"{text}?", f"{text},", f"{text}:", f"{text})", f"({text})", f"{text}\n")
-        yield from (f"**{text}**", f"`{text}`", f'"{text}"', f"'{text}'", f" \t{text} ", f"{text}. Because it is.")
-        yield from (f"Answer: {text}", f"The answer is {text}.", ".".join(text), text.replace(" ", "  "), f"- {text}")
+        yield from (
+            text,
+            text.lower(),
+            text.upper(),
+            text.capitalize(),
+            text.swapcase(),
+            text.title(),
+        )
+        yield from (
+            f"{text}.",
+            f"{text}!",
+            f"{text}?",
+            f"{text},",
+            f"{text}:",
+            f"{text})",
+            f"({text})",
+            f"{text}\n",
+        )
+        yield from (
+            f"**{text}**",
+            f"`{text}`",
+            f'"{text}"',
+            f"'{text}'",
+            f" \t{text} ",
+            f"{text}. Because it is.",
+        )
+        yield from (
+            f"Answer: {text}",
+            f"The answer is {text}.",
+            ".".join(text),
+            text.replace(" ", "  "),
+            f"- {text}",
+        )
 
 
 def _queries(parts: Sequence[str]) -> Iterator[str]:
     """Texts that have some of the parts."""
-    plain = [part.replace("\\", "").replace("^", "").replace(".*", "x").replace("[a-zA-Z]*", "g") for part in parts]
+    plain = [
+        part.replace("\\", "").replace("^", "").replace(".*", "x").replace("[a-zA-Z]*", "g")
+        for part in parts
+    ]
     alternatives = [part.partition("|")[0].replace("([", "(").replace(")?", ")") for part in plain]
     for texts in (plain, alternatives):
         for count in range(len(texts) + 1):
             yield " ".join(texts[:count])
             yield "\n".join(texts[count:])
             yield " ".join(texts[:count]).lower()
-    yield "MATCH (g:Gene)-[:PERTURBED]->(d:Disease {name: 'Mucoviscidosis'}) WHERE d.ICD10 = 'E10' RETURN g.name"
+    yield (
+        "MATCH (g:Gene)-[:PERTURBED]->(d:Disease {name: 'Mucoviscidosis'}) WHERE d.ICD10 = 'E10'"
+        " RETURN g.name"
+    )
     yield " match (g:Gene) return g"

@@ -1,4 +1,5 @@
-"""Write the prompts that our engine would send, by task: `python -m tests.oracle.dumped_prompts SETTING`."""
+"""Write the prompts that our engine would send, by task: `python -m tests.oracle.dumped_prompts
+SETTING`."""
 
 from __future__ import annotations
 
@@ -18,19 +19,26 @@ from tests.oracle.setting import ROOT, Setting, options
 
 
 def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start a process that loads every task through our engine and writes down what it would ask."""
+    """Start a process that loads every task through our engine and writes down what it would
+    ask."""
     told = setting.folder / f"dump{hash_seed}.setting.json"
     into = setting.folder / f"dump{hash_seed}.json"
     own = {"own": str(setting.folder / "own"), "into": str(into)}
     told.write_text(json.dumps({"files": setting.files, "shots": setting.shots, **own}))
-    environ = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "HF_HOME": str(cache), "HF_DATASETS_CACHE": str(cache)}
+    environ = {
+        **os.environ,
+        "PYTHONHASHSEED": str(hash_seed),
+        "HF_HOME": str(cache),
+        "HF_DATASETS_CACHE": str(cache),
+    }
     command = [sys.executable, "-m", "tests.oracle.dumped_prompts", str(told)]
     with into.with_suffix(".log").open("wb") as log:
         return subprocess.Popen(command, cwd=ROOT, env=environ, stdout=log, stderr=log), into
 
 
 def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
-    """Wait for a process of `start` and return its documents by task. Raises RuntimeError where it fails."""
+    """Wait for a process of `start` and return its documents by task. Raises RuntimeError where it
+    fails."""
     process, into = dump
     if process.wait():
         raise RuntimeError(into.with_suffix(".log").read_text()[-2000:])
@@ -61,8 +69,16 @@ def main(setting: Path) -> None:
 
 
 def _document(sample: Sample) -> dict[str, Any]:
-    texts = [context + choice for context, choice in sample.continued] if sample.choices else [str(sample.prompt)]
-    return {"id": sample.id, "target": sample.target, "texts": [text.removeprefix(END) for text in texts]}
+    texts = (
+        [context + choice for context, choice in sample.continued]
+        if sample.choices
+        else [str(sample.prompt)]
+    )
+    return {
+        "id": sample.id,
+        "target": sample.target,
+        "texts": [text.removeprefix(END) for text in texts],
+    }
 
 
 if __name__ == "__main__":

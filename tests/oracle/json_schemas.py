@@ -1,8 +1,8 @@
-"""JSON schemas, real ones of tool parameters and made ones: ours against the package jsonschema, and runs over HTTP.
+"""JSON schemas, real ones of tool parameters and made ones: ours against the package jsonschema,
+and runs over HTTP.
 
-Three things are compared: the validity of schemas, the validity of values under them, and the figures of runs whose
-cases offer tools of these schemas or whose requests ask for JSON of them.
-"""
+Three things are compared: the validity of schemas, the validity of values under them, and the
+figures of runs whose cases offer tools of these schemas or whose requests ask for JSON of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,11 @@ def compare() -> list[Compared]:
     """Compare all of it; without the real schemas the made ones alone."""
     rng = random.Random(11)
     try:
-        real = [json.loads(line) for file in sorted(shared("tool_schemas").glob("*.jsonl")) for line in file.open()]
+        real = [
+            json.loads(line)
+            for file in sorted(shared("tool_schemas").glob("*.jsonl"))
+            for line in file.open()
+        ]
     except Skipped as skipped:
         real, missing = [], [f"without real schemas: {skipped}"]
     else:
@@ -41,9 +45,13 @@ def compare() -> list[Compared]:
     lost = [without_target(rng.choice(own), rng) for _ in range(LOST)]
     sound = [schema for schema in (*real, *own) if _theirs(schema) is None]
     results = [
-        _acceptance(f"{len(real)} real, {MADE} made and {BROKEN} broken ones", [*real, *own, *faulty]),
+        _acceptance(
+            f"{len(real)} real, {MADE} made and {BROKEN} broken ones", [*real, *own, *faulty]
+        ),
         _references(lost),
-        _values("values under real schemas", [one for one in real if _theirs(one) is None], 20, rng),
+        _values(
+            "values under real schemas", [one for one in real if _theirs(one) is None], 20, rng
+        ),
         _values("values under made schemas", own, 4, rng),
         *_runs(sound[: len(real)] or sound[:200], rng),
     ]
@@ -63,7 +71,8 @@ def _acceptance(what: str, schemas: Sequence[Any]) -> Compared:
 
 
 def _references(schemas: Sequence[Any]) -> Compared:
-    """Check that we refuse schemas with lost references: jsonschema notices those only when a value leads there."""
+    """Check that we refuse schemas with lost references: jsonschema notices those only when a value
+    leads there."""
     result = Compared(what="schemas that refer to what they do not hold, all refused")
     for schema in schemas:
         ours = _ours(schema) or "taken"
@@ -83,7 +92,9 @@ def _values(what: str, schemas: Sequence[Any], each: int, rng: random.Random) ->
             theirs = validator.is_valid(value)
             scored = score({"schema": schema}, Response(text=said, finish_reason="stop"))
             exact = exact_match(said, said, text)
-            result.add(f"{text[:150]} {said[:150]}", (scored.value, exact.parts[VALID]), (theirs, theirs))
+            result.add(
+                f"{text[:150]} {said[:150]}", (scored.value, exact.parts[VALID]), (theirs, theirs)
+            )
             followed += theirs
     result.notes.append(f"{followed} follow their schema")
     return result

@@ -1,9 +1,10 @@
-"""Tasks of lm-eval, of all four output types, through our engine and through lm-eval's own `local-completions`.
+"""Tasks of lm-eval, of all four output types, through our engine and through lm-eval's own
+`local-completions`.
 
-Both ask the same deterministic server (`server.py`) about the same made-up rows (`made`): ours by the option
-`data_files`, lm-eval by its configuration. Every metric of every filter must be equal, every prompt must be the one
-that lm-eval logged, also in two other processes, and lm-eval must get the same figures with our client as its model.
-"""
+Both ask the same deterministic server (`server.py`) about the same made-up rows (`made`): ours by
+the option `data_files`, lm-eval by its configuration. Every metric of every filter must be equal,
+every prompt must be the one that lm-eval logged, also in two other processes, and lm-eval must get
+the same figures with our client as its model."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ AS_MODEL = (
     *("lambada_openai", "lambada_openai_mt_de", "wikitext", "pile_arxiv"),
 )
 """Tasks that lm-eval asks through our client too."""
-_IN_PERCENT = frozenset({"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match", "em"}) | {
+_IN_PERCENT = frozenset(
+    {"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exact_match", "em"}
+) | {
     "prompt_level_strict_acc",
     "prompt_level_loose_acc",
 }
@@ -37,7 +40,8 @@ _IN_PERCENT = frozenset({"acc", "acc_norm", "acc_bytes", "acc_mutual_info", "exa
 
 
 def compare() -> list[Compared]:
-    """Compare every task, and return a line per output type and the lines about prompts and about our client."""
+    """Compare every task, and return a line per output type and the lines about prompts and about
+    our client."""
     require("lm_eval", "transformers", "tokenizers", "datasets")
     from tests.oracle.setting import given
 
@@ -54,7 +58,10 @@ def _compare(setting: Setting) -> list[Compared]:
     warm = dumped_prompts.start(setting, setting.folder / "theirs", hash_seed=2)
     ours, ours_took = _timed(lambda: sides.ours(setting, names))
     client, client_took = _timed(lambda: sides.theirs(setting, AS_MODEL, our_client=True))
-    by_kind = {kind: Compared(what=f"metrics of {kind} tasks, lm-eval's local-completions") for kind in KINDS}
+    by_kind = {
+        kind: Compared(what=f"metrics of {kind} tasks, lm-eval's local-completions")
+        for kind in KINDS
+    }
     count = dict.fromkeys(KINDS, 0)
     values: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for name in names:
@@ -65,11 +72,14 @@ def _compare(setting: Setting) -> list[Compared]:
         told = values[kind]
         trivial = sum(value in (0.0, 100.0) for value in told)
         one.notes.append(f"{count[kind]} tasks; {trivial} of {len(told)} values are 0 or 100")
-    as_model = Compared(what=f"metrics of {len(AS_MODEL)} tasks by lm-eval with our client, its own client")
+    as_model = Compared(
+        what=f"metrics of {len(AS_MODEL)} tasks by lm-eval with our client, its own client"
+    )
     for name in AS_MODEL:
         _compare_results(as_model, name, client[name], theirs[name])
     as_model.notes.append(
-        f"lm-eval took {theirs_took:.0f} s, our engine {ours_took:.0f} s, lm-eval with our client {client_took:.0f} s"
+        f"lm-eval took {theirs_took:.0f} s, our engine {ours_took:.0f} s, lm-eval with our client"
+        f" {client_took:.0f} s"
     )
     return [
         *by_kind.values(),
@@ -78,7 +88,8 @@ def _compare(setting: Setting) -> list[Compared]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------- comparing
+# -------------------------------------------------------------------------------------------------------
+# comparing
 
 
 def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[float]:
@@ -86,13 +97,20 @@ def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[flo
     for side, result in (("ours", ours), ("theirs", theirs)):
         if isinstance(result, Exception):
             into.count += 1
-            into.differences.append(f"{name}: {side} fails: {type(result).__name__}: {str(result)[:300]}")
+            into.differences.append(
+                f"{name}: {side} fails: {type(result).__name__}: {str(result)[:300]}"
+            )
             return []
     figures, shown = _figures(theirs), _shown(ours)
     if ours.result.failed:
-        into.differences.append(f"{name}: {ours.result.failed} of {ours.result.planned} failed: {ours.result.failures}")
+        into.differences.append(
+            f"{name}: {ours.result.failed} of {ours.result.planned} failed: {ours.result.failures}"
+        )
     if _draws_again(theirs):
-        into.notes.append(f"{name}: not compared, lm-eval scores documents drawn again, with other answers than asked")
+        into.notes.append(
+            f"{name}: not compared, lm-eval scores documents drawn again, with other answers than"
+            " asked"
+        )
         return []
     for key, value in figures.items():
         factor = 100.0 if _is_share(key, theirs) else 1.0
@@ -102,7 +120,9 @@ def _compare_task(into: Compared, name: str, ours: Any, theirs: Any) -> list[flo
             into.add(f"{name} {key}", None, value * factor)
         else:
             into.add_number(f"{name} {key}", shown[key], value * factor)
-    into.differences += [f"{name} {key}: ours alone" for key in sorted(shown.keys() - figures.keys())]
+    into.differences += [
+        f"{name} {key}: ours alone" for key in sorted(shown.keys() - figures.keys())
+    ]
     told = [value * (100.0 if _is_share(key, theirs) else 1.0) for key, value in figures.items()]
     return [value for value in told if not math.isnan(value)]
 
@@ -120,8 +140,9 @@ def _compare_results(into: Compared, name: str, ours: Any, theirs: Any) -> None:
 
 
 def _draws_again(results: Any) -> bool:
-    """Return whether lm-eval scored other documents than it asked: those of a task whose own generator goes on when its
-    data are read again. The hash is that of the document that was asked."""
+    """Return whether lm-eval scored other documents than it asked: those of a task whose own
+    generator goes on when its data are read again. The hash is that of the document that was
+    asked."""
     from lm_eval.utils import handle_non_serializable, hash_string
 
     ((rows,),) = [results["samples"].values()]
@@ -130,7 +151,8 @@ def _draws_again(results: Any) -> bool:
 
 
 def _kind(results: Any) -> str:
-    """Return the output type of a task that lm-eval ran; of one that it could not run, the first."""
+    """Return the output type of a task that lm-eval ran; of one that it could not run, the
+    first."""
     if isinstance(results, Exception):
         return KINDS[0]
     ((config,),) = [results["configs"].values()]
@@ -140,13 +162,19 @@ def _kind(results: Any) -> str:
 def _figures(results: Any) -> dict[str, float]:
     """Return what lm-eval tells of its one task, by metric and filter."""
     ((told,),) = [results["results"].values()]
-    return {key: float(value) for key, value in told.items() if "," in key and "_stderr," not in key}
+    return {
+        key: float(value) for key, value in told.items() if "," in key and "_stderr," not in key
+    }
 
 
 def _shown(report: TaskReport) -> dict[str, float]:
     """Return what our report tells, under lm-eval's names."""
     result = report.result
-    first = json.loads(report.fingerprint["metric"]) if "metric" in report.fingerprint else result.metric.name
+    first = (
+        json.loads(report.fingerprint["metric"])
+        if "metric" in report.fingerprint
+        else result.metric.name
+    )
     return {**result.secondary, **({} if result.value is None else {first: result.value})}
 
 
@@ -154,31 +182,50 @@ def _is_share(key: str, results: Any) -> bool:
     """Return whether we show a figure in percent: accuracies and exact matches that are means."""
     name = key.partition(",")[0]
     ((config,),) = [results["configs"].values()]
-    listed = {str(one["metric"]): one.get("aggregation", "mean") for one in config.get("metric_list") or ()}
+    listed = {
+        str(one["metric"]): one.get("aggregation", "mean")
+        for one in config.get("metric_list") or ()
+    }
     return name in _IN_PERCENT and listed.get(name, "mean") == "mean"
 
 
-# --------------------------------------------------------------------------------------------------------- prompts
+# ---------------------------------------------------------------------------------------------------------
+# prompts
 
 
-def _compare_prompts(cold: Mapping[str, Any], warm: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Compared]:
+def _compare_prompts(
+    cold: Mapping[str, Any], warm: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> list[Compared]:
     """Compare what two processes would ask, and the first of them with what lm-eval logged."""
-    twice = Compared(what="documents of two processes, one with an empty and one with lm-eval's cache of data sets")
+    twice = Compared(
+        what=(
+            "documents of two processes, one with an empty and one with lm-eval's cache of data"
+            " sets"
+        )
+    )
     logged = Compared(what="documents as lm-eval logged them")
     for name, asked in cold.items():
         if isinstance(asked, str) or isinstance(warm[name], str):
             twice.count += 1
             twice.differences.append(f"{name}: {asked if isinstance(asked, str) else warm[name]}")
             continue
-        _compare_documents(twice, name, [json.dumps(one) for one in asked], [json.dumps(one) for one in warm[name]])
+        _compare_documents(
+            twice, name, [json.dumps(one) for one in asked], [json.dumps(one) for one in warm[name]]
+        )
         if not isinstance(theirs[name], Exception):
             rows = sorted(theirs[name]["samples"][name], key=lambda row: int(row["doc_id"]))
-            every = {row["doc_id"]: json.dumps(_asked(row)) for row in rows}  # a row for each filter
-            _compare_documents(logged, name, [json.dumps(one["texts"]) for one in asked], list(every.values()))
+            every = {
+                row["doc_id"]: json.dumps(_asked(row)) for row in rows
+            }  # a row for each filter
+            _compare_documents(
+                logged, name, [json.dumps(one["texts"]) for one in asked], list(every.values())
+            )
     return [twice, logged]
 
 
-def _compare_documents(into: Compared, name: str, ours: Sequence[str], theirs: Sequence[str]) -> None:
+def _compare_documents(
+    into: Compared, name: str, ours: Sequence[str], theirs: Sequence[str]
+) -> None:
     """Add the documents of a task, with one line for all that differ."""
     pairs = list(itertools.zip_longest(ours, theirs, fillvalue=""))
     into.count += len(pairs)
@@ -187,12 +234,17 @@ def _compare_documents(into: Compared, name: str, ours: Sequence[str], theirs: S
         i, one, two = differing[0]
         at = next((at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), 0)
         shown = f"from character {at} on ours {one[at:][:60]!r}, theirs {two[at:][:60]!r}"
-        into.differences.append(f"{name}: {len(differing)} of {len(pairs)} documents, the first is {i}: {shown}")
+        into.differences.append(
+            f"{name}: {len(differing)} of {len(pairs)} documents, the first is {i}: {shown}"
+        )
 
 
 def _asked(row: Mapping[str, Any]) -> list[str]:
-    """Return the texts that a logged document was asked by: a context, or each context with its continuation."""
-    return ["".join(one for one in arguments if isinstance(one, str)) for arguments in row["arguments"]]
+    """Return the texts that a logged document was asked by: a context, or each context with its
+    continuation."""
+    return [
+        "".join(one for one in arguments if isinstance(one, str)) for arguments in row["arguments"]
+    ]
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

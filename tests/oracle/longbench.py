@@ -1,9 +1,9 @@
-"""LongBench v1: prompts, scores of recorded answers and of changed ones, and a run, against lm-eval's own task code.
+"""LongBench v1: prompts, scores of recorded answers and of changed ones, and a run, against
+lm-eval's own task code.
 
-The rows are those of ../shared/data/longbench_answers. Code is compared by RapidFuzz's `ratio`, which NVIDIA's suite
-puts in the place of fuzzywuzzy's; the difference is printed. LONGBENCH=DIR, a checkout of THUDM/LongBench, adds a
-comparison with the metrics of its authors.
-"""
+The rows are those of ../shared/data/longbench_answers. Code is compared by RapidFuzz's `ratio`,
+which NVIDIA's suite puts in the place of fuzzywuzzy's; the difference is printed. LONGBENCH=DIR, a
+checkout of THUDM/LongBench, adds a comparison with the metrics of its authors."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ from tests.oracle.part import Compared, Skipped, checkout, require
 METRICS = "LongBench/metrics.py"
 NEEDED = ("lm_eval", "jieba", "rouge", "fuzzywuzzy", "rapidfuzz")
 ROUGE_TOLERANCE = 5.001e-9
-"""The package `rouge` adds 1e-8 to a denominator, which we leave out: that lowers F by at most half of it."""
+"""The package `rouge` adds 1e-8 to a denominator, which we leave out: that lowers F by at most half
+of it."""
 CHANGED_LENGTH = {"summarization": 250, "multi": 400}
-"""Characters of changed answers by group: `rouge` takes time by their square, and gives up at some thousand words."""
+"""Characters of changed answers by group: `rouge` takes time by their square, and gives up at some
+thousand words."""
 
 
 def compare() -> list[Compared]:
@@ -63,7 +65,11 @@ def compare() -> list[Compared]:
 
 def _samples(name: str, data: Path, count: int) -> list[Sample]:
     """Return our samples of one set, in the order of its rows."""
-    loaded = longbench_v1.task(sets=[name], num_samples=count).load(DataRoots(roots=(data,)), count).samples
+    loaded = (
+        longbench_v1.task(sets=[name], num_samples=count)
+        .load(DataRoots(roots=(data,)), count)
+        .samples
+    )
     return sorted(loaded, key=lambda sample: int(sample.id.rpartition("-")[2]))
 
 
@@ -78,13 +84,20 @@ def _lm_eval_task(name: str, root: Path) -> Any:
     warnings.filterwarnings("ignore", module="fuzzywuzzy")  # which advises a faster package
     logging.getLogger("lm_eval").setLevel(logging.CRITICAL)
     config = load_yaml(Path(tasks.__file__).parent / f"longbench/{name}.yaml", resolve_func=True)
-    files = {"data_files": {"test": str(root / "data" / name / "test.jsonl")}, "cache_dir": str(root / "cache")}
+    files = {
+        "data_files": {"test": str(root / "data" / name / "test.jsonl")},
+        "cache_dir": str(root / "cache"),
+    }
     local = {"dataset_path": "json", "dataset_name": None, "dataset_kwargs": files}
-    return ConfigurableTask(config={key: value for key, value in {**config, **local}.items() if key != "tag"})
+    return ConfigurableTask(
+        config={key: value for key, value in {**config, **local}.items() if key != "tag"}
+    )
 
 
 def _prompts(
-    rows: Mapping[str, Sequence[Recorded]], samples: Mapping[str, Sequence[Sample]], theirs: Mapping[str, Any]
+    rows: Mapping[str, Sequence[Recorded]],
+    samples: Mapping[str, Sequence[Sample]],
+    theirs: Mapping[str, Any],
 ) -> Compared:
     result = Compared(what="prompts of longbench_v1 and lm-eval's, character by character")
     same, others = 0, []
@@ -96,8 +109,13 @@ def _prompts(
         ends = sum(text == one.prompt.rstrip() for text, one in zip(texts, found, strict=True))
         same += alike
         if alike < len(found):
-            cause = CAUSES.get(name) or "white space at the end of the recorded one, which lm-eval has not"
-            others.append(f"recorded otherwise: {name}, {len(found) - alike} of {len(found)}: {cause}")
+            cause = (
+                CAUSES.get(name)
+                or "white space at the end of the recorded one, which lm-eval has not"
+            )
+            others.append(
+                f"recorded otherwise: {name}, {len(found) - alike} of {len(found)}: {cause}"
+            )
             assert name in CAUSES or ends == len(found), name
     result.notes.append(f"{same} equal the recorded prompt too")
     result.notes += others
@@ -115,15 +133,21 @@ def _recorded_answers(
     for name, found in rows.items():
         pairs = []
         for i, (sample, one) in enumerate(zip(samples[name], found, strict=True)):
-            pairs.append((_score(ours, sample, one.answer), _their_score(theirs[name], one.row, one.answer)))
+            pairs.append(
+                (_score(ours, sample, one.answer), _their_score(theirs[name], one.row, one.answer))
+            )
             result.add_number(f"{name} {i}", *pairs[-1], _tolerance(name))
             if SETS[name].group == "code":
-                stock.append(pairs[-1][0] - theirs[name].process_results(one.row, [one.answer])["score"])
-        result.add_number(f"mean of {name}", *(fmean(side) for side in zip(*pairs, strict=True)), _tolerance(name))
+                stock.append(
+                    pairs[-1][0] - theirs[name].process_results(one.row, [one.answer])["score"]
+                )
+        result.add_number(
+            f"mean of {name}", *(fmean(side) for side in zip(*pairs, strict=True)), _tolerance(name)
+        )
     differing = sum(abs(one) > 1e-9 for one in stock)
     result.notes.append(
-        f"by fuzzywuzzy, which lm-eval calls, {differing} of {len(stock)} answers of code differ, by "
-        f"{max(map(abs, stock)):.3f} at most and {fmean(stock):.3f} in the mean"
+        f"by fuzzywuzzy, which lm-eval calls, {differing} of {len(stock)} answers of code differ,"
+        f" by {max(map(abs, stock)):.3f} at most and {fmean(stock):.3f} in the mean"
     )
     return result
 
@@ -138,10 +162,15 @@ def _changed_answers(
     for name, found in rows.items():
         most = CHANGED_LENGTH.get(SETS[name].group, 600)
         for sample, one in zip(samples[name], found, strict=True):
-            for text in mutated(one.answer, one.row["answers"], one.row["all_classes"] or (), rng, most):
+            for text in mutated(
+                one.answer, one.row["answers"], one.row["all_classes"] or (), rng, most
+            ):
                 score = _score(ours, sample, text)
                 result.add_number(
-                    f"{name} {text[:60]!r}", score, _their_score(theirs[name], one.row, text), _tolerance(name)
+                    f"{name} {text[:60]!r}",
+                    score,
+                    _their_score(theirs[name], one.row, text),
+                    _tolerance(name),
                 )
                 partly += 0.0 < score < 1.0
     result.notes.append(f"{partly} of them score between 0 and 1")
@@ -149,11 +178,13 @@ def _changed_answers(
 
 
 def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str, Any]) -> Compared:
-    """Compare a run of all sets on a server that knows the recorded answers, by lm-eval's prompts. Each set is asked
-    as often as the longest has rows, since a run takes as many of each."""
+    """Compare a run of all sets on a server that knows the recorded answers, by lm-eval's prompts.
+    Each set is asked as often as the longest has rows, since a run takes as many of each."""
     result = Compared(what="figures of a run of all sets over HTTP")
     most = max(map(len, rows.values()))
-    repeated = {name: list(itertools.islice(itertools.cycle(found), most)) for name, found in rows.items()}
+    repeated = {
+        name: list(itertools.islice(itertools.cycle(found), most)) for name, found in rows.items()
+    }
     write(root / "repeated", repeated)
     answers = root / "answers.jsonl"
     with answers.open("w", encoding="utf-8") as file:
@@ -186,10 +217,15 @@ def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str
     value = 100 * fmean(fmean(group) for group in means.values())
     assert task.result.value is not None
     result.add_number("value", task.result.value, value, ROUGE_TOLERANCE)
-    kept = sum(said[f"{name}-{i}"]["text"] == one.answer for name, found in rows.items() for i, one in enumerate(found))
+    kept = sum(
+        said[f"{name}-{i}"]["text"] == one.answer
+        for name, found in rows.items()
+        for i, one in enumerate(found)
+    )
     total = sum(map(len, rows.values()))
     result.notes.append(
-        f"value {value:.4f}; {kept} of {total} answers came whole, others ended at a limit or stop string"
+        f"value {value:.4f}; {kept} of {total} answers came whole, others ended at a limit or stop"
+        " string"
     )
     return result
 
@@ -203,7 +239,8 @@ def _stored(file: Path, field: str) -> Iterator[tuple[str, Any]]:
 def _authors(
     rows: Mapping[str, Sequence[Recorded]], samples: Mapping[str, Sequence[Sample]], ours: Task
 ) -> Iterator[Compared]:
-    """Compare with LongBench's own metrics, which take the first line of answers in sets with worked examples."""
+    """Compare with LongBench's own metrics, which take the first line of answers in sets with
+    worked examples."""
     result, stripped = Compared(what="scores of recorded answers by LongBench's authors"), 0
     try:
         metrics = _module(checkout("LONGBENCH", "github.com/THUDM/LongBench", METRICS) / METRICS)
@@ -228,15 +265,24 @@ def _authors(
         metric = SETS[name].metric
         theirs = metrics.classification_score if metric is None else by_name[metric.__name__]
         for i, (sample, one) in enumerate(zip(samples[name], found, strict=True)):
-            text = one.answer.lstrip("\n").split("\n")[0] if SETS[name].group == "fewshot" else one.answer
+            text = (
+                one.answer.lstrip("\n").split("\n")[0]
+                if SETS[name].group == "fewshot"
+                else one.answer
+            )
             seen = text if SETS[name].group == "code" else text.strip()
             best, as_it_is = (
-                max(theirs(told, gold, all_classes=one.row["all_classes"]) for gold in one.row["answers"])
+                max(
+                    theirs(told, gold, all_classes=one.row["all_classes"])
+                    for gold in one.row["answers"]
+                )
                 for told in (seen, text)
             )
             result.add_number(f"{name} {i}", _score(ours, sample, text), best, _tolerance(name))
             stripped += abs(best - as_it_is) > _tolerance(name)
-    result.notes.append(f"lm-eval strips the white space around an answer; without that {stripped} would differ")
+    result.notes.append(
+        f"lm-eval strips the white space around an answer; without that {stripped} would differ"
+    )
     yield result
 
 

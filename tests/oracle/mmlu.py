@@ -1,4 +1,5 @@
-"""MMLU's prompts and letters against TensorRT-LLM's own evaluator, out of a checkout that TRTLLM=DIR names."""
+"""MMLU's prompts and letters against TensorRT-LLM's own evaluator, out of a checkout that
+TRTLLM=DIR names."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from tests.oracle.part import Compared, checkout
 def compare() -> list[Compared]:
     """Compare every question that both ask, in order. Raises Skipped without a checkout."""
     suite = checkout("TRTLLM", "github.com/NVIDIA/TensorRT-LLM", "tensorrt_llm/evaluate/mmlu.py")
-    compared = Compared(what="prompts, letters and subjects of mmlu, against TensorRT-LLM's evaluate/mmlu.py")
+    compared = Compared(
+        what="prompts, letters and subjects of mmlu, against TensorRT-LLM's evaluate/mmlu.py"
+    )
     with tempfile.TemporaryDirectory() as folder:
         data = SHARED / "mmlu"
         if not data.is_dir():

@@ -1,7 +1,7 @@
 """Our reading of MMMU's answers against lm-eval's, over made-up questions and answers.
 
-If lm-eval cannot read an answer, it guesses a letter at random; ours scores it as wrong. These are counted apart.
-"""
+If lm-eval cannot read an answer, it guesses a letter at random; ours scores it as wrong. These are
+counted apart."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ PIECES = (
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The right answer, or several of which each is right, and the options where the question has any."""
+    """The right answer, or several of which each is right, and the options where the question has
+    any."""
 
     answer: str | list[str]
     options: tuple[str, ...] = ()
@@ -74,32 +75,48 @@ def _guesses_told(theirs: Any) -> Iterator[list[str]]:
 def _letters(theirs: Any, guessed: list[str]) -> tuple[Compared, Compared]:
     rng, right = random.Random("mmmu letters"), 0
     compared = Compared(what="letters of mmmu, and whether they are right, against lm-eval")
-    guesses = Compared(what="answers of mmmu where lm-eval guesses at random: unparsed and wrong here")
+    guesses = Compared(
+        what="answers of mmmu where lm-eval guesses at random: unparsed and wrong here"
+    )
     for number in range(QUESTIONS):
         options = tuple(rng.choice(WORDS) for _ in range(rng.randint(1, 9)))
         question = Question(answer=rng.choice(LETTERS[: len(options)]), options=options)
-        row = {"question_type": "multiple-choice", "options": repr(list(options)), "answer": question.answer}
+        row = {
+            "question_type": "multiple-choice",
+            "options": repr(list(options)),
+            "answer": question.answer,
+        }
         index = dict(zip(LETTERS, options, strict=False))
         for text in _answers(question, rng):
             guessed.clear()
             wanted = theirs.parse_multi_choice_response(text, list(index), index)
             score = mmmu.choice(text, str(question.answer), options)
             if guessed:
-                guesses.add(f"{number} {options} {text!r}", (score.outcome, score.value), (Outcome.UNPARSED, 0.0))
+                guesses.add(
+                    f"{number} {options} {text!r}",
+                    (score.outcome, score.value),
+                    (Outcome.UNPARSED, 0.0),
+                )
             else:
                 value = theirs.process_results(row, [text])["acc"]
                 right += int(value)
-                compared.add(f"{number} {options} {text!r}", (score.answer, score.value), (wanted, value))
+                compared.add(
+                    f"{number} {options} {text!r}", (score.answer, score.value), (wanted, value)
+                )
     compared.notes.append(f"{right} right")
     return compared, guesses
 
 
 def _open_answers(theirs: Any) -> Compared:
     rng, right, lists, by_list = random.Random("mmmu open"), 0, 0, 0
-    compared = Compared(what="open answers of mmmu against lm-eval's parse_open_response and eval_open")
+    compared = Compared(
+        what="open answers of mmmu against lm-eval's parse_open_response and eval_open"
+    )
     for number in range(QUESTIONS):
         several = rng.random() < 0.2
-        question = Question(answer=rng.sample(WORDS, rng.randint(2, 3)) if several else rng.choice(WORDS))
+        question = Question(
+            answer=rng.sample(WORDS, rng.randint(2, 3)) if several else rng.choice(WORDS)
+        )
         for text in _answers(question, rng):
             wanted = float(theirs.eval_open(question.answer, theirs.parse_open_response(text)))
             accepted = question.answer if isinstance(question.answer, list) else [question.answer]
@@ -112,16 +129,19 @@ def _open_answers(theirs: Any) -> Compared:
                 by_list += score.value != theirs.process_results(row, [text])["acc"]
     compared.notes.append(f"{right} right")
     compared.notes.append(
-        f"{lists} are of questions with several answers, held against each of them; lm-eval's process_results takes "
-        f"the list as one text, and says something else of {by_list}"
+        f"{lists} are of questions with several answers, held against each of them; lm-eval's"
+        f" process_results takes the list as one text, and says something else of {by_list}"
     )
     return compared
 
 
 def _answers(question: Question, rng: random.Random) -> Iterator[str]:
-    """Yield answers of pieces that are drawn; the right one, and the words of the options, are often among them."""
+    """Yield answers of pieces that are drawn; the right one, and the words of the options, are
+    often among them."""
     right = [question.answer] if isinstance(question.answer, str) else question.answer
     said = [*right, *(f"({one})" for one in right), *question.options, *rng.sample(WORDS, 4)]
     for _ in range(ANSWERS):
-        drawn = (rng.choice(said if rng.random() < 0.4 else PIECES) for _ in range(rng.randint(0, 10)))
+        drawn = (
+            rng.choice(said if rng.random() < 0.4 else PIECES) for _ in range(rng.randint(0, 10))
+        )
         yield rng.choice(("", " ")).join(drawn)

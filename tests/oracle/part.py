@@ -9,20 +9,26 @@ from pathlib import Path
 
 
 class Skipped(Exception):
-    """The comparison needs something that is not here; the message names it and says how to give it."""
+    """The comparison needs something that is not here; the message names it and says how to give
+    it."""
 
 
 def require(*packages: str) -> None:
     """Raise Skipped where one of these packages is not installed."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
-        raise Skipped(f"not installed: {', '.join(missing)} (pip install -r tests/oracle/requirements.txt)")
+        raise Skipped(
+            f"not installed: {', '.join(missing)} (pip install -r tests/oracle/requirements.txt)"
+        )
 
 
 def checkout(variable: str, project: str, file: str) -> Path:
-    """Return the folder that an environment variable names. Raises Skipped where it does not hold the file."""
+    """Return the folder that an environment variable names. Raises Skipped where it does not hold
+    the file."""
     folder = os.environ.get(variable, "")
     if not folder or not Path(folder, file).is_file():
-        raise Skipped(f"{variable}={folder or 'DIR'} must name a checkout of {project} that has {file}")
+        raise Skipped(
+            f"{variable}={folder or 'DIR'} must name a checkout of {project} that has {file}"
+        )
     return Path(folder).resolve()
 
 
@@ -30,8 +36,8 @@ def checkout(variable: str, project: str, file: str) -> Path:
 class Compared:
     """The result of a comparison: `count` figures or texts compared, and one line per difference.
 
-    `what` names the figures and the implementation that they were compared with. `notes` are printed below the line.
-    """
+    `what` names the figures and the implementation that they were compared with. `notes` are
+    printed below the line."""
 
     what: str
     count: int = 0

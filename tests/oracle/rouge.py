@@ -1,8 +1,9 @@
-"""ROUGE: the figures of our scorer and of cnn_dailymail against rouge-score, and ours at summary level against `rouge`.
+"""ROUGE: the figures of our scorer and of cnn_dailymail against rouge-score, and ours at summary
+level against `rouge`.
 
-The texts are of the novels in ../shared/data/long_text, or made ones. What rouge-score calls rougeLsum is another
-measure: its sentences are lines, and it counts every word as often as it stands there.
-"""
+The texts are of the novels in ../shared/data/long_text, or made ones. What rouge-score calls
+rougeLsum is another measure: its sentences are lines, and it counts every word as often as it
+stands there."""
 
 from __future__ import annotations
 
@@ -32,14 +33,18 @@ def compare() -> list[Compared]:
 def _by_rouge_score(pairs: list[tuple[str, str]]) -> Compared:
     from rouge_score.rouge_scorer import RougeScorer
 
-    result = Compared(what="ROUGE-1, ROUGE-2 and ROUGE-L of our scorer, and cnn_dailymail's score, by rouge-score")
+    result = Compared(
+        what="ROUGE-1, ROUGE-2 and ROUGE-L of our scorer, and cnn_dailymail's score, by rouge-score"
+    )
     theirs, task = RougeScorer(["rougeL", "rouge2", "rouge1"]), cnn_dailymail.task()
     scorers = {kind: scorer(kind=kind) for kind in KINDS}
     for text, target in pairs:
         said = Response(text=text, finish_reason="stop")
         found = theirs.score(target=target, prediction=text)
         for kind, one in scorers.items():
-            result.add_number(f"{kind} {text[:60]!r}", one.score(target, said).value, found[kind].fmeasure)
+            result.add_number(
+                f"{kind} {text[:60]!r}", one.score(target, said).value, found[kind].fmeasure
+            )
         score = task.score(Sample(id="x", prompt="p", target=target), said)
         result.add_number(f"cnn_dailymail {text[:60]!r}", score.value, found["rouge1"].fmeasure)
     return result
@@ -52,9 +57,13 @@ def _by_definition(pairs: list[tuple[str, str]]) -> Compared:
         found, wanted = (re.findall("[a-z0-9]+", one.lower()) for one in (text, target))
         total, parts = len(found) + len(wanted), f_measures(text, target)
         same = sum(min(found.count(word), wanted.count(word)) for word in set(found))
-        result.add_number(f"rouge1 {text[:60]!r}", parts["rouge1"], 2 * same / total if total else 0.0)
         result.add_number(
-            f"rougeL {text[:60]!r}", parts["rougeL"], 2 * _common(found, wanted) / total if total else 0.0
+            f"rouge1 {text[:60]!r}", parts["rouge1"], 2 * same / total if total else 0.0
+        )
+        result.add_number(
+            f"rougeL {text[:60]!r}",
+            parts["rougeL"],
+            2 * _common(found, wanted) / total if total else 0.0,
         )
     return result
 
@@ -62,14 +71,19 @@ def _by_definition(pairs: list[tuple[str, str]]) -> Compared:
 def _by_rouge(pairs: list[tuple[str, str]]) -> Compared:
     from rouge import Rouge
 
-    result, theirs = Compared(what="ROUGE-L at summary level, by the package rouge"), Rouge(metrics=["rouge-l"])
+    result, theirs = (
+        Compared(what="ROUGE-L at summary level, by the package rouge"),
+        Rouge(metrics=["rouge-l"]),
+    )
     for text, target in pairs:
         if not text.replace(".", "") or not target.replace(".", ""):
             continue
         found = theirs.get_scores(text, target)[0]["rouge-l"]
         both = found["p"] + found["r"]
         result.add_number(
-            text[:60], union_rouge_l(text, target), found["f"] * (1 + CONSTANT / both) if both else found["f"]
+            text[:60],
+            union_rouge_l(text, target),
+            found["f"] * (1 + CONSTANT / both) if both else found["f"],
         )
     return result
 
@@ -110,7 +124,9 @@ def _pairs(rng: random.Random) -> Iterator[tuple[str, str]]:
 
 def _sentences(rng: random.Random) -> list[str]:
     try:
-        text = "".join(file.read_text(encoding="utf-8") for file in sorted(shared("long_text").glob("*.txt")))
+        text = "".join(
+            file.read_text(encoding="utf-8") for file in sorted(shared("long_text").glob("*.txt"))
+        )
     except Skipped:
         words = [f"w{i}" for i in range(200)]
         return [" ".join(rng.choices(words, k=rng.randrange(3, 20))) + "." for _ in range(5000)]

@@ -1,10 +1,11 @@
-"""A deterministic model without weights, in a process of its own: `python -m tests.oracle.server --golds FILE`.
+"""A deterministic model without weights, in a process of its own: `python -m tests.oracle.server
+--golds FILE`.
 
-A token is a byte, and there is one token more, which ends a text. The log-probability of a token is decided by all
-tokens before it and itself, so that a token too many, too few or at another place changes every figure. An answer is
-decided by the prompt: it says what the file holds for the last code (`k` and five digits) of the prompt, what it holds
-for another one, or something else. Prompts are texts, or lists of tokens with the same meaning.
-"""
+A token is a byte, and there is one token more, which ends a text. The log-probability of a token is
+decided by all tokens before it and itself, so that a token too many, too few or at another place
+changes every figure. An answer is decided by the prompt: it says what the file holds for the last
+code (`k` and five digits) of the prompt, what it holds for another one, or something else. Prompts
+are texts, or lists of tokens with the same meaning."""
 
 from __future__ import annotations
 
@@ -57,14 +58,22 @@ def tokens_of(prompt: str | Sequence[int]) -> list[int]:
 def text_of(tokens: Sequence[int]) -> str:
     """Return the text of tokens."""
     ends = [-1, *(i for i, token in enumerate(tokens) if token == END_ID), len(tokens)]
-    return END.join(bytes(tokens[a + 1 : b]).decode(errors="replace") for a, b in itertools.pairwise(ends))
+    return END.join(
+        bytes(tokens[a + 1 : b]).decode(errors="replace") for a, b in itertools.pairwise(ends)
+    )
 
 
 def logprobs_of(tokens: Sequence[int]) -> dict[str, list[Any]]:
     """Return the log-probabilities as /v1/completions tells them: the first token has none."""
-    states = list(itertools.accumulate(tokens, lambda state, token: (state * _STEP ^ token) & _MASK, initial=7))[1:]
+    states = list(
+        itertools.accumulate(
+            tokens, lambda state, token: (state * _STEP ^ token) & _MASK, initial=7
+        )
+    )[1:]
     values = [_VALUES[state >> 20] for state in states]
-    texts = [END if token == END_ID else bytes([token]).decode(errors="replace") for token in tokens]
+    texts = [
+        END if token == END_ID else bytes([token]).decode(errors="replace") for token in tokens
+    ]
     tops = [
         {text: value} if state >> 9 & 63 >= 64 // _ONE_IN else {text: value, "other": value / 2}
         for text, value, state in zip(texts, values, states, strict=True)
@@ -98,8 +107,17 @@ def create(golds: Mapping[str, str], way: str) -> ScriptedServer:
             (prompt,) = prompt
         tokens = tokens_of(prompt)
         choice, made = _choice(request.body, tokens, golds)
-        usage = {"prompt_tokens": len(tokens), "completion_tokens": made, "total_tokens": len(tokens) + made}
-        told = {"id": f"cmpl-{request.number}", "object": "text_completion", "model": MODEL, "choices": [choice]}
+        usage = {
+            "prompt_tokens": len(tokens),
+            "completion_tokens": made,
+            "total_tokens": len(tokens) + made,
+        }
+        told = {
+            "id": f"cmpl-{request.number}",
+            "object": "text_completion",
+            "model": MODEL,
+            "choices": [choice],
+        }
         return json_reply({**told, "usage": usage})
 
     special = {
@@ -124,21 +142,30 @@ def _offsets(tokens: Sequence[int]) -> Iterator[int]:
             yield at
 
 
-def _choice(body: Mapping[str, Any], tokens: list[int], golds: Mapping[str, str]) -> tuple[dict[str, Any], int]:
+def _choice(
+    body: Mapping[str, Any], tokens: list[int], golds: Mapping[str, str]
+) -> tuple[dict[str, Any], int]:
     """Return the one choice of an answer, and the number of tokens that were generated."""
     most = int(body.get("max_tokens", 16))
     if body.get("echo"):
         made = tokens_of("I do not know.")[:most]
         whole = [*tokens, *made]
         told = logprobs_of(whole) if body.get("logprobs") is not None else None
-        return {"index": 0, "text": text_of(whole), "logprobs": told, "finish_reason": "length"}, len(made)
+        return {
+            "index": 0,
+            "text": text_of(whole),
+            "logprobs": told,
+            "finish_reason": "length",
+        }, len(made)
     stops = [END, *_stops(body.get("stop"))]
     text = answer_of(text_of(tokens), golds)
     cut = min((text.index(stop) for stop in stops if stop in text), default=len(text))
     made = tokens_of(text[:cut])
     reason = "stop" if len(made) <= most else "length"
     said = bytes(made[:most]).decode(errors="ignore")
-    return {"index": 0, "text": said, "logprobs": None, "finish_reason": reason}, min(len(made), most)
+    return {"index": 0, "text": said, "logprobs": None, "finish_reason": reason}, min(
+        len(made), most
+    )
 
 
 def _stops(given: Any) -> list[str]:
@@ -156,9 +183,13 @@ async def _serve(server: ScriptedServer, ready: Path) -> None:
 def main() -> None:
     """Serve until the process is ended; the ready file gets the base URL."""
     parser = argparse.ArgumentParser(prog="python -m tests.oracle.server", description=__doc__)
-    parser.add_argument("--golds", type=Path, required=True, help="a JSON object: what is right, by code")
+    parser.add_argument(
+        "--golds", type=Path, required=True, help="a JSON object: what is right, by code"
+    )
     parser.add_argument("--ready-file", type=Path, required=True)
-    parser.add_argument("--tells", choices=WAYS, default=WAYS[0], help="how the special tokens are told")
+    parser.add_argument(
+        "--tells", choices=WAYS, default=WAYS[0], help="how the special tokens are told"
+    )
     given = parser.parse_args()
     asyncio.run(_serve(create(json.loads(given.golds.read_text()), given.tells), given.ready_file))
 

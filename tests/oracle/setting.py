@@ -1,4 +1,5 @@
-"""Inputs of both sides of the comparison of lm-eval's tasks: rows, tasks, a tokenizer, servers, caches."""
+"""Inputs of both sides of the comparison of lm-eval's tasks: rows, tasks, a tokenizer, servers,
+caches."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ BY_PROPS = ("blimp_wh_island", "pile_github")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """A folder for all that is written, by task the files of its rows and the number of its worked examples, and the
-    servers by how they tell their special tokens."""
+    """A folder for all that is written, by task the files of its rows and the number of its worked
+    examples, and the servers by how they tell their special tokens."""
 
     folder: Path
     files: Mapping[str, Mapping[str, str]]
@@ -52,7 +53,9 @@ def given(folder: Path) -> Iterator[Setting]:
     for name, text in OWN_TASKS.items():
         (folder / f"own/lm_eval/{name}.yaml").write_text(text)
     golds: dict[str, str] = {}
-    files = {case.name: case.write(folder / "rows", place, golds) for place, case in enumerate(CASES)}
+    files = {
+        case.name: case.write(folder / "rows", place, golds) for place, case in enumerate(CASES)
+    }
     (folder / "golds.json").write_text(json.dumps(golds))
     _write_tokenizer(folder / "tokenizer")
     with contextlib.ExitStack() as stack:
@@ -91,7 +94,8 @@ def _served(folder: Path, way: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
-    """Keep prepared data sets in a folder of its own, so that neither side reads what the other kept."""
+    """Keep prepared data sets in a folder of its own, so that neither side reads what the other
+    kept."""
     import datasets
 
     before, variable = datasets.config.HF_DATASETS_CACHE, os.environ.get("HF_DATASETS_CACHE")

@@ -17,12 +17,15 @@ AT_ONCE = 24
 
 
 def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[str, Any]:
-    """Return lm-eval's results by task, each of a call of its own: its seeds are set by the call."""
+    """Return lm-eval's results by task, each of a call of its own: its seeds are set by the
+    call."""
     with quiet(), cached_in(setting.folder / ("client" if our_client else "theirs")):
         from lm_eval.tasks import TaskManager
 
         manager = TaskManager(include_path=str(setting.folder / "own/lm_eval"))
-        return {name: _one_of_theirs(setting, name, manager, our_client=our_client) for name in names}
+        return {
+            name: _one_of_theirs(setting, name, manager, our_client=our_client) for name in names
+        }
 
 
 def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: bool) -> Any:
@@ -35,7 +38,9 @@ def _one_of_theirs(setting: Setting, name: str, manager: Any, *, our_client: boo
     try:
         return lm_eval.simple_evaluate(
             **(_our_client(setting, name) if our_client else _own_client(setting, name)),
-            tasks=[{**config, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": kwargs}],
+            tasks=[
+                {**config, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": kwargs}
+            ],
             num_fewshot=setting.shots[name],
             task_manager=manager,
             bootstrap_iters=0,
@@ -65,9 +70,8 @@ def _own_client(setting: Setting, name: str) -> dict[str, Any]:
 def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
     """Return our reports by task; of a task that cannot be run, what was raised.
 
-    Tasks of one server share a run, as they would for a user, and the process in which their answers are scored. A run
-    that fails is halved, until the task is found.
-    """
+    Tasks of one server share a run, as they would for a user, and the process in which their
+    answers are scored. A run that fails is halved, until the task is found."""
     found: dict[str, Any] = {}
     for url in setting.urls.values():
         mine = [name for name in names if setting.url(name) == url]
@@ -80,7 +84,8 @@ def _run(setting: Setting, names: Sequence[str], url: str) -> dict[str, Any]:
     from serve_eval.evaluation.evaluate import evaluate
 
     specs = tuple(
-        Spec(name=f"lm_eval:{name}", options=options(setting.files[name], setting.shots[name])) for name in names
+        Spec(name=f"lm_eval:{name}", options=options(setting.files[name], setting.shots[name]))
+        for name in names
     )
     plan = Plan(
         model="oracle",

@@ -1,4 +1,5 @@
-"""Evaluations of servers that others wrote, with the weights of the embedded model, against our own server."""
+"""Evaluations of servers that others wrote, with the weights of the embedded model, against our own
+server."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ MODEL = "embedded"
 SAMPLES = 300
 CHOICES = 60
 MARGIN = 5.0
-"""Points by which no server may be worse than ours. A few answers do differ: each sums in an order of its own."""
+"""Points by which no server may be worse than ours. A few answers do differ: each sums in an order
+of its own."""
 TABLE: list[str] = []
 """A line for every evaluation, shown at the end."""
 SMOKE_TABLE: list[str] = []
@@ -35,7 +37,9 @@ SMOKE_TABLE: list[str] = []
 
 TEXT = Spec(name="word_problems", options={"num_samples": SAMPLES})
 CHAT = Spec(name="word_problems", options={"num_samples": SAMPLES, "apply_chat_template": True})
-LIKELIHOOD = Spec(name="word_problems", options={"num_samples": CHOICES, "scoring": "loglikelihood"})
+LIKELIHOOD = Spec(
+    name="word_problems", options={"num_samples": CHOICES, "scoring": "loglikelihood"}
+)
 BEGINNING = "BF16 with a beginning"
 QUANTISED = ("BF16", "Q8_0", "Q4_0")
 MANY = Spec(name="word_problems", options={"num_samples": 1000})
@@ -56,7 +60,8 @@ WAYS: dict[str, tuple[Spec, Limits]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """What our own server gave: its report, and the references that were made of it (None: perplexities have none)."""
+    """What our own server gave: its report, and the references that were made of it (None:
+    perplexities have none)."""
 
     report: TaskReport
     references: Path | None
@@ -83,7 +88,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
 
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The GGUF file of a type, of damage of ours, or with a token before every text (BEGINNING); the folder for HF."""
+    """The GGUF file of a type, of damage of ours, or with a token before every text (BEGINNING);
+    the folder for HF."""
 
     @cache
     def of(kind: str) -> Path:
@@ -91,7 +97,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             return WEIGHTS
         file = tmp_path_factory.mktemp("gguf") / f"{kind}.gguf"
         writer = Path(__file__).with_name("write_gguf.py")
-        others = {BEGINNING: ["--type", "BF16", "--beginning"], "int3": ["--type", "F32", "--damage", "int3"]}
+        others = {
+            BEGINNING: ["--type", "BF16", "--beginning"],
+            "int3": ["--type", "F32", "--damage", "int3"],
+        }
         how = others.get(kind, ["--type", kind])
         subprocess.run([PYTHON, writer, WEIGHTS, file, *how], check=True)
         return file
@@ -103,7 +112,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if TABLE:
         terminalreporter.section("servers that others wrote")
         terminalreporter.write_line(
-            "server | weights | way | asked | accuracy | ours | other answers (lost, won) | verdict | requests/s"
+            "server | weights | way | asked | accuracy | ours | other answers (lost, won) | verdict"
+            " | requests/s"
         )
         for line in [*TABLE, *SMOKE_TABLE]:
             terminalreporter.write_line(line)
@@ -119,16 +129,22 @@ def evaluated(
     verdict: str = "noninferiority",
     **more: Any,
 ) -> TaskReport:
-    """One task on a server that the launcher starts or that runs already, compared with ours sample by sample. `row`
-    tells weights and way in the table."""
-    asked = replace(spec, options={**spec.options, "extra_body": peer.extra_body}) if peer.extra_body else spec
+    """One task on a server that the launcher starts or that runs already, compared with ours sample
+    by sample. `row` tells weights and way in the table."""
+    asked = (
+        replace(spec, options={**spec.options, "extra_body": peer.extra_body})
+        if peer.extra_body
+        else spec
+    )
     plan = Plan(
         launcher=launcher,
         tasks=(asked,),
         allow_mismatch=("extra_body",) if peer.extra_body else (),
         references_dir=None if mine.references is None else str(mine.references),
         no_reference=mine.references is None,
-        verdict=Spec(name=verdict, options={"margin": MARGIN} if verdict == "noninferiority" else {}),
+        verdict=Spec(
+            name=verdict, options={"margin": MARGIN} if verdict == "noninferiority" else {}
+        ),
         **{"model": MODEL, **more},
     )
     began = time.monotonic()
@@ -139,16 +155,23 @@ def evaluated(
     differ = "-" if paired is None else f"{paired.down}, {paired.up}"
     both = result.value, theirs.value
     if paired is not None and result.value is not None:
-        both = result.value, result.value - paired.difference  # ours of the same problems, where fewer are asked
+        both = (
+            result.value,
+            result.value - paired.difference,
+        )  # ours of the same problems, where fewer are asked
     value, wanted = ("-" if one is None else f"{one:.2f}" for one in both)
     judged = f"{told.rule} {told.outcome.value}"
-    TABLE.append(f"{peer.name} | {row} | {result.scored} | {value} | {wanted} | {differ} | {judged} | {per_s:.0f}")
+    TABLE.append(
+        f"{peer.name} | {row} | {result.scored} | {value} | {wanted} | {differ} | {judged} |"
+        f" {per_s:.0f}"
+    )
     return report
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of a server: the report of every way of asking, and the rows of a smoke test that are no PASS."""
+    """What was seen of a server: the report of every way of asking, and the rows of a smoke test
+    that are no PASS."""
 
     reports: Mapping[str, TaskReport]
     smoke: Mapping[str, str]
@@ -188,7 +211,15 @@ def seen(peer: Peer, model: Path, ours: Callable[[Spec], Ours], folder: Path) ->
 
 def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
     """The rows that are no PASS, of a smoke test as a user gives it."""
-    command = [sys.executable, "-m", "serve_eval", "smoke", endpoint.base_url, "--model", str(endpoint.model)]
+    command = [
+        sys.executable,
+        "-m",
+        "serve_eval",
+        "smoke",
+        endpoint.base_url,
+        "--model",
+        str(endpoint.model),
+    ]
     more = ["--level", "full", "--context-tokens", str(CONTEXT_TOKENS), "--json"]
     environ = {**os.environ, "OPENAI_API_KEY": ""}
     said = subprocess.run([*command, *more], capture_output=True, text=True, cwd=ROOT, env=environ)
@@ -197,5 +228,7 @@ def _smoke(peer: Peer, endpoint: Endpoint) -> dict[str, str]:
     assert list(rows) == [check.name for check in choose_checks("full")], done["stopped"]
     lacks = {name: row["outcome"] for name, row in rows.items() if row["outcome"] != "PASS"}
     SMOKE_TABLE.append(f"{peer.name}: {done['seconds']:.1f} s, {done['requests']} requests")
-    SMOKE_TABLE.extend(f"  {name} {outcome}: {rows[name]['told']}" for name, outcome in lacks.items())
+    SMOKE_TABLE.extend(
+        f"  {name} {outcome}: {rows[name]['told']}" for name, outcome in lacks.items()
+    )
     return lacks

@@ -28,11 +28,11 @@ READY_S = 300.0
 class Peer:
     """A server that is started by one of our launchers.
 
-    `import_` is the package that it needs. `gguf`: it reads files of that format, of which there are quantised ones;
-    else folders as the hub has them. `beginning`: it tells log-probabilities of prompts where a token stands before
-    every text. `extra_body` switches off what it does unasked. `limit`: so many samples are asked of a slow one (None:
-    all). `smoke` are the rows of `serve-eval smoke --level full` that are no PASS.
-    """
+    `import_` is the package that it needs. `gguf`: it reads files of that format, of which there
+    are quantised ones; else folders as the hub has them. `beginning`: it tells log-probabilities of
+    prompts where a token stands before every text. `extra_body` switches off what it does unasked.
+    `limit`: so many samples are asked of a slow one (None: all). `smoke` are the rows of
+    `serve-eval smoke --level full` that are no PASS."""
 
     name: str
     launcher: str
@@ -52,7 +52,9 @@ class Peer:
         if not self.needs.exists():
             return f"{self.name} was not built: {self.needs} is not there (make test-peers)"
         if self.import_ is not None:
-            tried = subprocess.run([PYTHON, "-c", f"import {self.import_}"], env=self.env(), capture_output=True)
+            tried = subprocess.run(
+                [PYTHON, "-c", f"import {self.import_}"], env=self.env(), capture_output=True
+            )
             if tried.returncode:
                 return f"{self.name}: {PYTHON} has no {self.import_} that works (make test-peers)"
         return None
@@ -62,7 +64,10 @@ class Peer:
 
     def spec(self, model: Path) -> Spec:
         """The launcher's entry of a plan."""
-        return Spec(name=self.launcher, options={"model": str(model), "ready_timeout_s": READY_S, **self.options})
+        return Spec(
+            name=self.launcher,
+            options={"model": str(model), "ready_timeout_s": READY_S, **self.options},
+        )
 
 
 FAIL, LACKS = "FAIL", "UNSUPPORTED"

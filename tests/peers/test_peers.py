@@ -1,4 +1,5 @@
-"""The client against servers that others wrote: the same weights score as on our own server, however it is asked."""
+"""The client against servers that others wrote: the same weights score as on our own server,
+however it is asked."""
 
 from __future__ import annotations
 
@@ -74,7 +75,13 @@ def test_prompts_are_weighed_where_the_server_can(
     if peer.beginning:
         launcher = peer.spec(weights(BEGINNING))
         report = evaluated(
-            peer, f"{BEGINNING} | likelihood", launcher, ours(LIKELIHOOD), LIKELIHOOD, tmp_path / "run", limits=WIDE
+            peer,
+            f"{BEGINNING} | likelihood",
+            launcher,
+            ours(LIKELIHOOD),
+            LIKELIHOOD,
+            tmp_path / "run",
+            limits=WIDE,
         )
         assert report.verdict.outcome is VerdictOutcome.PASS, report.verdict
 
@@ -90,7 +97,12 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
     [peer] = [one for one in PEERS_OF_OURS if one.name == "llama-cpp-python"]
     if why := peer.missing():
         pytest.skip(why)
-    as_it_is = ["sh", "-c", f'exec "{PYTHON}" -m llama_cpp.server "$@" --interrupt_requests true', "sh"]
+    as_it_is = [
+        "sh",
+        "-c",
+        f'exec "{PYTHON}" -m llama_cpp.server "$@" --interrupt_requests true',
+        "sh",
+    ]
     options = {**peer.spec(weights("BF16")).options, "command": as_it_is}
     said: list[str] = []
 
@@ -100,7 +112,11 @@ def test_streams_that_newer_requests_cut_end_a_run_and_are_told_before(
             running = Spec(name="external", options={"base_url": endpoint.base_url})
             plan = Plan(model=MODEL, launcher=running, tasks=(TEXT,), no_reference=True)
             one, many = (replace(plan, limits=Limits(concurrency=n, stream=True)) for n in (1, 16))
-            [task] = (await evaluate(replace(one, limit=40), tmp_path / "one", environ={}, notify=said.append)).tasks
+            [task] = (
+                await evaluate(
+                    replace(one, limit=40), tmp_path / "one", environ={}, notify=said.append
+                )
+            ).tasks
             assert (task.result.scored, task.result.failed) == (40, 0)
             assert not any("--interrupt_requests" in line for line in said)
             assert any("repeat_penalty" in line for line in said)
@@ -118,7 +134,14 @@ def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
     for kind in (*QUANTISED, "int3") if peer.gguf else ("HF",):
         spec, folder = peer.spec(weights(kind)), tmp_path / kind
         report = evaluated(
-            peer, f"{kind} | launched", spec, ours(MANY), MANY, folder, verdict="paired", limit=peer.limit
+            peer,
+            f"{kind} | launched",
+            spec,
+            ours(MANY),
+            MANY,
+            folder,
+            verdict="paired",
+            limit=peer.limit,
         )
         assert (report.result.scored, report.result.failed) == (peer.limit or 1000, 0)
         paired = report.verdict.paired
@@ -129,5 +152,6 @@ def test_a_run_that_starts_the_server_judges_sound_and_rounded_weights(
         return
     assert verdicts["BF16"] is verdicts["Q8_0"] is VerdictOutcome.PASS
     assert verdicts["int3"] is VerdictOutcome.FAIL
-    # Whether four bits cost more than the test can see depends on the weights; that they change answers does not.
+    # Whether four bits cost more than the test can see depends on the weights; that they change
+    # answers does not.
     assert differ["Q4_0"] > 5 * (differ["BF16"] + differ["Q8_0"] + 1) / 2

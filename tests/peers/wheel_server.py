@@ -1,5 +1,5 @@
-"""llama-server out of the wheel of xllamacpp, which has its code and no executable: the flags that our launcher sets,
-and no others. Needs nothing but that package."""
+"""llama-server out of the wheel of xllamacpp, which has its code and no executable: the flags that
+our launcher sets, and no others. Needs nothing but that package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ if __name__ == "__main__":
     settings = xllamacpp.CommonParams()
     settings.model.path, settings.model_alias = given.model, {given.alias}
     settings.hostnames, settings.port = [given.host], given.port
-    settings.n_parallel, settings.n_ctx, settings.cpuparams.n_threads = given.parallel, given.ctx_size, given.threads
+    settings.n_parallel, settings.n_ctx, settings.cpuparams.n_threads = (
+        given.parallel,
+        given.ctx_size,
+        given.threads,
+    )
     settings.cpuparams_batch.n_threads = given.threads
     server = xllamacpp.Server(settings)
     threading.Event().wait()

@@ -1,5 +1,6 @@
-"""Writes a model in the layout of the hub, such as the embedded one, as a GGUF file: PYTHON write_gguf.py FOLDER FILE
---type F32|BF16|Q8_0|Q4_0 [--damage int3] [--beginning]. Needs numpy and the package gguf.
+"""Writes a model in the layout of the hub, such as the embedded one, as a GGUF file: PYTHON
+write_gguf.py FOLDER FILE --type F32|BF16|Q8_0|Q4_0 [--damage int3] [--beginning]. Needs numpy and
+the package gguf.
 
 Of Llamas with a byte-level BPE whose digits stand alone. Matrices get the type, norms stay F32.
 """
@@ -36,8 +37,8 @@ DIGITS_APART = "smollm"
 
 
 def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool) -> None:
-    """The file for a folder, with its matrices in the given type, after damage of ours. `beginning`: the token that
-    ends texts is put before every text too."""
+    """The file for a folder, with its matrices in the given type, after damage of ours.
+    `beginning`: the token that ends texts is put before every text too."""
     config = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
     writer = gguf.GGUFWriter(file, "llama")
@@ -62,27 +63,37 @@ def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: boo
     writer.close()
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path, config: dict[str, int], *, beginning: bool) -> None:
+def _add_tokenizer(
+    writer: gguf.GGUFWriter, folder: Path, config: dict[str, int], *, beginning: bool
+) -> None:
     content = json.loads((folder / "tokenizer.json").read_text())
     special = {token["content"] for token in content["added_tokens"]}
-    ids = {**content["model"]["vocab"], **{token["content"]: token["id"] for token in content["added_tokens"]}}
+    ids = {
+        **content["model"]["vocab"],
+        **{token["content"]: token["id"] for token in content["added_tokens"]},
+    }
     tokens = sorted(ids, key=ids.__getitem__)
     assert [ids[token] for token in tokens] == list(range(config["vocab_size"])), "ids with gaps"
     merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(DIGITS_APART)
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens])
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if t in special else gguf.TokenType.NORMAL for t in tokens]
+    )
     writer.add_token_merges(merges)
     writer.add_eos_token_id(config["eos_token_id"])
     writer.add_add_bos_token(beginning)
     if beginning:
         writer.add_bos_token_id(config["eos_token_id"])
-    writer.add_chat_template(json.loads((folder / "tokenizer_config.json").read_text())["chat_template"])
+    writer.add_chat_template(
+        json.loads((folder / "tokenizer_config.json").read_text())["chat_template"]
+    )
 
 
 def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Array]]:
-    """The tensors by their names in a GGUF file; an output that is tied to the embedding is left out there too."""
+    """The tensors by their names in a GGUF file; an output that is tied to the embedding is left
+    out there too."""
     for name, values in tensors.items():
         if name == "model.embed_tokens.weight":
             yield "token_embd.weight", values
@@ -91,8 +102,13 @@ def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Ar
         else:
             _, _, layer, part = name.removesuffix(".weight").split(".", 3)
             if part in ("self_attn.q_proj", "self_attn.k_proj"):
-                # llama.cpp turns neighbouring values, where the hub's layout turns those half a head apart.
-                values = values.reshape(heads, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
+                # llama.cpp turns neighbouring values, where the hub's layout turns those half a
+                # head apart.
+                values = (
+                    values.reshape(heads, 2, -1, values.shape[1])
+                    .swapaxes(1, 2)
+                    .reshape(values.shape)
+                )
             yield f"blk.{layer}.{NAMES[part]}.weight", values
 
 
@@ -104,4 +120,10 @@ if __name__ == "__main__":
     parser.add_argument("--damage", choices=get_args(Damage), default="none")
     parser.add_argument("--beginning", action="store_true")
     arguments = parser.parse_args()
-    write(arguments.folder, arguments.file, arguments.type, arguments.damage, beginning=arguments.beginning)
+    write(
+        arguments.folder,
+        arguments.file,
+        arguments.type,
+        arguments.damage,
+        beginning=arguments.beginning,
+    )

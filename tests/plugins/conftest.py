@@ -60,7 +60,9 @@ def forget(monkeypatch: pytest.MonkeyPatch) -> None:
         del sys.modules[name]
 
 
-def write_task(folder: Path, name: str = "towns", text: str = "an example of a task in a folder") -> Path:
+def write_task(
+    folder: Path, name: str = "towns", text: str = "an example of a task in a folder"
+) -> Path:
     """A folder with a task that imports a file beside it."""
     (folder / "tasks").mkdir(parents=True, exist_ok=True)
     (folder / f"tasks/{name}.py").write_text(TASK.format(name=name, text=text))

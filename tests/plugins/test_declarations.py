@@ -8,7 +8,13 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from serve_eval.plugins.declarations import REQUIRED, Option, find_structure, list_fields, read_options
+from serve_eval.plugins.declarations import (
+    REQUIRED,
+    Option,
+    find_structure,
+    list_fields,
+    read_options,
+)
 from serve_eval.plugins.setting import Setting
 
 
@@ -75,7 +81,13 @@ def test_a_struct_has_the_names_of_plans_and_keeps_its_bounds() -> None:
 
 @pytest.mark.parametrize(
     ("function", "structure"),
-    [(_by_structure, _Whole), (_by_keyword, None), (_by_any, None), (_by_mapping, None), (_by_optional, None)],
+    [
+        (_by_structure, _Whole),
+        (_by_keyword, None),
+        (_by_any, None),
+        (_by_mapping, None),
+        (_by_optional, None),
+    ],
 )
 def test_a_structure_is_the_parameter_options(function: Any, structure: type | None) -> None:
     assert find_structure(function) is structure

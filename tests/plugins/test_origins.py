@@ -23,8 +23,12 @@ def test_a_file_of_a_folder_is_offered_with_its_origin_and_our_own_stay(tmp_path
     before, path = registry.names(TASKS), list(sys.path)
     extensions.include([str(write_task(tmp_path))])
     assert registry.names(TASKS) == sorted([*before, "towns"])
-    assert [origin.place for origin in extensions.find(TASKS, "towns")] == [str(tmp_path / "tasks/towns.py")]
-    assert not [name for name in sys.modules if name.endswith(".towns")]  # nothing runs before it is named
+    assert [origin.place for origin in extensions.find(TASKS, "towns")] == [
+        str(tmp_path / "tasks/towns.py")
+    ]
+    assert not [
+        name for name in sys.modules if name.endswith(".towns")
+    ]  # nothing runs before it is named
     assert build_task(Spec(name="towns", options={"num_samples": 3})).hypothesis.num_samples == 3
     assert registry.summary(TASKS, "towns") == "Towns: an example of a task in a folder."
     assert sys.path == path
@@ -39,19 +43,28 @@ def test_two_folders_may_have_files_of_their_own_under_one_name(tmp_path: Path) 
     assert [module.said("x") for module in makers] == ["x", "another"]
 
 
-def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(tmp_path: Path) -> None:
+def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(
+    tmp_path: Path,
+) -> None:
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two")
     write_task(two, "gsm8k")
     extensions.include([str(one), str(two)])
     with pytest.raises(PlanError) as caught:
         registry.load(TASKS, "towns")
-    assert str(caught.value) == f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
-    with pytest.raises(PlanError, match=f"two offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"):
+    assert (
+        str(caught.value)
+        == f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
+    )
+    with pytest.raises(
+        PlanError, match=f"two offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"
+    ):
         build_task(Spec(name="gsm8k"))
     assert build_task(Spec(name="mmlu")).name == "mmlu"
 
 
-def test_an_installed_package_that_clashes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_that_clashes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extensions.include([str(write_task(tmp_path))])
     point = EntryPoint(name="towns", value="others.towns", group="serve_eval.tasks")
     monkeypatch.setattr(extensions, "_points", lambda folder: (point,) if folder == TASKS else ())
@@ -67,8 +80,17 @@ def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     )
     monkeypatch.setattr(extensions, "_points", lambda folder: points if folder == TASKS else ())
     for name, said in (
-        ("gone", "nowhere.at_all of an unknown package: ModuleNotFoundError: No module named 'nowhere'"),
-        ("other", "serve_eval.schema:Nothing of an unknown package: AttributeError: module 'serve_eval.schema' has no"),
+        (
+            "gone",
+            "nowhere.at_all of an unknown package: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+        (
+            "other",
+            (
+                "serve_eval.schema:Nothing of an unknown package: AttributeError: module"
+                " 'serve_eval.schema' has no"
+            ),
+        ),
         ("plain", "serve_eval.errors of an unknown package: has no function task"),
     ):
         with pytest.raises(PlanError) as caught:
@@ -79,12 +101,18 @@ def test_an_entry_point_to_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 BAD = {
     "syntax": ("x = 1\ndef task(:\n", "syntax.py:2: SyntaxError: "),
     "raises": ("import json\n\njson.loads('{')\n", "raises.py:3: JSONDecodeError: "),
-    "absent": ("import not_there_at_all\n", "absent.py:1: ModuleNotFoundError: No module named 'not_there_at_all'"),
+    "absent": (
+        "import not_there_at_all\n",
+        "absent.py:1: ModuleNotFoundError: No module named 'not_there_at_all'",
+    ),
     "deeper": ("from . import _deep\n", "_deep.py:2: ZeroDivisionError: division by zero"),
     "exits": ("import sys\nsys.exit(3)\n", "exits.py:2: SystemExit: 3"),
     "empty": ("", "empty.py: has no function task(*, ...)"),
     "constant": ("task = 3\n", "constant.py: has no function task(*, ...)"),
-    "untyped": ("def task(*, shots=5): ...\n", "untyped.py: task: give the types of its options: shots"),
+    "untyped": (
+        "def task(*, shots=5): ...\n",
+        "untyped.py: task: give the types of its options: shots",
+    ),
     "unknown": (
         "from __future__ import annotations\ndef task(*, shots: Ints = 5): ...\n",
         "unknown.py: task: the types of its options cannot be read: name 'Ints' is not defined",
@@ -115,7 +143,10 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
     assert "Traceback" not in told.stdout + told.stderr
     for name, (_, said) in BAD.items():
         assert f"\n  {name}: error: {bad}/tasks/{said}" in told.stdout
-    assert f"\n  towns: Towns: an example of a task in a folder.\n      from {bad}/tasks/towns.py\n" in told.stdout
+    assert (
+        f"\n  towns: Towns: an example of a task in a folder.\n      from {bad}/tasks/towns.py\n"
+        in told.stdout
+    )
     assert "\n  gsm8k: GSM8K: " in told.stdout
     assert serve_eval("list", "verdicts", SERVE_EVAL_INCLUDE_PATH=str(bad)).returncode == 0
 
@@ -123,13 +154,18 @@ def test_the_list_tells_what_is_wrong_and_lists_the_others(bad: Path) -> None:
 def test_tasks_in_lm_evals_format_are_listed_with_their_files(tmp_path: Path) -> None:
     folder = tmp_path / "lm_eval" / "inner"
     folder.mkdir(parents=True)
-    (folder / "a.yaml").write_text("include: b\ntask: rain_fall  # of a year\nprocess_docs: !function a.b\n")
+    (folder / "a.yaml").write_text(
+        "include: b\ntask: rain_fall  # of a year\nprocess_docs: !function a.b\n"
+    )
     (folder / "b.yaml").write_text("task: 'snow.fall'\n")
     (folder / "_c.yaml").write_text("num_fewshot: 1\n")
     (folder / "d.yaml").write_text("group: weather\ntask: rain_fall\n")
     (folder / "e.yaml").write_text("task:\n  - rain_fall\n")
     extensions.include([str(tmp_path)])
-    assert extensions.lm_eval_tasks() == [("rain_fall", folder / "a.yaml"), ("snow.fall", folder / "b.yaml")]
+    assert extensions.lm_eval_tasks() == [
+        ("rain_fall", folder / "a.yaml"),
+        ("snow.fall", folder / "b.yaml"),
+    ]
     told = serve_eval("list", "tasks", "--include-path", str(tmp_path))
     assert f"  lm_eval:rain_fall\n      from {folder / 'a.yaml'}\n" in told.stdout
 
@@ -140,7 +176,9 @@ def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tasks/nothing.py").write_text("def task(): ...\n")
     extensions.include([str(tmp_path)])
     for name, said in (("renamed", "made the task 'towns'"), ("nothing", "made a NoneType")):
-        with pytest.raises(PlanError, match=f"{said}, and not a task of that name: .*/tasks/{name}.py"):
+        with pytest.raises(
+            PlanError, match=f"{said}, and not a task of that name: .*/tasks/{name}.py"
+        ):
             build_task(Spec(name=name))
 
 
@@ -148,7 +186,9 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
     (tmp_path / "launchers").mkdir()
     (tmp_path / "launchers/mine.py").write_text("async def launch(context): ...\n")
     extensions.include([str(tmp_path)])
-    with pytest.raises(PlanError, match=r"launchers/mine.py: launch: its file has no function commands"):
+    with pytest.raises(
+        PlanError, match=r"launchers/mine.py: launch: its file has no function commands"
+    ):
         registry.load("launchers", "mine")
 
 
@@ -158,7 +198,11 @@ def test_a_launcher_has_to_say_what_it_would_start(tmp_path: Path) -> None:
         ("tasks", "def task(a, b, *, n: int = 1): ...\n", "0 or 1 arguments .*a, b"),
         ("scorers", "def scorer(expected, response): ...\n", "0 arguments .*expected, response"),
         ("launchers", "def launch(): ...\ndef commands(context): ...\n", "1 arguments"),
-        ("verdicts", "def judge(result, reference, hypothesis): ...\n", "4 arguments .*result, reference, hypothesis"),
+        (
+            "verdicts",
+            "def judge(result, reference, hypothesis): ...\n",
+            "4 arguments .*result, reference, hypothesis",
+        ),
     ],
 )
 def test_a_function_that_cannot_be_called_is_refused_before_a_run(
@@ -179,9 +223,16 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
         resolve({"tasks": ["towns"], "include_path": paths, "model": "m", "modle": "m"}, {}, {})
     assert caught.value.problems == [
         "modle: unknown key. Did you mean 'model'?",
-        f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts, lm_eval",
+        (
+            f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts,"
+            " lm_eval"
+        ),
         f"include_path: {paths[1]} is not a folder",
-        *(problem for problem in caught.value.problems if problem.startswith("tasks[0].towns: unknown task 'towns'.")),
+        *(
+            problem
+            for problem in caught.value.problems
+            if problem.startswith("tasks[0].towns: unknown task 'towns'.")
+        ),
     ]
     assert len(caught.value.problems) == 4
 
@@ -208,7 +259,9 @@ def test_a_plan_finds_its_folders_from_the_working_directory_and_keeps_the_full_
     monkeypatch.chdir(tmp_path)
     plan = resolve({"tasks": ["towns"], "include_path": "mine", "model": "m"}, {}, {}).plan
     assert plan.include_path == (str(tmp_path / "mine"),)
-    flagged = resolve({"tasks": ["towns"], "include_path": "none"}, {"include_path": ["mine"]}, {}).plan
+    flagged = resolve(
+        {"tasks": ["towns"], "include_path": "none"}, {"include_path": ["mine"]}, {}
+    ).plan
     assert flagged.include_path == plan.include_path
 
 
@@ -216,11 +269,13 @@ def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path)
     folder = write_task(tmp_path)
     file = folder / "tasks/towns.py"
     file.write_text(file.read_text().replace("return Dataset(", "return wanted / 0 or Dataset("))
-    line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if "wanted / 0" in text)
+    line = next(
+        i for i, text in enumerate(file.read_text().splitlines(), 1) if "wanted / 0" in text
+    )
     asked = ["run", "--launcher", "simulated", "--tasks", "towns", "--no-reference", "--dry-run"]
     done = serve_eval(*asked, "--include-path", folder)
     assert done.returncode == 4
-    assert done.stderr == (
-        "error: unexpected ZeroDivisionError: division by zero\n"
+    assert (
+        done.stderr == "error: unexpected ZeroDivisionError: division by zero\n"
         f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.\n"
     )

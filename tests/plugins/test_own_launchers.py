@@ -15,8 +15,11 @@ ROOT = Path(__file__).resolve().parents[2]
 FOREIGN = "raise SystemExit('the code of others was run')\n"
 
 
-def _serve_eval(at: Path, *path: Path, command: tuple[str, ...] = ("list", "launchers")) -> tuple[int, str, str]:
-    """The command in a folder where nothing is found, with these folders before others on `sys.path`."""
+def _serve_eval(
+    at: Path, *path: Path, command: tuple[str, ...] = ("list", "launchers")
+) -> tuple[int, str, str]:
+    """The command in a folder where nothing is found, with these folders before others on
+    `sys.path`."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "serve_eval", *command],
         env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONDONTWRITEBYTECODE="1"),
@@ -39,11 +42,17 @@ def test_one_that_is_found_first_is_refused_with_its_path_and_what_to_do(
     other.write_text(FOREIGN)
     told = _serve_eval(tmp_path, tmp_path / "site", ROOT, command=command)
     said, hint = told[2].splitlines()
-    assert (told[0], told[1], said) == (2, "", f"error: another package is called launchers: {other}")
+    assert (told[0], told[1], said) == (
+        2,
+        "",
+        f"error: another package is called launchers: {other}",
+    )
     assert f"serve-eval needs {ROOT / 'launchers'}. Uninstall or rename the other one" in hint
 
 
-def test_one_that_has_overwritten_ours_is_refused_with_the_name_of_its_distribution(tmp_path: Path) -> None:
+def test_one_that_has_overwritten_ours_is_refused_with_the_name_of_its_distribution(
+    tmp_path: Path,
+) -> None:
     site = tmp_path / "site"
     (site / "launchers").mkdir(parents=True)
     (site / "serve_eval").symlink_to(ROOT / "serve_eval")
@@ -55,7 +64,10 @@ def test_one_that_has_overwritten_ours_is_refused_with_the_name_of_its_distribut
     (site / "rocket_tools-1.0.dist-info/top_level.txt").write_text("launchers\n")
     code, _, told = _serve_eval(tmp_path, site)
     assert code == 2
-    assert f"another package is called launchers: {site}/launchers/__init__.py (of rocket-tools)" in told
+    assert (
+        f"another package is called launchers: {site}/launchers/__init__.py (of rocket-tools)"
+        in told
+    )
     assert "It has overwritten files of serve-eval." in told
 
 
@@ -63,9 +75,13 @@ def test_ours_that_is_missing_is_told(tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()
     (site / "serve_eval").symlink_to(ROOT / "serve_eval")
-    script = f"import sys; sys.path = [{str(site)!r}, *(p for p in sys.path if p != {str(ROOT)!r})]\n"
+    script = (
+        f"import sys; sys.path = [{str(site)!r}, *(p for p in sys.path if p != {str(ROOT)!r})]\n"
+    )
     script += "sys.meta_path = [one for one in sys.meta_path if 'editable' not in str(one)]\n"
-    script += "sys.path = [p for p in sys.path if not __import__('os').path.exists(p + '/launchers')]\n"
+    script += (
+        "sys.path = [p for p in sys.path if not __import__('os').path.exists(p + '/launchers')]\n"
+    )
     script += "from serve_eval.plugins import registry; registry.names('launchers')\n"
     done = subprocess.run(
         [sys.executable, "-P", "-c", script],

@@ -25,9 +25,22 @@ MODEL = "calculator"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that the package is installed in, without a network."""
     target = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+    ]
     done = subprocess.run(
-        [*pip, "--target", str(target), str(PACKAGE)], capture_output=True, text=True, timeout=120, check=False
+        [*pip, "--target", str(target), str(PACKAGE)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return target
@@ -70,17 +83,37 @@ def test_the_list_names_all_four_with_their_package_and_options(path: str) -> No
 def test_task_launcher_and_verdict_rule_make_a_run_together(
     path: str, references: str, tmp_path: Path, wrong_by: int, code: int, outcome: str
 ) -> None:
-    asked = ["run", "--launcher", "calculator", "--set", f"launcher.wrong_by={wrong_by}", "--model", MODEL]
+    asked = [
+        "run",
+        "--launcher",
+        "calculator",
+        "--set",
+        f"launcher.wrong_by={wrong_by}",
+        "--model",
+        MODEL,
+    ]
     judged = ["--verdict", "within", "--set", "verdict.points=2.5", "--references-dir", references]
-    done = serve_eval(*asked, *judged, "--tasks", "sums", "--json", "-o", tmp_path / "out", PYTHONPATH=path)
+    done = serve_eval(
+        *asked, *judged, "--tasks", "sums", "--json", "-o", tmp_path / "out", PYTHONPATH=path
+    )
     assert done.returncode == code, done.stderr
     report = json.loads(done.stdout)
     [task] = report["tasks"]
-    assert (task["result"]["value"], task["verdict"]["outcome"]) == (100.0 * (wrong_by == 0), outcome)
+    assert (task["result"]["value"], task["verdict"]["outcome"]) == (
+        100.0 * (wrong_by == 0),
+        outcome,
+    )
     assert (task["verdict"]["rule"], task["verdict"]["threshold"]) == ("within", 96.5)
-    assert set(report["environment"]["extensions"]) == {"tasks.sums", "launchers.calculator", "verdicts.within"}
+    assert set(report["environment"]["extensions"]) == {
+        "tasks.sums",
+        "launchers.calculator",
+        "verdicts.within",
+    }
     info = report["endpoint"]["info"]
-    assert (info["launcher"], info["log_file"]) == ("calculator", str(tmp_path / "out/logs/calculator.log"))
+    assert (info["launcher"], info["log_file"]) == (
+        "calculator",
+        str(tmp_path / "out/logs/calculator.log"),
+    )
     told = [warning for warning in report["warnings"] if "serve-eval-example 0.3" in warning]
     assert len(told) == 3
     again = serve_eval("rescore", tmp_path / "out")
@@ -90,7 +123,17 @@ def test_task_launcher_and_verdict_rule_make_a_run_together(
 def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
     path: str, references: str, tmp_path: Path
 ) -> None:
-    asked = ["run", "--launcher", "simulated", "--set", "launcher.accuracy=0.3", "--model", MODEL, "--tasks", "sums"]
+    asked = [
+        "run",
+        "--launcher",
+        "simulated",
+        "--set",
+        "launcher.accuracy=0.3",
+        "--model",
+        MODEL,
+        "--tasks",
+        "sums",
+    ]
     done = serve_eval(*asked, "--references-dir", references, "--json", "-o", tmp_path / "out")
     assert done.returncode == 1, done.stderr
     [task] = json.loads(done.stdout)["tasks"]
@@ -98,8 +141,20 @@ def test_the_simulated_endpoint_knows_its_task_and_our_rules_judge_it(
     assert 0 < task["result"]["value"] < 70
 
 
-def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(path: str, references: str) -> None:
-    asked = ["run", "--launcher", "calculator", "--model", MODEL, "--tasks", "sums", "--references-dir", references]
+def test_its_dry_run_shows_its_command_and_a_misspelt_option_is_told(
+    path: str, references: str
+) -> None:
+    asked = [
+        "run",
+        "--launcher",
+        "calculator",
+        "--model",
+        MODEL,
+        "--tasks",
+        "sums",
+        "--references-dir",
+        references,
+    ]
     done = serve_eval(*asked, "--dry-run")
     assert done.returncode == 0, done.stderr
     assert "-m serve_eval_example._server" in done.stdout
@@ -114,13 +169,28 @@ def test_the_named_scorer_scores(path: str) -> None:
     scorer: Scorer = make(**registry.check_options(make, {"tolerance": 1}, "near"))
     for expected in (4, {"answer": 4.0}):
         texts = ("5", "6", "none", *scorer.answers(expected))
-        scores = [scorer.score(expected, Response(text=text, finish_reason="stop")) for text in texts]
+        scores = [
+            scorer.score(expected, Response(text=text, finish_reason="stop")) for text in texts
+        ]
         assert [score.value for score in scores] == [1.0, 0.0, 0.0, 1.0, 0.0]
-    assert (scores[2].outcome, scorer.problems({"answer": "four"})) == (Outcome.UNPARSED, ["expected a number"])
+    assert (scores[2].outcome, scorer.problems({"answer": "four"})) == (
+        Outcome.UNPARSED,
+        ["expected a number"],
+    )
 
 
 def test_a_run_of_a_shipped_task_imports_nothing_of_it(path: str, data_root: Path) -> None:
-    asked = ["run", "--tasks", "gsm8k", "--dry-run", "--no-reference", "--model", "m", "--limit", "3"]
+    asked = [
+        "run",
+        "--tasks",
+        "gsm8k",
+        "--dry-run",
+        "--no-reference",
+        "--model",
+        "m",
+        "--limit",
+        "3",
+    ]
     done = serve_eval(*asked, "--dataset-root", data_root)
     assert done.returncode == 0, done.stderr
     assert "sums" in registry.names("serve_eval.tasks")

@@ -24,7 +24,9 @@ PAGE = (ROOT / "docs/extending.md").read_text()
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The working directory with the page's files; the commands of the page."""
     monkeypatch.chdir(tmp_path)
-    files = re.findall(r"^`(my-[\w/.-]+)`[^\n]*\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    files = re.findall(
+        r"^`(my-[\w/.-]+)`[^\n]*\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
     assert len(files) == 5
     for name, text in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +35,9 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return [shlex.split(line) for line in commands.replace("\\\n", "").splitlines()]
 
 
-def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[str]], tmp_path: Path) -> None:
+def test_the_commands_of_the_page_list_and_run_what_it_shows(
+    written: list[list[str]], tmp_path: Path
+) -> None:
     (_, *listing), (_, *run) = written
     told = serve_eval(*listing)
     assert told.returncode == 0, told.stderr
@@ -42,7 +46,11 @@ def test_the_commands_of_the_page_list_and_run_what_it_shows(written: list[list[
     assert good.returncode == 0, good.stderr
     report = json.loads((tmp_path / "OUT/report.json").read_text())
     [task] = report["tasks"]
-    assert (task["result"]["value"], task["verdict"]["rule"], task["verdict"]["threshold"]) == (100.0, "within", 95.0)
+    assert (task["result"]["value"], task["verdict"]["rule"], task["verdict"]["threshold"]) == (
+        100.0,
+        "within",
+        95.0,
+    )
     assert set(report["environment"]["extensions"]) == {"tasks.rivers", "verdicts.within"}
     bad = serve_eval(*run, "--set", "launcher.accuracy=0.0", "-o", tmp_path / "bad")
     assert bad.returncode == 1, bad.stderr
@@ -57,17 +65,28 @@ def test_the_launcher_of_the_page_tells_of_its_server(
 
     async def started() -> Endpoint:
         context = LaunchContext(model="m", log_dir=tmp_path)
-        async with launcher.launch(context, **launcher.check_options({"file": str(tmp_path / "address")})) as endpoint:
+        async with launcher.launch(
+            context, **launcher.check_options({"file": str(tmp_path / "address")})
+        ) as endpoint:
             return endpoint
 
     endpoint = asyncio.run(started())
-    assert (endpoint.base_url, endpoint.info.servers) == ("http://node7:8000/v1", {"neighbour": "http://node7:8000/v1"})
+    assert (endpoint.base_url, endpoint.info.servers) == (
+        "http://node7:8000/v1",
+        {"neighbour": "http://node7:8000/v1"},
+    )
     assert endpoint.info.extra == {"address_file": str(tmp_path / "address")}
 
 
-def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(written: list[list[str]], tmp_path: Path) -> None:
+def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(
+    written: list[list[str]], tmp_path: Path
+) -> None:
     file = tmp_path / "my-evals/launchers/neighbour.py"
-    text = file.read_text().replace('servers={"neighbour": url}', "servers=[url]").replace("ServerInfo(", "dict(")
+    text = (
+        file.read_text()
+        .replace('servers={"neighbour": url}', "servers=[url]")
+        .replace("ServerInfo(", "dict(")
+    )
     file.write_text(text)
     (tmp_path / "address").write_text("http://127.0.0.1:9/v1\n")
     line = 1 + next(i for i, one in enumerate(text.splitlines()) if "yield Endpoint" in one)
@@ -77,7 +96,10 @@ def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(written: l
     done = serve_eval(*command)
     assert done.returncode == 4
     assert done.stderr.splitlines()[-2:] == [
-        "error: unexpected TypeError: info of an endpoint: Expected `object | null`, got `array` - at `$.servers`",
+        (
+            "error: unexpected TypeError: info of an endpoint: Expected `object | null`, got"
+            " `array` - at `$.servers`"
+        ),
         f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.",
     ]
 
@@ -87,4 +109,6 @@ def test_the_entry_points_of_the_page_are_those_of_the_example_package() -> None
     package = (ROOT / "tests/plugins/example_package/pyproject.toml").read_text()
     wanted = tomllib.loads(shown)["project"]["entry-points"]
     assert tomllib.loads(package)["project"]["entry-points"] == wanted
-    assert set(wanted) == {f"serve_eval.{kind}" for kind in ("tasks", "scorers", "launchers", "verdicts")}
+    assert set(wanted) == {
+        f"serve_eval.{kind}" for kind in ("tasks", "scorers", "launchers", "verdicts")
+    }

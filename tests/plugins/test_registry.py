@@ -35,7 +35,9 @@ def test_options_are_the_keyword_only_parameters() -> None:
 
 
 def test_options_are_converted_to_their_types() -> None:
-    checked = registry.check_options(_example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t")
+    checked = registry.check_options(
+        _example, {"needed": "x", "share": 1, "names": ["a"], "kind": "b"}, "t"
+    )
     assert checked == {"needed": "x", "share": 1.0, "names": ["a"], "kind": "b"}
     assert isinstance(checked["share"], float)
 
@@ -53,7 +55,10 @@ def test_every_bad_option_is_reported() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("c", "Invalid enum value 'c'. Known: a, b."), ("bb", "Invalid enum value 'bb'. Did you mean 'b'?")],
+    [
+        ("c", "Invalid enum value 'c'. Known: a, b."),
+        ("bb", "Invalid enum value 'bb'. Did you mean 'b'?"),
+    ],
 )
 def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: str) -> None:
     def either(*, kind: bool | Literal["a", "b"] | None = None) -> None:
@@ -71,7 +76,9 @@ def test_a_word_that_is_no_choice_comes_with_those_that_are(value: str, said: st
 @pytest.mark.parametrize(
     ("value", "taken"), [(500, "500"), ("500", "500"), (1.5, "1.5"), ("html", "html"), (None, None)]
 )
-def test_a_word_that_looks_like_a_number_may_be_written_as_one(value: object, taken: str | None) -> None:
+def test_a_word_that_looks_like_a_number_may_be_written_as_one(
+    value: object, taken: str | None
+) -> None:
     def plain(*, kind: Literal["500", "1.5", "html"] | None = None) -> None:
         pass
 

@@ -31,7 +31,13 @@ def scorer():
 def _plan(*folders: Path) -> Plan:
     launcher = Spec(name="simulated", options={"accuracy": 1.0})
     paths = tuple(map(str, folders))
-    return Plan(model="m", launcher=launcher, tasks=(Spec(name="towns"),), include_path=paths, no_reference=True)
+    return Plan(
+        model="m",
+        launcher=launcher,
+        tasks=(Spec(name="towns"),),
+        include_path=paths,
+        no_reference=True,
+    )
 
 
 def _checksum(report: Report) -> str:
@@ -53,11 +59,16 @@ def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_p
         report = asyncio.run(evaluate(_plan(folder), tmp_path / f"out_{folder.name}"))
         assert _origin(report) == str(folder / "tasks/towns.py")
         assert report.tasks[0].result.value == 100.0
-        assert _origin(judge_again(_plan(folder), tmp_path / f"out_{folder.name}")) == str(folder / "tasks/towns.py")
+        assert _origin(judge_again(_plan(folder), tmp_path / f"out_{folder.name}")) == str(
+            folder / "tasks/towns.py"
+        )
     with pytest.raises(PlanError, match="unknown task 'towns'"):
         asyncio.run(evaluate(_plan(), tmp_path / "out"))
     assert (extensions.list_included(), extensions.list_loaded()) == ((), {})
-    with pytest.raises(PlanError, match=f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"):
+    with pytest.raises(
+        PlanError,
+        match=f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py",
+    ):
         asyncio.run(evaluate(_plan(one, two), tmp_path / "both"))
 
 
@@ -66,16 +77,23 @@ def test_two_runs_that_take_turns_have_each_the_task_of_its_own_folder(tmp_path:
 
     async def both() -> list[Report]:
         async with asyncio.TaskGroup() as group:
-            runs = [group.create_task(evaluate(_plan(folder), tmp_path / f"out_{folder.name}")) for folder in folders]
+            runs = [
+                group.create_task(evaluate(_plan(folder), tmp_path / f"out_{folder.name}"))
+                for folder in folders
+            ]
         return [run.result() for run in runs]
 
-    assert [_origin(report) for report in asyncio.run(both())] == [str(one / "tasks/towns.py") for one in folders]
+    assert [_origin(report) for report in asyncio.run(both())] == [
+        str(one / "tasks/towns.py") for one in folders
+    ]
 
 
 def test_a_later_run_has_the_code_of_a_folder_as_it_is_then(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "one")
     first = asyncio.run(evaluate(_plan(folder), tmp_path / "first"))
-    (folder / "tasks/_reading.py").write_text("def said(text: str) -> str:\n    return 'something else'\n")
+    (folder / "tasks/_reading.py").write_text(
+        "def said(text: str) -> str:\n    return 'something else'\n"
+    )
     second = asyncio.run(evaluate(_plan(folder), tmp_path / "second"))
     assert (first.tasks[0].result.value, second.tasks[0].result.value) == (100.0, 0.0)
     assert _checksum(first) != _checksum(second)
@@ -116,7 +134,12 @@ def test_what_is_kept_is_made_once_in_a_scope_and_not_known_beside_it() -> None:
 def test_a_run_that_fails_leaves_nothing_of_its_folder(tmp_path: Path) -> None:
     folder = write_task(tmp_path / "one")
     with pytest.raises(PlanError, match="unknown launcher 'nowhere'"):
-        asyncio.run(evaluate(Plan(**{**_as_dict(_plan(folder)), "launcher": Spec(name="nowhere")}), tmp_path / "out"))
+        asyncio.run(
+            evaluate(
+                Plan(**{**_as_dict(_plan(folder)), "launcher": Spec(name="nowhere")}),
+                tmp_path / "out",
+            )
+        )
     assert "towns" not in registry.names(TASKS)
 
 
@@ -124,18 +147,25 @@ def _as_dict(plan: Plan) -> dict[str, object]:
     return {name: getattr(plan, name) for name in plan.__dataclass_fields__}
 
 
-def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(tmp_path: Path) -> None:
+def test_a_run_has_the_folders_of_the_command_around_it_and_what_that_loaded(
+    tmp_path: Path,
+) -> None:
     one, two = write_task(tmp_path / "one"), write_task(tmp_path / "two", name="cities")
     with scope():
         extensions.include([str(two)])
         registry.load(TASKS, "cities")
         report = asyncio.run(evaluate(_plan(one), tmp_path / "out"))
         assert set(report.environment["extensions"]) == {"tasks.cities", "tasks.towns"}  # type: ignore[call-overload]
-        assert (extensions.list_included(), list(extensions.list_loaded())) == ((str(two),), ["tasks.cities"])
+        assert (extensions.list_included(), list(extensions.list_loaded())) == (
+            (str(two),),
+            ["tasks.cities"],
+        )
     assert (extensions.list_included(), extensions.list_loaded()) == ((), {})
 
 
-def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(tmp_path: Path) -> None:
+def test_a_scorer_that_two_folders_have_is_that_of_the_folder_that_is_included(
+    tmp_path: Path,
+) -> None:
     told = []
     for name in ("one", "two", "one"):
         (tmp_path / name / "scorers").mkdir(parents=True, exist_ok=True)
@@ -157,13 +187,24 @@ def test_plans_and_commands_leave_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
     def outside() -> list[str]:
         for folder in folders:
-            resolve({"tasks": ["towns"], "model": "m", "include_path": str(folder), "no_reference": True}, {}, {})
+            resolve(
+                {
+                    "tasks": ["towns"],
+                    "model": "m",
+                    "include_path": str(folder),
+                    "no_reference": True,
+                },
+                {},
+                {},
+            )
         return registry.names(TASKS)
 
     async def in_a_thread() -> list[str]:
         from contextvars import Context
 
-        return await asyncio.get_running_loop().run_in_executor(None, lambda: Context().run(outside))
+        return await asyncio.get_running_loop().run_in_executor(
+            None, lambda: Context().run(outside)
+        )
 
     assert "towns" not in asyncio.run(in_a_thread()), "nor is there a scope around it"
 

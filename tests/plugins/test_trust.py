@@ -1,4 +1,5 @@
-"""A run with a task of the user's folder: what is kept of it, and what has to be named anew before its code runs."""
+"""A run with a task of the user's folder: what is kept of it, and what has to be named anew before
+its code runs."""
 
 from __future__ import annotations
 
@@ -19,7 +20,17 @@ from tests.plugins.conftest import forget, write_task
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
-ASK = ("run", "--launcher", "simulated", "--set", "launcher.accuracy=1.0", "--model", "m", "--tasks", "towns")
+ASK = (
+    "run",
+    "--launcher",
+    "simulated",
+    "--set",
+    "launcher.accuracy=1.0",
+    "--model",
+    "m",
+    "--tasks",
+    "towns",
+)
 HINT = "If you trust it: --include-path "
 
 
@@ -34,17 +45,29 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_run_keeps_which_code_made_it(run: Path, tmp_path: Path) -> None:
-    assert json.loads((run / "plan.json").read_text())["plan"]["include_path"] == [str(tmp_path / "code")]
+    assert json.loads((run / "plan.json").read_text())["plan"]["include_path"] == [
+        str(tmp_path / "code")
+    ]
     report = json.loads((run / "report.json").read_text())
     kept = report["environment"]["extensions"]["tasks.towns"]
     assert kept["origin"] == f"{tmp_path}/code/tasks/towns.py"
-    assert json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"] == kept
-    assert f"tasks.towns is that of {kept['origin']} (sha256 {kept['sha256'][:12]})" in report["warnings"]
+    assert (
+        json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"] == kept
+    )
+    assert (
+        f"tasks.towns is that of {kept['origin']} (sha256 {kept['sha256'][:12]})"
+        in report["warnings"]
+    )
 
 
 @pytest.mark.parametrize(
     "command",
-    [("run", "--resume"), ("verdict",), ("rescore",), ("references", "register", "--references-dir", "registered")],
+    [
+        ("run", "--resume"),
+        ("verdict",),
+        ("rescore",),
+        ("references", "register", "--references-dir", "registered"),
+    ],
 )
 def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     run: Path, tmp_path: Path, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -53,7 +76,10 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     monkeypatch.chdir(tmp_path)
     refused = serve_eval(*command, run)
     assert refused.returncode == 2
-    assert f"takes its task 'towns' from {code}, whose code runs only when it is named anew" in refused.stderr
+    assert (
+        f"takes its task 'towns' from {code}, whose code runs only when it is named anew"
+        in refused.stderr
+    )
     assert refused.stderr.endswith(f"{HINT}{code}\n")
     assert "towns" not in registry.names("serve_eval.tasks")
     allowed = serve_eval(*command, run, "--include-path", code)
@@ -63,13 +89,18 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
         return  # what is registered is not registered again
     forget(monkeypatch)
     by_variable = serve_eval(*command, run, SERVE_EVAL_INCLUDE_PATH=str(code))
-    assert by_variable.returncode == (2 if "--resume" in command else allowed.returncode), by_variable.stderr
+    assert by_variable.returncode == (2 if "--resume" in command else allowed.returncode), (
+        by_variable.stderr
+    )
 
 
 def test_the_line_to_go_on_with_has_what_is_to_be_named_anew(tmp_path: Path) -> None:
     plan = Plan(model="m", launcher=Spec(name="external"), tasks=(), include_path=("/a b", "/c"))
     assert permissions([plan, plan]) == " --include-path '/a b' --include-path /c"
-    assert permissions([replace(plan, include_path=(), allow_code_execution=True)]) == " --allow-code-execution"
+    assert (
+        permissions([replace(plan, include_path=(), allow_code_execution=True)])
+        == " --allow-code-execution"
+    )
     assert permissions([]) == ""
 
 
@@ -82,8 +113,12 @@ def test_the_folder_may_have_moved(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path: Path) -> None:
-    before = json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"]["sha256"][:12]
-    (tmp_path / "code/tasks/_reading.py").write_text("def said(text):\n    return text.strip().lower()\n")
+    before = json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"][
+        "sha256"
+    ][:12]
+    (tmp_path / "code/tasks/_reading.py").write_text(
+        "def said(text):\n    return text.strip().lower()\n"
+    )
     told = serve_eval("verdict", run, "--include-path", tmp_path / "code").stdout
     assert f"answers were had when it was {before}" in told
 
@@ -112,7 +147,10 @@ def test_a_suite_takes_folders_from_its_plans_or_the_flag_and_anew_on_resuming(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, file, out = write_task(tmp_path / "code"), tmp_path / "suite.yaml", tmp_path / "out"
-    plan = "{name: a, model: m, launcher: {name: simulated, accuracy: 1.0}, tasks: [towns], no_reference: true"
+    plan = (
+        "{name: a, model: m, launcher: {name: simulated, accuracy: 1.0}, tasks: [towns],"
+        " no_reference: true"
+    )
     file.write_text(f"plans:\n  - {plan}, include_path: {code}}}\n")
     done = serve_eval("suite", file, "-o", out)
     assert done.returncode == 3, done.stderr
@@ -157,6 +195,14 @@ def test_held_servers_are_the_same_only_while_their_launcher_is(
         forget(monkeypatch)
     assert (found[0] == found[1], found[0] == found[2]) == (True, False)
     shown = serve_eval(
-        "serve", "mine", "--model", "m", "--set", "launcher.port=1", "--dry-run", "--include-path", tmp_path
+        "serve",
+        "mine",
+        "--model",
+        "m",
+        "--set",
+        "launcher.port=1",
+        "--dry-run",
+        "--include-path",
+        tmp_path,
     )
     assert "my-server --port 1" in shown.stdout or "another --port 1" in shown.stdout, shown.stderr

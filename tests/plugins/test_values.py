@@ -8,7 +8,12 @@ import pytest
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, registry
-from serve_eval.plugins.values import VERDICTS, load_launcher, load_verdict_rule, rules_with_early_stop
+from serve_eval.plugins.values import (
+    VERDICTS,
+    load_launcher,
+    load_verdict_rule,
+    rules_with_early_stop,
+)
 
 LAUNCHER = """
 def commands(context, **options):
@@ -65,12 +70,18 @@ def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> Non
         "noninferiority": "pairs",
         "paired": "pairs",
     }
-    assert {name for name, rule in told.items() if rule.needs_pairs} == {"anchors", "noninferiority", "paired"}
-    assert {name: rule.min_reference_runs for name, rule in told.items() if rule.min_reference_runs > 1} == {
-        "anchors": 2
+    assert {name for name, rule in told.items() if rule.needs_pairs} == {
+        "anchors",
+        "noninferiority",
+        "paired",
     }
+    assert {
+        name: rule.min_reference_runs for name, rule in told.items() if rule.min_reference_runs > 1
+    } == {"anchors": 2}
     assert rules_with_early_stop() == ["classic", "noninferiority", "paired"]
-    with pytest.raises(PlanError, match=r"verdict\.paired\.margn: unknown option\. Did you mean 'margin'\?"):
+    with pytest.raises(
+        PlanError, match=r"verdict\.paired\.margn: unknown option\. Did you mean 'margin'\?"
+    ):
         told["paired"].check_options({"margn": 1.0})
     check = told["noninferiority"].check
     assert check is not None
@@ -79,7 +90,9 @@ def test_our_rules_say_what_they_need_and_how_they_may_be_decided_early() -> Non
 
 
 def test_a_launcher_of_ours_has_its_functions_and_the_meanings_of_its_options() -> None:
-    simulated, slurm, external = (load_launcher(name) for name in ("simulated", "slurm", "external"))
+    simulated, slurm, external = (
+        load_launcher(name) for name in ("simulated", "slurm", "external")
+    )
     assert set(simulated.meanings) == set(simulated.options)
     assert simulated.beginning is not None
     assert simulated.beginning(puts_beginning=True) is True
@@ -119,7 +132,8 @@ def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> 
     assert launcher.beginning is not None
     assert launcher.beginning(**options) == "f"
     with pytest.raises(
-        PlanError, match=r"mine\.side\.cuont: unknown option\. Did you mean launcher\.mine\.side\.count\?"
+        PlanError,
+        match=r"mine\.side\.cuont: unknown option\. Did you mean launcher\.mine\.side\.count\?",
     ):
         launcher.check_options({"file": "f", "side": {"cuont": 2}})
     with pytest.raises(PlanError, match=r"launcher\.mine\.file: required"):
@@ -127,9 +141,15 @@ def test_a_file_of_the_user_takes_its_options_as_a_structure(tmp_path: Path) -> 
 
 
 def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path: Path) -> None:
-    annotated = LAUNCHER.replace("port: int", "name: str, port: Annotated[int, Setting('Where it listens.')]")
+    annotated = LAUNCHER.replace(
+        "port: int", "name: str, port: Annotated[int, Setting('Where it listens.')]"
+    )
     imports = "from typing import Annotated\nfrom serve_eval.plugins.setting import Setting\n"
-    _write(tmp_path, "launchers", f"{imports}{annotated}MEANINGS = {{'name': 'What it is called.', 'port': 'Lost.'}}\n")
+    _write(
+        tmp_path,
+        "launchers",
+        f"{imports}{annotated}MEANINGS = {{'name': 'What it is called.', 'port': 'Lost.'}}\n",
+    )
     extensions.include([str(tmp_path)])
     launcher = load_launcher("mine")
     assert launcher.meanings == {"name": "What it is called.", "port": "Where it listens."}
@@ -139,12 +159,26 @@ def test_keyword_parameters_are_explained_by_a_setting_or_by_meanings(tmp_path: 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("launch(context, options: MineOptions)", "launch(context, options: dict)", "1 arguments before its options"),
-        ("launch(context, options: MineOptions)", "launch(options: MineOptions)", "1 arguments before its options"),
-        ("side: Annotated[Side | None", "side: Annotated[Sied | None", "the types of its options cannot be read"),
+        (
+            "launch(context, options: MineOptions)",
+            "launch(context, options: dict)",
+            "1 arguments before its options",
+        ),
+        (
+            "launch(context, options: MineOptions)",
+            "launch(options: MineOptions)",
+            "1 arguments before its options",
+        ),
+        (
+            "side: Annotated[Side | None",
+            "side: Annotated[Sied | None",
+            "the types of its options cannot be read",
+        ),
     ],
 )
-def test_a_structure_that_is_none_is_refused(tmp_path: Path, before: str, after: str, said: str) -> None:
+def test_a_structure_that_is_none_is_refused(
+    tmp_path: Path, before: str, after: str, said: str
+) -> None:
     _write(tmp_path, "launchers", STRUCTURED.replace(before, after))
     extensions.include([str(tmp_path)])
     with pytest.raises(PlanError, match=rf"launchers/mine\.py: launch: .*{said}"):
@@ -160,11 +194,27 @@ def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: P
 @pytest.mark.parametrize(
     ("kind", "text", "said"),
     [
-        ("launchers", LAUNCHER + "MEANINGS = ['port']\n", r"MEANINGS is a mapping of options to a line each, and not"),
-        ("launchers", LAUNCHER + "MEANINGS = {'port': 1}\n", r"MEANINGS is a mapping of options to a line each, and"),
+        (
+            "launchers",
+            LAUNCHER + "MEANINGS = ['port']\n",
+            r"MEANINGS is a mapping of options to a line each, and not",
+        ),
+        (
+            "launchers",
+            LAUNCHER + "MEANINGS = {'port': 1}\n",
+            r"MEANINGS is a mapping of options to a line each, and",
+        ),
         ("launchers", LAUNCHER + "beginning = '<s>'\n", r"beginning is a function, and not '<s>'"),
-        ("verdicts", RULE + "NEEDS_PAIRS = 'yes'\n", r"NEEDS_PAIRS is True or False, and not 'yes'"),
-        ("verdicts", RULE + "NEEDS_REFERENCE_RUNS = 0\n", r"NEEDS_REFERENCE_RUNS is a number from 1 on, and not 0"),
+        (
+            "verdicts",
+            RULE + "NEEDS_PAIRS = 'yes'\n",
+            r"NEEDS_PAIRS is True or False, and not 'yes'",
+        ),
+        (
+            "verdicts",
+            RULE + "NEEDS_REFERENCE_RUNS = 0\n",
+            r"NEEDS_REFERENCE_RUNS is a number from 1 on, and not 0",
+        ),
         ("verdicts", RULE + "check = {}\n", r"check is a function, and not \{\}"),
     ],
 )

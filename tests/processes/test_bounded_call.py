@@ -139,22 +139,30 @@ def _gone(*pids: int) -> bool:
         ("unwritable", "AttributeError: "),
     ],
 )
-def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(apart: Apart, what: str, told: str) -> None:
+def test_whatever_a_call_does_is_told_and_the_next_one_is_answered(
+    apart: Apart, what: str, told: str
+) -> None:
     before = apart.call("f", "count")
     found = apart.call("f", what)
     assert isinstance(found, Unfinished)
     assert found.told.startswith(told), found
     count, pid = apart.call("f", "count")
     same = pid == before[1]
-    assert same is (what not in ("hang", "sleep", "leave", "die")), "a process is kept unless it had to be ended"
-    assert count == (before[0] + 1 if same else 11), "a new one knows what was made, and nothing of the other"
+    assert same is (what not in ("hang", "sleep", "leave", "die")), (
+        "a process is kept unless it had to be ended"
+    )
+    assert count == (before[0] + 1 if same else 11), (
+        "a new one knows what was made, and nothing of the other"
+    )
 
 
 @pytest.mark.parametrize("handled", [True, False])
 def test_an_alarm_is_heard_by_the_call_that_set_it_alone(apart: Apart, handled: bool) -> None:
     found = apart.call("f", "alarm")
     assert isinstance(found, Unfinished)
-    assert found.told.startswith("TimeoutError: too late ("), "in the main thread of a process, as code of others needs"
+    assert found.told.startswith("TimeoutError: too late ("), (
+        "in the main thread of a process, as code of others needs"
+    )
     pid = apart.call("f", "count")[1]
     assert apart.call("f", "forget an alarm", handled) is None
     assert apart.call("f", "nap") == pid
@@ -182,8 +190,14 @@ def test_what_a_call_prints_goes_to_standard_error_and_what_its_making_prints_no
 
 def test_an_exception_is_told_with_the_line_that_raised_it(apart: Apart) -> None:
     found = apart.call("f", "raise", "1e400 \ud800")
-    line = next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "raise OverflowError" in text)
-    assert found == Unfinished(f"OverflowError: 1e400 \\ud800 ({__file__}:{line})", raised="OverflowError")
+    line = next(
+        n
+        for n, text in enumerate(Path(__file__).read_text().splitlines(), 1)
+        if "raise OverflowError" in text
+    )
+    assert found == Unfinished(
+        f"OverflowError: 1e400 \\ud800 ({__file__}:{line})", raised="OverflowError"
+    )
 
 
 def test_a_function_that_cannot_be_made_keeps_no_other_from_being_called(apart: Apart) -> None:
@@ -286,7 +300,8 @@ def slow() -> Callable[..., Any]:
 
 
 def cpu(pid: int) -> float:
-    """The seconds that a process has computed: more than its imports take, where it is within `slow`."""
+    """The seconds that a process has computed: more than its imports take, where it is within
+    `slow`."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -294,7 +309,9 @@ def cpu(pid: int) -> float:
 @pytest.mark.parametrize("when", ["calling", "making"])
 def test_no_process_outlives_one_that_is_killed(when: str) -> None:
     command = [sys.executable, "-c", _OWNER, when]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as owner:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as owner:
         assert owner.stdout is not None
         pids = [int(pid) for pid in owner.stdout.readline().split()]
         try:

@@ -19,10 +19,17 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     [
         (256, 4096, 64, "256"),
         (256, 4096, 1000, "1100"),
-        (256, 1024, 1000, "1000 requests in flight need 1100 open files, and this process may have 1024"),
+        (
+            256,
+            1024,
+            1000,
+            "1000 requests in flight need 1100 open files, and this process may have 1024",
+        ),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_it_may(soft: int, hard: int, wanted: int, said: str) -> None:
+def test_the_soft_limit_is_raised_as_far_as_it_may(
+    soft: int, hard: int, wanted: int, said: str
+) -> None:
     code = CODE.format(soft=soft, hard=hard, wanted=wanted)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert said in done.stdout + done.stderr

@@ -1,4 +1,5 @@
-"""Templates as models ship them, rendered as transformers renders them, and unable to do anything else."""
+"""Templates as models ship them, rendered as transformers renders them, and unable to do anything
+else."""
 
 from __future__ import annotations
 
@@ -27,10 +28,19 @@ CHATML = """\
     {%- endif %}
 {%- endif %}
 """
-CHATML_TEXT = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nÜnd <1+1>?<|im_end|>\n<|im_start|>assistant\n"
+CHATML_TEXT = (
+    "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nÜnd"
+    " <1+1>?<|im_end|>\n<|im_start|>assistant\n"
+)
 
 
-def _render(text: str, *, today: date | None = None, tokens: dict[str, str] | None = None, **variables: object) -> str:
+def _render(
+    text: str,
+    *,
+    today: date | None = None,
+    tokens: dict[str, str] | None = None,
+    **variables: object,
+) -> str:
     template = ChatTemplate(text=text, tokens=tokens or {}, file=Path("tokenizer_config.json"))
     return renderer(template, variables=variables, today=today)(TURNS)
 
@@ -51,7 +61,9 @@ def _render(text: str, *, today: date | None = None, tokens: dict[str, str] | No
         ("{{ tools is none }} {{ documents is none }} {{ x is defined }} [{{ nothing }}]", {}, "True True False []"),
     ],
 )  # fmt: skip
-def test_templates_render_as_transformers_renders_them(text: str, variables: dict[str, Any], shown: str) -> None:
+def test_templates_render_as_transformers_renders_them(
+    text: str, variables: dict[str, Any], shown: str
+) -> None:
     assert _render(text, tokens={"bos_token": "<s>"}, **variables) == shown
 
 
@@ -129,7 +141,12 @@ def test_templates_and_tokens_are_found_where_models_have_them(
 
 @pytest.mark.parametrize(
     "files",
-    [{}, {"tokenizer_config__json": "{}"}, {"tokenizer_config__json": "{"}, {"tokenizer_config__json": "[" * 10**5}],
+    [
+        {},
+        {"tokenizer_config__json": "{}"},
+        {"tokenizer_config__json": "{"},
+        {"tokenizer_config__json": "[" * 10**5},
+    ],
     ids=range(4),
 )
 def test_a_folder_without_a_template_is_refused(tmp_path: Path, files: dict[str, str]) -> None:
@@ -158,14 +175,25 @@ LOOPS = f"{_LOOP}{_LOOP}{_LOOP}{{% endfor %}}{{% endfor %}}{{% endfor %}}"
             "{{ messages[0].role[:1] * 4 * 10**7 }}",
             "the chat template fails: it makes a prompt of 40000000 characters, and 33554432",
         ),
-        ("{{ 'a'|center(4 * 10**7) }}", "the chat template fails: it makes a prompt of 40000000 characters"),
-        ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "the chat template fails: maximum recursion depth"),
-        ("{{ ''.__class__.__base__.__subclasses__() }}", "the chat template fails: access to attribute '__class__'"),
+        (
+            "{{ 'a'|center(4 * 10**7) }}",
+            "the chat template fails: it makes a prompt of 40000000 characters",
+        ),
+        (
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "the chat template fails: maximum recursion depth",
+        ),
+        (
+            "{{ ''.__class__.__base__.__subclasses__() }}",
+            "the chat template fails: access to attribute '__class__'",
+        ),
         ("{{ messages|nofilter }}", "the chat template fails: No filter named 'nofilter'"),
         ("{{ raise_exception('no system prompt') }}", "the chat template fails: no system prompt"),
     ],
 )
-def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_that_never_ends_or_fails_is_told_of(
+    text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chat_template, "RENDERING_S", 1.0 if text == LOOPS else 20.0)
     template = ChatTemplate(text=text, tokens={}, file=Path("a.jinja"))
     render = Rendering(template, variables={}, today=None)
@@ -174,11 +202,15 @@ def test_a_template_that_never_ends_or_fails_is_told_of(text: str, told: str, mo
     render.close()
 
 
-def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(chat_template, "RENDERING_S", 2.0)
     template = ChatTemplate(text="{{ 10 ** (10 ** 9) }}", tokens={}, file=Path("a.jinja"))
     render = Rendering(template, variables={}, today=None)
-    with pytest.raises(PlanError, match=r"a\.jinja: the chat template fails: .*took longer than 2 s"):
+    with pytest.raises(
+        PlanError, match=r"a\.jinja: the chat template fails: .*took longer than 2 s"
+    ):
         render(TURNS)
     render.close()
 
@@ -195,17 +227,27 @@ def test_a_number_that_takes_for_ever_is_given_up_while_the_template_is_made(mon
 )
 def test_a_text_that_no_model_has_as_its_template_is_refused_at_once(text: str, told: str) -> None:
     with pytest.raises(PlanError, match=rf"a\.jinja: the chat template .*{told}"):
-        Rendering(ChatTemplate(text=text, tokens={}, file=Path("a.jinja")), variables={}, today=None)
+        Rendering(
+            ChatTemplate(text=text, tokens={}, file=Path("a.jinja")), variables={}, today=None
+        )
 
 
 def test_a_template_is_rendered_alike_in_a_process_of_its_own() -> None:
-    text = "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{ strftime_now('%Y') }}"
+    text = (
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{% endfor %}{{"
+        " strftime_now('%Y') }}"
+    )
     text += "{{ x }}"
-    template, day = ChatTemplate(text=text, tokens={"bos_token": "<s>"}, file=Path("a.jinja")), date(2026, 11, 20)
+    template, day = (
+        ChatTemplate(text=text, tokens={"bos_token": "<s>"}, file=Path("a.jinja")),
+        date(2026, 11, 20),
+    )
     render = Rendering(template, variables={"x": [1]}, today=day)
     for _ in range(2):
         assert render(TURNS) == renderer(template, variables={"x": [1]}, today=day)(TURNS)
         assert render(TURNS, {"x": 2}).endswith("2")
         render.close()
     with pytest.raises(PlanError, match=r"a\.jinja: the chat template fails: "):
-        Rendering(ChatTemplate(text="{% for", tokens={}, file=Path("a.jinja")), variables={}, today=None)
+        Rendering(
+            ChatTemplate(text="{% for", tokens={}, file=Path("a.jinja")), variables={}, today=None
+        )

@@ -1,4 +1,5 @@
-"""Choices that mean the same for every task: what is asked under them, and what the fingerprint says."""
+"""Choices that mean the same for every task: what is asked under them, and what the fingerprint
+says."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def _score(sample: Sample, response: Response) -> Score:
 
 def _task(prompt: Prompt = "Hi", **more: Any) -> Task:
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        samples = [Sample(id="1", prompt=prompt, target=""), Sample(id="2", prompt=prompt, target="", override=LONG)]
+        samples = [
+            Sample(id="1", prompt=prompt, target=""),
+            Sample(id="2", prompt=prompt, target="", override=LONG),
+        ]
         return Dataset(samples=samples, files=(), total=2)
 
     return Task(
@@ -106,7 +110,9 @@ SYSTEM = Message(role="system", content="Be brief. ")
         ({"system_prompt": ""}, "Hi", "Hi"),
     ],
 )
-def test_prompts_are_texts_or_turns_as_chosen(given: dict[str, Any], prompt: Prompt, asked: Prompt) -> None:
+def test_prompts_are_texts_or_turns_as_chosen(
+    given: dict[str, Any], prompt: Prompt, asked: Prompt
+) -> None:
     assert _asked(given, prompt).prompt == asked
 
 
@@ -119,7 +125,11 @@ def test_several_turns_are_no_plain_text() -> None:
     ("given", "prompt", "stop"),
     [
         ({}, "Hi", ("Question:",)),
-        ({}, (_user("Hi"),), ("Question:",)),  # a task that asks by chat declares what it needs there
+        (
+            {},
+            (_user("Hi"),),
+            ("Question:",),
+        ),  # a task that asks by chat declares what it needs there
         ({"apply_chat_template": True}, "Hi", ()),
         ({"apply_chat_template": True, "stop": ["x"]}, "Hi", ("x",)),
         ({"apply_chat_template": True, "suite_exact": True}, "Hi", ("Question:",)),
@@ -135,9 +145,17 @@ def test_stop_strings_of_a_base_model_are_not_sent_by_chat_unless_declared(
 
 
 def test_sampling_is_as_chosen_and_null_leaves_a_field_out() -> None:
-    given = {"max_tokens": 7, "temperature": 0.6, "top_p": None, "seed": 3, "truncate_prompt_tokens": None}
+    given = {
+        "max_tokens": 7,
+        "temperature": 0.6,
+        "top_p": None,
+        "seed": 3,
+        "truncate_prompt_tokens": None,
+    }
     request = _asked(given)
-    assert request.sampling == SamplingParams(max_tokens=7, temperature=0.6, top_p=None, seed=3, stop=("Question:",))
+    assert request.sampling == SamplingParams(
+        max_tokens=7, temperature=0.6, top_p=None, seed=3, stop=("Question:",)
+    )
     assert request.extra == {}
 
 
@@ -149,7 +167,11 @@ def test_what_is_chosen_for_the_task_comes_before_what_a_sample_asks_itself() ->
     assert second({"max_tokens": 7}).sampling.max_tokens == 7
     assert second({"stop": ["x"]}).sampling.stop == ("x",)
     assert second({"apply_chat_template": True}).sampling.stop == ()
-    assert second({"extra_body": {"top_k": 9}}).extra == {"truncate_prompt_tokens": 9, "top_k": 9, "min_p": 0.1}
+    assert second({"extra_body": {"top_k": 9}}).extra == {
+        "truncate_prompt_tokens": 9,
+        "top_k": 9,
+        "min_p": 0.1,
+    }
 
 
 @pytest.mark.parametrize("word", ["off", False])
@@ -159,7 +181,10 @@ def test_thinking_is_switched_in_the_servers_template(word: Any) -> None:
         "thinking": word,
         "extra_body": {"chat_template_kwargs": {"thinking_budget": 5}},
     }
-    assert _asked(given).extra["chat_template_kwargs"] == {"thinking_budget": 5, "enable_thinking": False}
+    assert _asked(given).extra["chat_template_kwargs"] == {
+        "thinking_budget": 5,
+        "enable_thinking": False,
+    }
 
 
 def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders() -> None:
@@ -167,9 +192,13 @@ def test_as_the_suite_thinking_is_off_by_chat_also_where_the_server_renders() ->
     task = apply(_task(), chat)  # type: ignore[arg-type]
     assert _requests(task)[0].extra["chat_template_kwargs"] == {"enable_thinking": False}
     assert task.protocol["thinking"] is False
-    assert _asked({**chat, "thinking": "on"}).extra["chat_template_kwargs"] == {"enable_thinking": True}
+    assert _asked({**chat, "thinking": "on"}).extra["chat_template_kwargs"] == {
+        "enable_thinking": True
+    }
     chosen = {"chat_template_kwargs": {"enable_thinking": True}}
-    assert _asked({**chat, "extra_body": chosen}).extra["chat_template_kwargs"] == {"enable_thinking": True}
+    assert _asked({**chat, "extra_body": chosen}).extra["chat_template_kwargs"] == {
+        "enable_thinking": True
+    }
     assert "chat_template_kwargs" not in _asked({"suite_exact": True}).extra
     assert "chat_template_kwargs" not in _asked({"apply_chat_template": True}).extra
 
@@ -182,7 +211,9 @@ def test_other_answer_lengths_need_another_context() -> None:
     assert apply(_task(), {"max_tokens": 6}).context_tokens is None
 
 
-def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens(tokenizer: str) -> None:
+def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens(
+    tokenizer: str,
+) -> None:
     chat = {"apply_chat_template": True, "tokenizer": tokenizer}
     request = _asked({**chat, "system_prompt": "S", "thinking": "on"})
     assert request.prompt == "[system]S[user]Hi[assistant]True"
@@ -190,7 +221,9 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
     assert request.sampling.stop == ()
     exact = _asked({**chat, "suite_exact": True})
     assert (exact.prompt, exact.extra["add_special_tokens"]) == ("[user]Hi[assistant]False", True)
-    without = _asked({**chat, "add_special_tokens": None, "extra_body": {"chat_template_kwargs": {"x": 1}}})
+    without = _asked(
+        {**chat, "add_special_tokens": None, "extra_body": {"chat_template_kwargs": {"x": 1}}}
+    )
     assert without.extra == {"truncate_prompt_tokens": 9}
 
 
@@ -255,7 +288,8 @@ def test_a_task_without_choices_is_loaded_as_it_is() -> None:
     assert apply(task, {}).load is task.load
 
 
-# ------------------------------------------------------------------------------------------------- plans and flags
+# -------------------------------------------------------------------------------------------------
+# plans and flags
 
 
 def test_the_tasks_that_are_there_keep_their_protocols() -> None:
@@ -309,17 +343,23 @@ def test_choices_for_all_tasks_lie_between_the_file_and_the_flags() -> None:
 def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name() -> None:
     with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu\.fewshot_as_multiturn: unknown option"):
         resolve({"tasks": ["mmlu"]}, {"choices": {"fewshot_as_multiturn": True}}, {})
-    with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is switched in the chat template"):
+    with pytest.raises(
+        PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is switched in the chat template"
+    ):
         resolve({"tasks": ["mmlu"]}, {"choices": {"thinking": "on"}}, {})
 
 
 def test_a_problem_of_a_task_comes_with_what_to_do() -> None:
     options = {"apply_chat_template": True, "tokenizer": "/nowhere"}
-    with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu: /nowhere has no chat template\. Name the folder"):
+    with pytest.raises(
+        PlanError, match=r"tasks\[0\]\.mmlu: /nowhere has no chat template\. Name the folder"
+    ):
         resolve({"tasks": [{"mmlu": options}]}, {}, {})
 
 
-def test_a_tokenizer_is_found_again_from_another_folder(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_is_found_again_from_another_folder(
+    tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(tokenizer).parent)
     options = {"apply_chat_template": True, "tokenizer": Path(tokenizer).name}
     plan = resolve({"tasks": [{"mmlu": options}]}, {}, {}).plan
@@ -360,15 +400,24 @@ def test_a_shipped_reference_judges_the_protocol_that_it_was_taken_under(
         "nvidia/MiniMax-M3-NVFP4:\n  - quant_algo: MIXED_PRECISION\n    accuracy: 90\n"
     )
     assert _prepared(data_root, own) is None
-    assert "suite_exact is True here and None with the reference" in str(_prepared(data_root, own, suite_exact=True))
+    assert "suite_exact is True here and None with the reference" in str(
+        _prepared(data_root, own, suite_exact=True)
+    )
 
 
-def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(data_root: Path) -> None:
-    assert _judged(data_root, None).protocol == "assumed (task default; suite_exact would change stop, thinking)"
+def test_the_report_says_what_the_suite_does_otherwise_than_a_tasks_defaults(
+    data_root: Path,
+) -> None:
+    assert (
+        _judged(data_root, None).protocol
+        == "assumed (task default; suite_exact would change stop, thinking)"
+    )
     assert _judged(data_root, None, suite_exact=True).protocol == "assumed (as in the suite)"
 
 
-def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_nothing_of(data_root: Path) -> None:
+def test_a_reference_is_not_compared_with_a_run_under_a_choice_that_it_knows_nothing_of(
+    data_root: Path,
+) -> None:
     plan = Plan(
         model="meta-llama/Llama-3.1-8B-Instruct",
         launcher=Spec(name="external"),
@@ -389,9 +438,13 @@ FLAGS = """
 """
 
 
-def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(tmp_path: Path, data_root: Path) -> None:
+def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(
+    tmp_path: Path, data_root: Path
+) -> None:
     file = tmp_path / "plan.yaml"
-    file.write_text(f"model: m\ntasks: [gsm8k]\ndataset_root: {data_root}\nlimit: 2\nno_reference: true\n")
+    file.write_text(
+        f"model: m\ntasks: [gsm8k]\ndataset_root: {data_root}\nlimit: 2\nno_reference: true\n"
+    )
     done = serve_eval("run", file, *FLAGS.split(), "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
@@ -419,10 +472,17 @@ def test_every_flag_becomes_an_option_of_every_task_and_shows_in_the_dry_run(tmp
 def test_a_run_with_a_template_of_our_own_is_answered_by_the_completions_route(
     tmp_path: Path, data_root: Path, tokenizer: str
 ) -> None:
-    options = {"apply_chat_template": True, "tokenizer": tokenizer, "thinking": "off", "system_prompt": "S"}
+    options = {
+        "apply_chat_template": True,
+        "tokenizer": tokenizer,
+        "thinking": "off",
+        "system_prompt": "S",
+    }
     plan = Plan(
         model="simulated",
-        launcher=Spec(name="simulated", options={"accuracy": 1.0, "no_chat": True, "strict_fields": True}),
+        launcher=Spec(
+            name="simulated", options={"accuracy": 1.0, "no_chat": True, "strict_fields": True}
+        ),
         tasks=(Spec(name="mmlu", options=options),),
         dataset_roots=(str(data_root),),
         limit=10,

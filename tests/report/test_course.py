@@ -14,7 +14,9 @@ FOUND = Degradation(
     before=0.05,
     after=0.5,
     started_s=0.0,
-    course=RunningShare(window=20, at=(20, 200, 400), by_start=(0.05, 0.5, 0.6), by_end=(0.1, 0.4, 0.6)),
+    course=RunningShare(
+        window=20, at=(20, 200, 400), by_start=(0.05, 0.5, 0.6), by_end=(0.1, 0.4, 0.6)
+    ),
 )
 
 
@@ -30,13 +32,21 @@ def test_the_picture_is_well_formed_with_both_orders_the_onset_and_their_places(
         assert 0 < x < WIDTH
         assert 0 < y < HEIGHT
     assert by_start[-1] == by_end[-1] == max(by_start)
-    onset = next(float(node.get("d", "")[1:].split(",")[0]) for node in root.iter("path") if node.get("stroke-width"))
+    onset = next(
+        float(node.get("d", "")[1:].split(",")[0])
+        for node in root.iter("path")
+        if node.get("stroke-width")
+    )
     assert by_start[0][0] < onset < by_start[1][0]
 
 
 def test_a_picture_against_a_reference_says_what_is_counted() -> None:
-    root = ElementTree.fromstring(picture("gsm8k", replace(FOUND, counted="wrong where the reference was right")))
-    title = "gsm8k: wrong where the reference was right among the latest 20 requests that are looked at"
+    root = ElementTree.fromstring(
+        picture("gsm8k", replace(FOUND, counted="wrong where the reference was right"))
+    )
+    title = (
+        "gsm8k: wrong where the reference was right among the latest 20 requests that are looked at"
+    )
     assert title in [node.text for node in root.iter("text")]
 
 

@@ -1,4 +1,5 @@
-"""Drawn within the test process: here every warning of matplotlib and of what it needs is an error."""
+"""Drawn within the test process: here every warning of matplotlib and of what it needs is an
+error."""
 
 from __future__ import annotations
 
@@ -13,10 +14,19 @@ ODD_NAME = "$cost$_{模型} \x1b[31m<org/m> & 50 %"
 
 
 def _panel(name: str = "a") -> Panel:
-    line = PlotLine(label=name, x=[1.0, 2.0, 3.0], y=[3.0, 1.0, 2.0], dots=True, marked=[1], mark_label="alarm")
+    line = PlotLine(
+        label=name, x=[1.0, 2.0, 3.0], y=[3.0, 1.0, 2.0], dots=True, marked=[1], mark_label="alarm"
+    )
     levels = [LevelLine(label="limit", at=2.5), LevelLine(label="drop", at=1.5, upright=True)]
     ticks = {1.0: "first", 3.0: "last"}
-    return Panel(title=name, x_label="x (days)", y_label="y (points)", lines=[line], levels=levels, ticks=ticks)
+    return Panel(
+        title=name,
+        x_label="x (days)",
+        y_label="y (points)",
+        lines=[line],
+        levels=levels,
+        ticks=ticks,
+    )
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf", ".SVG"])

@@ -27,4 +27,8 @@ def test_control_sequences_are_removed(text: str, cleaned: str) -> None:
 
 @given(st.text())
 def test_nothing_that_controls_a_terminal_is_left(text: str) -> None:
-    assert not [c for c in clean(text) if c == "\x1b" or (ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F]
+    assert not [
+        c
+        for c in clean(text)
+        if c == "\x1b" or (ord(c) < 32 and c not in "\t\n") or 0x7F <= ord(c) <= 0x9F
+    ]

@@ -1,5 +1,6 @@
-"""A sandbox of every isolation. A test is skipped only where the tool is not installed, or where the kernel gives no
-user namespace to anybody, which the tools themselves are asked; a sandbox of ours that does not hold is a failure."""
+"""A sandbox of every isolation. A test is skipped only where the tool is not installed, or where
+the kernel gives no user namespace to anybody, which the tools themselves are asked; a sandbox of
+ours that does not hold is a failure."""
 
 from __future__ import annotations
 
@@ -34,12 +35,19 @@ def unavailable(name: str) -> str | None:
     if shutil.which(tool) is None:
         return f"{tool} is not installed"
     uid = UNUSED_UIDS[0] if os.geteuid() == 0 else None
-    done = subprocess.run(as_user(PLAIN[name], uid), capture_output=True, text=True, check=False, timeout=30)
-    return None if done.returncode == 0 else f"{' '.join(PLAIN[name])} fails here: {done.stderr.strip()}"
+    done = subprocess.run(
+        as_user(PLAIN[name], uid), capture_output=True, text=True, check=False, timeout=30
+    )
+    return (
+        None
+        if done.returncode == 0
+        else f"{' '.join(PLAIN[name])} fails here: {done.stderr.strip()}"
+    )
 
 
 def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbox, Isolation]:
-    """The sandbox of an isolation. Skips where the machine cannot have one; raises where ours does not hold."""
+    """The sandbox of an isolation. Skips where the machine cannot have one; raises where ours does
+    not hold."""
     reason = unavailable(name)
     if reason is not None and os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set: {reason}")
@@ -48,7 +56,10 @@ def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbo
     return asyncio.run(strongest(at_once=2, isolations={name: isolations[name]}))
 
 
-@pytest.fixture(scope="session", params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.fixture(
+    scope="session",
+    params=[FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
+)
 def isolated(request: pytest.FixtureRequest) -> tuple[Sandbox, Isolation]:
     return held(request.param)
 

@@ -1,5 +1,5 @@
-"""Programs that mean harm. Each bounds itself, for the case that the sandbox did not: at most 64 processes, 256 MB,
-10 seconds, and what it tries to kill is a decoy."""
+"""Programs that mean harm. Each bounds itself, for the case that the sandbox did not: at most 64
+processes, 256 MB, 10 seconds, and what it tries to kill is a decoy."""
 
 from __future__ import annotations
 
@@ -134,13 +134,20 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         with asyncio.Runner(loop_factory=loop) as runner:
             ran = runner.run(with_an_open_folder())
         assert ran.ended is ExitReason.PASSED, ran.stderr
-        kinds = {target.partition(":")[0].partition(" ")[0] for target in ran.stdout.split("\n")[:-1]}
-        assert {kind for kind in kinds if not kind.startswith(("pipe", "/memfd", "/proc"))} <= {"/dev/null"}, ran.stdout
+        kinds = {
+            target.partition(":")[0].partition(" ")[0] for target in ran.stdout.split("\n")[:-1]
+        }
+        assert {kind for kind in kinds if not kind.startswith(("pipe", "/memfd", "/proc"))} <= {
+            "/dev/null"
+        }, ran.stdout
 
 
 def test_limits_cannot_be_raised(run: Run) -> None:
     ran = run("import resource\nresource.setrlimit(resource.RLIMIT_NPROC, (4096, 4096))")
-    assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (ExitReason.RAISED, True)
+    assert (ran.ended, "ValueError" in ran.stderr or "PermissionError" in ran.stderr) == (
+        ExitReason.RAISED,
+        True,
+    )
 
 
 def _zombies() -> set[int]:
@@ -159,7 +166,10 @@ def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
     isolated: tuple[Sandbox, Isolation], mark: str
 ) -> None:
     sandbox, isolation = isolated
-    code = f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time; time.sleep(10)"
+    code = (
+        f"import os\nif os.fork() == 0: os.execv('/bin/sleep', ['{mark}', '10'])\nimport time;"
+        " time.sleep(10)"
+    )
 
     async def start_and_stop() -> None:
         task = asyncio.create_task(sandbox.run(Program(code=code)))
@@ -176,11 +186,15 @@ def test_a_cancelled_program_is_over_at_once_and_leaves_no_zombie(
 
     asyncio.run(start_and_stop())
     if isolation.uid != os.getuid():
-        _wait(lambda: isolation.uid not in _zombies())  # programs of other tests are zombies for a moment
+        _wait(
+            lambda: isolation.uid not in _zombies()
+        )  # programs of other tests are zombies for a moment
 
 
 @pytest.mark.slow
-def test_a_killed_harness_takes_its_programs_along(isolated: tuple[Sandbox, Isolation], mark: str) -> None:
+def test_a_killed_harness_takes_its_programs_along(
+    isolated: tuple[Sandbox, Isolation], mark: str
+) -> None:
     harness = f"""
 import asyncio
 from serve_eval.sandbox.isolation import ISOLATIONS

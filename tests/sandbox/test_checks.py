@@ -1,4 +1,5 @@
-"""What checks see of a program that they share no process with: built-ins, and of the rest what it is made of."""
+"""What checks see of a program that they share no process with: built-ins, and of the rest what it
+is made of."""
 
 from __future__ import annotations
 
@@ -58,36 +59,58 @@ VALUES = """[0, -1, 2**70, -(2**4000), 1.5, float("inf"), -0.0, 1+2j, b"x", byte
     True, (1, [2]), {1: {2, 3}}, frozenset([1]), range(1, 9, 2), {"a": (None,)}, [], (), {}, set()]"""
 SEEN: dict[str, tuple[str, ExitReason]] = {
     "every kind of built-in": (
-        f"for x in {VALUES}:\n    y = same(x)\n    assert y == x and type(y) is type(x) and repr(y) == repr(x), x",
+        (
+            f"for x in {VALUES}:\n    y = same(x)\n    assert y == x and type(y) is type(x) and"
+            " repr(y) == repr(x), x"
+        ),
         ExitReason.PASSED,
     ),
     "standard values": (
-        "from collections import deque\nfrom datetime import date, datetime, timedelta, timezone\nfrom decimal import "
-        "Decimal\nfrom fractions import Fraction\n"
-        "for x in Decimal('1.5'), Fraction(1, 3), date(2020, 1, 2), timedelta(1, 2), deque([1]):\n"
-        "    assert same(x) == x\n"
-        "for x in [datetime(2020, 1, 2, tzinfo=timezone.utc)]:\n    assert same(x) == x",
+        (
+            "from collections import deque\nfrom datetime import date, datetime, timedelta,"
+            " timezone\nfrom decimal import Decimal\nfrom fractions import Fraction\nfor x in"
+            " Decimal('1.5'), Fraction(1, 3), date(2020, 1, 2), timedelta(1, 2), deque([1]):\n   "
+            " assert same(x) == x\nfor x in [datetime(2020, 1, 2, tzinfo=timezone.utc)]:\n   "
+            " assert same(x) == x"
+        ),
         ExitReason.PASSED,
     ),
     "a changed argument": ("xs = [3, 1, 2]\nsort(xs)\nassert xs == [1, 2, 3]", ExitReason.PASSED),
-    "one within another": ("x = [1]\nxs = [x]\nnest(xs)\nassert x == [1, 9] and xs[1] is x", ExitReason.PASSED),
+    "one within another": (
+        "x = [1]\nxs = [x]\nnest(xs)\nassert x == [1, 9] and xs[1] is x",
+        ExitReason.PASSED,
+    ),
     "a dict and a set while they are gone through": (
-        "d = {1: 1, 2: 2, 3: 3, 4: 4}\ndel d[1]\ns = set(range(0, 999, 7))\ns.discard(7)\n"
-        "for x in d, s:\n    seen = []\n    for key in x:\n        same(x)\n        seen.append(key)\n"
-        "    assert seen == list(x) and len(set(seen)) == len(seen) == len(x), seen",
+        (
+            "d = {1: 1, 2: 2, 3: 3, 4: 4}\ndel d[1]\ns = set(range(0, 999, 7))\ns.discard(7)\nfor x"
+            " in d, s:\n    seen = []\n    for key in x:\n        same(x)\n       "
+            " seen.append(key)\n    assert seen == list(x) and len(set(seen)) == len(seen) =="
+            " len(x), seen"
+        ),
         ExitReason.PASSED,
     ),
     "what is in an argument that is not changed": (
-        "t, nan = (1, 2), float('nan')\nxs = [t, nan]\nsame(xs)\nassert xs[0] is t and xs[1] is nan",
+        (
+            "t, nan = (1, 2), float('nan')\nxs = [t, nan]\nsame(xs)\nassert xs[0] is t and xs[1]"
+            " is nan"
+        ),
         ExitReason.PASSED,
     ),
     "a change that equals": (
-        "xs, d = [1, -0.0, (1,)], {1: 2}\nalike(xs, d)\n"
-        "assert repr(xs) == '[True, 0.0, (1.0,)]' and repr(d) == '{True: 2}'",
+        (
+            "xs, d = [1, -0.0, (1,)], {1: 2}\nalike(xs, d)\n"
+            "assert repr(xs) == '[True, 0.0, (1.0,)]' and repr(d) == '{True: 2}'"
+        ),
         ExitReason.PASSED,
     ),
-    "calls of each other": ("def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20", ExitReason.PASSED),
-    "calls of each other without end": ("def f(n): return apply(f, n + 1)\nf(0)", ExitReason.RAISED),
+    "calls of each other": (
+        "def f(n): return n and apply(f, n - 1) + 1\nassert f(20) == 20",
+        ExitReason.PASSED,
+    ),
+    "calls of each other without end": (
+        "def f(n): return apply(f, n + 1)\nf(0)",
+        ExitReason.RAISED,
+    ),
     "slices": ("assert Stack(1, 2, 3)[1:] == [2, 3]", ExitReason.PASSED),
     "the argument itself": ("x = [1]\nassert same(x) is x", ExitReason.PASSED),
     "a list in itself": ("x = [1]\nx.append(x)\nassert same(x) is x", ExitReason.PASSED),
@@ -106,26 +129,38 @@ SEEN: dict[str, tuple[str, ExitReason]] = {
     ),
     "coroutines": ("import asyncio\nassert asyncio.run(later(2)) == 3", ExitReason.PASSED),
     "own objects": (
-        "s = Stack(1)\ns.push(2).push([3])\n"
-        "assert len(s) == 3 and s.pop() == [3] and list(s) == [1, 2] and s.top == 2\n"
-        "s[0] = 5\nassert s.xs == [5, 2] and s and isinstance(s, Stack) and not isinstance(3, Stack)\n"
-        "assert s == s and s != None\nwith s as t:\n    assert t is s\nassert s.top == 'left'",
+        (
+            "s = Stack(1)\ns.push(2).push([3])\nassert len(s) == 3 and s.pop() == [3] and list(s)"
+            " == [1, 2] and s.top == 2\ns[0] = 5\nassert s.xs == [5, 2] and s and isinstance(s,"
+            " Stack) and not isinstance(3, Stack)\nassert s == s and s != None\nwith s as t:\n   "
+            " assert t is s\nassert s.top == 'left'"
+        ),
         ExitReason.PASSED,
     ),
-    "own tuples": ("assert same(P(1, 2)) == (1, 2) and counter('aab') == {'a': 2, 'b': 1}", ExitReason.PASSED),
+    "own tuples": (
+        "assert same(P(1, 2)) == (1, 2) and counter('aab') == {'a': 2, 'b': 1}",
+        ExitReason.PASSED,
+    ),
     "own exceptions": (
-        "try:\n    Stack().fail()\nexcept Poor as e:\n    assert str(e) == '7 are needed' and e.need == 7\n"
-        "else:\n    assert False",
+        (
+            "try:\n    Stack().fail()\nexcept Poor as e:\n    assert str(e) == '7 are needed' and"
+            " e.need == 7\nelse:\n    assert False"
+        ),
         ExitReason.PASSED,
     ),
     "their bases": ("try:\n    Stack().fail()\nexcept ValueError:\n    pass", ExitReason.PASSED),
     "exceptions of the checks": (
-        "class Mine(Exception): pass\ndef bad(): raise Mine(1, 2)\ntry:\n    apply(bad)\n"
-        "except Mine as e:\n    assert e.args == (1, 2)",
+        (
+            "class Mine(Exception): pass\ndef bad(): raise Mine(1, 2)\ntry:\n    apply(bad)\n"
+            "except Mine as e:\n    assert e.args == (1, 2)"
+        ),
         ExitReason.PASSED,
     ),
     "types": ("assert kind(3) is int and kind('') == str and kind([]) is list", ExitReason.PASSED),
-    "modules": ("assert math.fabs(-2) == 2 and same.__name__ == 'same'\nxs: List[int] = [1]", ExitReason.PASSED),
+    "modules": (
+        "assert math.fabs(-2) == 2 and same.__name__ == 'same'\nxs: List[int] = [1]",
+        ExitReason.PASSED,
+    ),
     "names by their text": ("assert globals()['same'](3) == eval('same(3)')", ExitReason.PASSED),
     "== of own objects": ("assert Stack() == Stack()", ExitReason.RAISED),
     "< of own objects": ("assert not Stack() < 3", ExitReason.RAISED),
@@ -137,12 +172,16 @@ SEEN: dict[str, tuple[str, ExitReason]] = {
 def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> None:
     async def all_of_them() -> list[ExecutionResult]:
         sandbox = Sandbox(isolated[0].wrap, isolated[0].interpreter, uid=isolated[0].uid, at_once=2)
-        return list(await asyncio.gather(*(sandbox.run(Program(code=CODE, checks=one)) for one, _ in SEEN.values())))
+        return list(
+            await asyncio.gather(
+                *(sandbox.run(Program(code=CODE, checks=one)) for one, _ in SEEN.values())
+            )
+        )
 
     found = dict(zip(SEEN, asyncio.run(all_of_them()), strict=True))
-    assert {name: ran.ended for name, ran in found.items()} == {name: ended for name, (_, ended) in SEEN.items()}, [
-        ran.stderr for name, ran in found.items() if ran.ended is not SEEN[name][1]
-    ]
+    assert {name: ran.ended for name, ran in found.items()} == {
+        name: ended for name, (_, ended) in SEEN.items()
+    }, [ran.stderr for name, ran in found.items() if ran.ended is not SEEN[name][1]]
     assert "compare what it is made of" in found["== of own objects"].stderr
     assert "built-ins, functions and iterators" in found["objects of the checks"].stderr
 

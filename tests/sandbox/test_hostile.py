@@ -1,4 +1,5 @@
-"""None of the hostile programs gets out, under either isolation, and each layer holds where another is taken away."""
+"""None of the hostile programs gets out, under either isolation, and each layer holds where another
+is taken away."""
 
 from __future__ import annotations
 
@@ -51,10 +52,22 @@ def test_nor_one_of_each_kind_under_the_other_isolation(name: str) -> None:
     _stopped(*held(name), [one for one in ATTEMPTS if one.name in QUICK])
 
 
-def test_the_evidence_shows_a_program_that_does_get_out(isolated: tuple[Sandbox, Isolation]) -> None:
-    kept = Attempt(name="kept", tries="its own folder", code="out(open('/tmp/x', 'w').write('x'))", by="never")
-    true = Attempt(name="true", tries="right checks", code="def f(x): return x", checks="assert f(1) == 1", by="never")
-    typo = Attempt(name="typo", tries="nothing, by mistake", code="socket.socket()", by="EAFNOSUPPORT")
+def test_the_evidence_shows_a_program_that_does_get_out(
+    isolated: tuple[Sandbox, Isolation],
+) -> None:
+    kept = Attempt(
+        name="kept", tries="its own folder", code="out(open('/tmp/x', 'w').write('x'))", by="never"
+    )
+    true = Attempt(
+        name="true",
+        tries="right checks",
+        code="def f(x): return x",
+        checks="assert f(1) == 1",
+        by="never",
+    )
+    typo = Attempt(
+        name="typo", tries="nothing, by mistake", code="socket.socket()", by="EAFNOSUPPORT"
+    )
     results, _ = run_all(*isolated, [kept, true, typo])
     assert [one.got_out for one in results] == ["OUT: 1", "passed false checks", None]
     assert [one.as_meant for one in results] == [False, False, False]
@@ -69,8 +82,10 @@ def test_the_keyring_is_a_fresh_one_also_where_nothing_filters(
     ring = Attempt(
         name="ring",
         tries="to list the session keyring",
-        code="keys = (ctypes.c_int * 64)()\nsize = libc.syscall(CALLS['keyctl'], 11, -3, keys, 256)\n"
-        "out(list(keys)) if size else stopped('an empty keyring')",
+        code=(
+            "keys = (ctypes.c_int * 64)()\nsize = libc.syscall(CALLS['keyctl'], 11, -3, keys,"
+            " 256)\nout(list(keys)) if size else stopped('an empty keyring')"
+        ),
         by="an empty keyring",
     )
     _stopped(unfiltered, isolation, [ring])
@@ -85,7 +100,8 @@ def test_names_of_keys_cannot_be_read(isolated: tuple[Sandbox, Isolation]) -> No
 
 
 @pytest.mark.parametrize(
-    ("option", "kind"), [("--net", "net"), ("--ipc", "ipc"), ("--uts", "uts"), ("--cgroup", "cgroup")]
+    ("option", "kind"),
+    [("--net", "net"), ("--ipc", "ipc"), ("--uts", "uts"), ("--cgroup", "cgroup")],
 )
 def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind: str) -> None:
     def lacking(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
@@ -102,7 +118,10 @@ def test_namespaces_that_lack_one_make_tests_fail_and_not_skip(option: str, kind
 def test_a_program_that_could_take_back_that_it_goes_first_makes_tests_fail() -> None:
     def writable_proc(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
         done = namespaces(command, readable, scratch)
-        return [word.replace("mount -o remount,bind,ro,nosuid,nodev,noexec /proc\n", "") for word in done]
+        return [
+            word.replace("mount -o remount,bind,ro,nosuid,nodev,noexec /proc\n", "")
+            for word in done
+        ]
 
     held("namespaces")
     with pytest.raises(SandboxError, match="others go first where memory runs out"):

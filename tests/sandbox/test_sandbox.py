@@ -39,22 +39,46 @@ ENDS: list[tuple[str, str, str, ExitReason]] = [
     ("not even text", "x = '\0'\ndef f(:\ud800", "", ExitReason.RAISED),
     ("an endless recursion", "def f(x): return f(x)", "f(1)", ExitReason.RAISED),
     ("sys.exit before the checks", "import sys; sys.exit(0)", "assert False", ExitReason.EXITED),
-    ("sys.exit within them", "import sys\ndef f(x): sys.exit(0)", "f(1); assert False", ExitReason.EXITED),
-    ("os._exit within them", "import os\ndef f(x): os._exit(0)", "f(1); assert False", ExitReason.EXITED),
-    ("another program in its place", "import os; os.execv('/bin/true', ['true'])", "assert False", ExitReason.EXITED),
-    ("a printed verdict", "print('passed')\ndef f(x): print('passed'); return 0", "assert f(1)", ExitReason.RAISED),
+    (
+        "sys.exit within them",
+        "import sys\ndef f(x): sys.exit(0)",
+        "f(1); assert False",
+        ExitReason.EXITED,
+    ),
+    (
+        "os._exit within them",
+        "import os\ndef f(x): os._exit(0)",
+        "f(1); assert False",
+        ExitReason.EXITED,
+    ),
+    (
+        "another program in its place",
+        "import os; os.execv('/bin/true', ['true'])",
+        "assert False",
+        ExitReason.EXITED,
+    ),
+    (
+        "a printed verdict",
+        "print('passed')\ndef f(x): print('passed'); return 0",
+        "assert f(1)",
+        ExitReason.RAISED,
+    ),
     (
         "a verdict to every descriptor",
-        "import os\nfor fd in range(1, 64):\n try: os.write(fd, b'passed')\n except OSError: pass\nos._exit(0)",
+        (
+            "import os\nfor fd in range(1, 64):\n try: os.write(fd, b'passed')\n except OSError:"
+            " pass\nos._exit(0)"
+        ),
         "",
         ExitReason.EXITED,
     ),
     (
         "a search for the job",
-        "import os\nfor fd in range(64):\n"
-        " try: found = open(f'/proc/1/fd/{fd}').read() if 'memfd' in os.readlink(f'/proc/1/fd/{fd}') else ''\n"
-        " except OSError: continue\n"
-        " assert not found\n",
+        (
+            "import os\nfor fd in range(64):\n try: found = open(f'/proc/1/fd/{fd}').read() if"
+            " 'memfd' in os.readlink(f'/proc/1/fd/{fd}') else ''\n except OSError: continue\n"
+            " assert not found\n"
+        ),
         "",
         ExitReason.PASSED,
     ),
@@ -68,8 +92,10 @@ ENDS: list[tuple[str, str, str, ExitReason]] = [
     ),
     (
         "builtins replaced",
-        "import builtins\nbuiltins.all = builtins.abs = lambda x: 1\nbuiltins.__build_class__ = None\n"
-        "def f(x): builtins.sum = lambda x: 9; return 0",
+        (
+            "import builtins\nbuiltins.all = builtins.abs = lambda x: 1\nbuiltins.__build_class__ ="
+            " None\ndef f(x): builtins.sum = lambda x: 9; return 0"
+        ),
         "f(1)\nassert not all([0]) and abs(-2) == 2 and sum([1]) == 1\nassert f(1)",
         ExitReason.RAISED,
     ),
@@ -87,19 +113,28 @@ ENDS: list[tuple[str, str, str, ExitReason]] = [
     ),
     (
         "everything behind the checks replaced",
-        "import builtins\nbuiltins.exec = builtins.compile = lambda *a, **k: None\ndef f(x): return 0",
+        (
+            "import builtins\nbuiltins.exec = builtins.compile = lambda *a, **k: None\ndef f(x):"
+            " return 0"
+        ),
         "assert f(1)",
         ExitReason.RAISED,
     ),
 ]
 
 
-def test_how_a_program_ends_is_told_and_never_by_itself(isolated: tuple[Sandbox, Isolation]) -> None:
+def test_how_a_program_ends_is_told_and_never_by_itself(
+    isolated: tuple[Sandbox, Isolation],
+) -> None:
     async def all_of_them() -> Sequence[ExecutionResult]:
-        return await asyncio.gather(*(isolated[0].run(Program(code=c, checks=t)) for _, c, t, _ in ENDS))
+        return await asyncio.gather(
+            *(isolated[0].run(Program(code=c, checks=t)) for _, c, t, _ in ENDS)
+        )
 
     found = {name: ran for (name, *_), ran in zip(ENDS, asyncio.run(all_of_them()), strict=True)}
-    assert {name: ran.ended for name, ran in found.items()} == {name: ended for name, _, _, ended in ENDS}
+    assert {name: ran.ended for name, ran in found.items()} == {
+        name: ended for name, _, _, ended in ENDS
+    }
     assert found["a printed verdict"].stdout == "passed\npassed\n"
     assert found["sys.exit before the checks"].exit == 0
     assert found["abort"].exit == 128 + 6
@@ -109,7 +144,8 @@ def test_how_a_program_ends_is_told_and_never_by_itself(isolated: tuple[Sandbox,
 def test_a_program_has_its_input_and_its_time(run: Run) -> None:
     assert run("print(input()[::-1])", stdin="abc\n").stdout == "cba\n"
     late = run(
-        "import signal, time\nsignal.signal(signal.SIGTERM, lambda *a: 0)\nprint('so far', flush=True)\nwhile 1: pass",
+        "import signal, time\nsignal.signal(signal.SIGTERM, lambda *a: 0)\nprint('so far',"
+        " flush=True)\nwhile 1: pass",
         wall_s=1.0,
     )
     assert (late.ended, late.exit, late.stdout) == (ExitReason.TIMEOUT, None, "so far\n")

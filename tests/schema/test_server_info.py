@@ -1,4 +1,5 @@
-"""What is known of the servers behind an endpoint: typed, written as it always was, and nothing of it lost."""
+"""What is known of the servers behind an endpoint: typed, written as it always was, and nothing of
+it lost."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.sessions import read_sessions
-from serve_eval.schema import DeployedServer, DeploymentInfo, Endpoint, HeldServers, KvTransfer, ServerInfo
+from serve_eval.schema import (
+    DeployedServer,
+    DeploymentInfo,
+    Endpoint,
+    HeldServers,
+    KvTransfer,
+    ServerInfo,
+)
 
 WRITTEN: dict[str, Any] = {
     "launcher": "trtllm_disaggregated",
@@ -50,7 +58,9 @@ def _written(endpoint: Endpoint) -> Any:
 
 
 def _endpoint(info: Any) -> Endpoint:
-    return msgspec.json.decode(json.dumps({"base_url": "http://h:1/v1", "info": info}).encode(), type=Endpoint)
+    return msgspec.json.decode(
+        json.dumps({"base_url": "http://h:1/v1", "info": info}).encode(), type=Endpoint
+    )
 
 
 def test_what_a_run_wrote_is_read_into_types_and_written_as_it_was() -> None:
@@ -106,13 +116,18 @@ def test_what_is_found_out_later_is_added() -> None:
             {"servers": ["http://h:1"]},
             r"info of an endpoint: Expected `object \| null`, got `array` - at `\$\.servers`",
         ),
-        ({"deployment": {"workers": [{"url": "u"}]}}, r"missing required field `name` - at `\$\.deployment\.workers"),
+        (
+            {"deployment": {"workers": [{"url": "u"}]}},
+            r"missing required field `name` - at `\$\.deployment\.workers",
+        ),
         ({"version": 3, "mine": 4}, r"got `int` - at `\$\.version`"),
         (["a"], r"a ServerInfo or a mapping with names is wanted, and not \['a'\]"),
         ({1: "a"}, r"a ServerInfo or a mapping with names is wanted, and not \{1: 'a'\}"),
     ],
 )
-def test_a_value_of_another_type_is_refused_with_its_place(info: Any, said: str, tmp_path: Path) -> None:
+def test_a_value_of_another_type_is_refused_with_its_place(
+    info: Any, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(TypeError, match=said):
         Endpoint(base_url="http://h:1/v1", info=info)
     if isinstance(info, dict) and 1 not in info:

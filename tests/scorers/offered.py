@@ -1,4 +1,5 @@
-"""What every named scorer is tried with: expectations that it takes, some with options, and some that it refuses."""
+"""What every named scorer is tried with: expectations that it takes, some with options, and some
+that it refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ TAKEN: dict[str, list[Tried]] = {
         Tried("type 2b", {"choices": ["type 2", "type 2b", "type 1"]}),
         Tried("I", {"choices": ["I", "II", "A"]}),
     ],
-    "yes_no": [Tried("yes"), Tried(False), Tried({"answer": "No"}), Tried("nein", {"yes": ["ja"], "no": ["nein"]})],
+    "yes_no": [
+        Tried("yes"),
+        Tried(False),
+        Tried({"answer": "No"}),
+        Tried("nein", {"yes": ["ja"], "no": ["nein"]}),
+    ],
     "words": [
         Tried({"words_in_response": ["aspirin", "dose|dosage|amount"]}),
         Tried(["cat", "I"], {"whole_words": True, "ignore_case": False}),
@@ -41,7 +47,15 @@ TAKEN: dict[str, list[Tried]] = {
         Tried({"words_in_response": [["air", "breath"], "oxygen"]}, {"as_biochatter": True}),
     ],
     "regex": [
-        Tried({"parts_of_query": ["MATCH", r"WHERE \w+\.name\s*=\s*['\"]BRCA1['\"]", ["LIMIT 1$", "RETURN [^x]{2}"]]}),
+        Tried(
+            {
+                "parts_of_query": [
+                    "MATCH",
+                    r"WHERE \w+\.name\s*=\s*['\"]BRCA1['\"]",
+                    ["LIMIT 1$", "RETURN [^x]{2}"],
+                ]
+            }
+        ),
         Tried(r"^\d{3}-[a-f]+(?:,|;)$"),
         Tried(["GENE"], {"ignore_case": True}),
         Tried({"answer": [r"(?=.*alpha)(?=.*beta)"]}),
@@ -65,10 +79,14 @@ TAKEN: dict[str, list[Tried]] = {
         Tried("one two", {"kind": "rougeL"}),
     ],
     "json_schema": [
-        Tried({"schema": {"properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}}),
+        Tried(
+            {"schema": {"properties": {"n": {"type": "integer", "minimum": 3}}, "required": ["n"]}}
+        ),
         Tried({"answer": {"equals": {"a": [1, None, True]}}}),
         Tried({"schema": {"type": "array"}, "equals": [1.5]}, {"fenced": False}),
-        Tried({"schema": {"anyOf": [{"type": "string", "pattern": "^[A-Z]{3}$"}, {"type": "null"}]}}),
+        Tried(
+            {"schema": {"anyOf": [{"type": "string", "pattern": "^[A-Z]{3}$"}, {"type": "null"}]}}
+        ),
         Tried({"schema": {"$ref": "#/$defs/x", "$defs": {"x": {"enum": ["p", "q"]}}}}),
         Tried({"schema": {"enum": [1, 2.5, -3.7], "default": 1.5, "type": "number"}}),
         Tried({"schema": {"$ref": "#/$defs/node", "$defs": {"node": LINKED}}}),
@@ -76,18 +94,30 @@ TAKEN: dict[str, list[Tried]] = {
     "tool_call": [
         Tried({"name": "weather", "arguments": {"city": "Paris", "days": 2}}),
         Tried([{"name": "a"}, {"name": "b", "arguments": {}}], {"ordered": True}),
-        Tried({"answer": [{"name": "a", "arguments": {"x": 1}}, {"name": "a", "arguments": {"x": 2}}]}),
+        Tried(
+            {"answer": [{"name": "a", "arguments": {"x": 1}}, {"name": "a", "arguments": {"x": 2}}]}
+        ),
         Tried("no call", {"partial": False}),
     ],
     "code": [
-        Tried({"checks": "assert double(2) == 4", "entry_point": "double", "solution": "def double(x): return 2 * x"}),
+        Tried(
+            {
+                "checks": "assert double(2) == 4",
+                "entry_point": "double",
+                "solution": "def double(x): return 2 * x",
+            }
+        ),
         Tried({"answer": {"checks": "assert x", "solution": "x = 1"}}, {"time_limit_s": 2.0}),
     ],
     "judge": [
         Tried("Paris", {"judges": [{}]}),
-        Tried({"answer": ["a", 1]}, {"judges": [{}], "metrics": ["correctness", "usefulness"], "rounds": 2}),
         Tried(
-            {"summary": "Sleep.", "individual": None}, {"judges": [{}], "metrics": ["correctness"], "majority": True}
+            {"answer": ["a", 1]},
+            {"judges": [{}], "metrics": ["correctness", "usefulness"], "rounds": 2},
+        ),
+        Tried(
+            {"summary": "Sleep.", "individual": None},
+            {"judges": [{}], "metrics": ["correctness"], "majority": True},
         ),
     ],
     "any_of": [

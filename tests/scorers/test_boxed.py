@@ -42,7 +42,9 @@ def test_the_place_of_the_answer(text: str, place: str) -> None:
         ("no idea", Outcome.UNPARSED, 0, 0),
     ],
 )
-def test_text_and_number_stand_side_by_side(text: str, outcome: Outcome, string: float, integer: float) -> None:
+def test_text_and_number_stand_side_by_side(
+    text: str, outcome: Outcome, string: float, integer: float
+) -> None:
     score = integer_answer(text, "70")
     assert (score.outcome, score.value) == (outcome, string)
     assert score.parts == {"string": string, "integer": integer}

@@ -23,7 +23,9 @@ from serve_eval.scorers.choice import answer_letter, prefix_match, score_stated_
         ("42", "B", 0.0, Outcome.UNPARSED, None),
     ],
 )
-def test_the_first_letter_decides(text: str, target: str, value: float, outcome: Outcome, answer: str | None) -> None:
+def test_the_first_letter_decides(
+    text: str, target: str, value: float, outcome: Outcome, answer: str | None
+) -> None:
     score = prefix_match(text, target)
     assert (score.value, score.outcome, score.answer) == (value, outcome, answer)
 
@@ -57,7 +59,12 @@ def test_the_first_answer_line_decides_and_the_last_one_stands_beside_it(
         ("The correct answer is (C).", Outcome.CORRECT, "C", 1),
         ("The correct answer is C", Outcome.CORRECT, "C", 1),
         ("**The correct answer is (C)**", Outcome.CORRECT, "C", 1),
-        ("<think>The correct answer is (A)</think> The correct answer is (C)", Outcome.CORRECT, "C", 1),
+        (
+            "<think>The correct answer is (A)</think> The correct answer is (C)",
+            Outcome.CORRECT,
+            "C",
+            1,
+        ),
         ("A good question: it is C", Outcome.WRONG, "A", 0),
         ("I choose C", Outcome.CORRECT, "C", 0),
         ("The correct answer is Case", Outcome.CORRECT, "C", 1),
@@ -72,7 +79,10 @@ def test_the_stated_letter_or_else_any_that_stands_alone(
 
 
 def test_recorded_letters_of_two_models_score_as_their_letter_says(shared: Path) -> None:
-    rows = [json.loads(line) for line in (shared / "data/recorded/mmlu_helm.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (shared / "data/recorded/mmlu_helm.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 14015
     for row in rows:
         for text in row["raw"].values():

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from serve_eval.schema import ExecutionResult, ExitReason, Outcome
-from serve_eval.scorers.code import STOP, behind, continuation, find_defining_block, program, score_run
+from serve_eval.scorers.code import (
+    STOP,
+    behind,
+    continuation,
+    find_defining_block,
+    program,
+    score_run,
+)
 
 
 @pytest.mark.parametrize(
@@ -14,8 +21,14 @@ from serve_eval.scorers.code import STOP, behind, continuation, find_defining_bl
         ("    return 1\n", "    return 1\n"),
         ("    return 1\n\ndef other():\n    pass\n", "    return 1\n"),
         ("    return 1\n\n\nclass A: pass\n# x\n", "    return 1\n\n"),
-        ("    x = 1\n    # within\n    return x\n\nprint(f(1))", "    x = 1\n    # within\n    return x\n"),
-        ("    if x:\n        return 1\n\nif __name__ == '__main__':\n", "    if x:\n        return 1\n"),
+        (
+            "    x = 1\n    # within\n    return x\n\nprint(f(1))",
+            "    x = 1\n    # within\n    return x\n",
+        ),
+        (
+            "    if x:\n        return 1\n\nif __name__ == '__main__':\n",
+            "    if x:\n        return 1\n",
+        ),
         ("", ""),
     ],
 )
@@ -44,11 +57,16 @@ BLOCK = "def f(x):\n    return x\n"
         ("```python\n    def f(x): return x\n  x\n```", None),
         ("```python\nclass A:\n    def f(x): return x\n```", None),
         ("```python\n    return x\n```", None),
-        (f"The function def f(x) is easy.\n\n{BLOCK}", f"The function def f(x) is easy.\n\n{BLOCK}"),
+        (
+            f"The function def f(x) is easy.\n\n{BLOCK}",
+            f"The function def f(x) is easy.\n\n{BLOCK}",
+        ),
         ("I cannot do that.", None),
     ],
 )
-def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(text: str, found: str | None) -> None:
+def test_of_a_chat_answer_the_last_block_that_defines_the_function_is_taken(
+    text: str, found: str | None
+) -> None:
     assert find_defining_block(text, "f") == found
 
 
@@ -60,7 +78,9 @@ def test_a_block_comes_behind_its_prompt_and_future_imports_before_it() -> None:
 
 
 def test_the_tests_call_the_function_that_was_asked_for() -> None:
-    made = program("def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1", "f", 3.0)
+    made = program(
+        "def f(x): return x", "def check(candidate):\n    assert candidate(1) == 1", "f", 3.0
+    )
     names: dict[str, object] = {}
     exec(made.code, names)
     exec(made.checks, names)

@@ -54,17 +54,29 @@ def test_a_broken_schema_is_an_error_of_the_data(schema: str) -> None:
     ("schema", "named"),
     [
         ({"$dynamicRef": "#nope"}, "#nope"),
-        ({"$ref": "#/$defs/x", "$defs": {"x": {"$id": "http://made.up/x", "$ref": "nope"}}}, "nope"),
-        ({"items": [{"$ref": "#/nope"}], "$schema": "http://json-schema.org/draft-07/schema#"}, "#/nope"),
+        (
+            {"$ref": "#/$defs/x", "$defs": {"x": {"$id": "http://made.up/x", "$ref": "nope"}}},
+            "nope",
+        ),
+        (
+            {"items": [{"$ref": "#/nope"}], "$schema": "http://json-schema.org/draft-07/schema#"},
+            "#/nope",
+        ),
     ],
 )
-def test_a_schema_that_refers_to_nothing_is_found_out_before_it_is_asked(schema: object, named: str) -> None:
+def test_a_schema_that_refers_to_nothing_is_found_out_before_it_is_asked(
+    schema: object, named: str
+) -> None:
     with pytest.raises(DatasetError, match=f"it refers to {named}, which is not in it"):
         check_schema(json.dumps(schema))
 
 
 def test_a_reference_within_an_address_of_its_own_is_followed() -> None:
-    inner = {"$id": "http://made.up/x", "$ref": "#/$defs/text", "$defs": {"text": {"type": "string"}}}
+    inner = {
+        "$id": "http://made.up/x",
+        "$ref": "#/$defs/text",
+        "$defs": {"text": {"type": "string"}},
+    }
     schema = json.dumps({"$id": "http://made.up/", "$ref": "x", "$defs": {"inner": inner}})
     check_schema(schema)
     assert exact_match('"a"', '"a"', schema).value == 1.0
@@ -73,19 +85,26 @@ def test_a_reference_within_an_address_of_its_own_is_followed() -> None:
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 0.5, "", "a"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2)
+    ),
     max_leaves=6,
 )
 
 
 @given(st.lists(VALUES, max_size=5), st.sampled_from([2, 0.5, 0.1, 3]))
-def test_unique_items_and_multiples_are_what_jsonschema_says(items: list[object], step: float) -> None:
+def test_unique_items_and_multiples_are_what_jsonschema_says(
+    items: list[object], step: float
+) -> None:
     schema = {"uniqueItems": True, "items": {"multipleOf": step}}
     text = json.dumps(items)
-    # Of lists jsonschema compares neighbours in Python's order, in which true and 1 are equal: it may miss equal ones.
+    # Of lists jsonschema compares neighbours in Python's order, in which true and 1 are equal: it
+    # may miss equal ones.
     equal = any(_alike(a, b) for i, a in enumerate(items) for b in items[:i])
     multiples = jsonschema.Draft202012Validator({"items": {"multipleOf": step}}).is_valid(items)
-    assert bool(exact_match(text, text, json.dumps(schema)).parts["schema_valid"]) is (not equal and multiples)
+    assert bool(exact_match(text, text, json.dumps(schema)).parts["schema_valid"]) is (
+        not equal and multiples
+    )
 
 
 def _alike(one: object, other: object) -> bool:
@@ -94,5 +113,12 @@ def _alike(one: object, other: object) -> bool:
 
 def test_a_long_list_is_told_apart_in_time_that_grows_with_its_length() -> None:
     items = [{"a": i} for i in range(100_000)]
-    assert exact_match(json.dumps(items), "[]", '{"uniqueItems": true}').parts["schema_valid"] == 1.0
-    assert exact_match(json.dumps([*items, {"a": 7}]), "[]", '{"uniqueItems": true}').parts["schema_valid"] == 0.0
+    assert (
+        exact_match(json.dumps(items), "[]", '{"uniqueItems": true}').parts["schema_valid"] == 1.0
+    )
+    assert (
+        exact_match(json.dumps([*items, {"a": 7}]), "[]", '{"uniqueItems": true}').parts[
+            "schema_valid"
+        ]
+        == 0.0
+    )

@@ -29,7 +29,9 @@ from serve_eval.schema import (
 )
 
 JUDGES = [{"base_url": "host:1", "model": "a"}, {"base_url": "host:2", "model": "b"}]
-ASKED = Sample(id="s", prompt=(Message(role="user", content="What is the capital of France?"),), target="")
+ASKED = Sample(
+    id="s", prompt=(Message(role="user", content="What is the capital of France?"),), target=""
+)
 
 
 def _scorer(**options: Any) -> Scorer:
@@ -68,7 +70,9 @@ def _text(question: Question) -> str:
         ("", None),
     ],
 )
-def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(said: str, value: float | None) -> None:
+def test_a_verdict_stands_in_a_line_of_its_own_and_the_last_one_counts(
+    said: str, value: float | None
+) -> None:
     (question,) = _questions(_scorer())
     assert question.read(said) == value
 
@@ -94,21 +98,41 @@ def test_points_are_a_share_of_the_most(said: str, value: float | None) -> None:
 
 
 def test_words_and_a_pattern_of_ones_own() -> None:
-    own = {"name": "tone", "prompt": "Is ${answer} polite?", "success": ["PASS", "OK"], "failure": ["FAIL"]}
+    own = {
+        "name": "tone",
+        "prompt": "Is ${answer} polite?",
+        "success": ["PASS", "OK"],
+        "failure": ["FAIL"],
+    }
     (question,) = _questions(_scorer(metrics=[own]))
     assert _text(question).endswith("Verdict: PASS\nVerdict: FAIL")
-    assert [question.read(f"Verdict: {word}") for word in ("pass", "ok", "Fail", "yes")] == [1.0, 1.0, 0.0, None]
+    assert [question.read(f"Verdict: {word}") for word in ("pass", "ok", "Fail", "yes")] == [
+        1.0,
+        1.0,
+        0.0,
+        None,
+    ]
     (question,) = _questions(_scorer(metrics=[{**own, "pattern": r"\[\[(\w+)\]\]"}]))
     assert _text(question).endswith(" polite?"), "who brings a pattern says how to end as well"
     assert [question.read(text) for text in ("[[FAIL]] no: [[PASS]]", "PASS")] == [1.0, None]
 
 
 def test_an_inverted_metric_is_good_when_it_is_low() -> None:
-    scorer = _scorer(metrics=["toxicity", {"name": "length", "criterion": "Too long?", "points": 4, "inverted": True}])
+    scorer = _scorer(
+        metrics=[
+            "toxicity",
+            {"name": "length", "criterion": "Too long?", "points": 4, "inverted": True},
+        ]
+    )
     toxic, long = _questions(scorer)
-    assert [toxic.read("Verdict: yes"), toxic.read("Verdict: no"), long.read("Verdict: 1")] == [0.0, 1.0, 0.75]
+    assert [toxic.read("Verdict: yes"), toxic.read("Verdict: no"), long.read("Verdict: 1")] == [
+        0.0,
+        1.0,
+        0.75,
+    ]
     said = tuple(
-        Judgement(judge="a", metric=q.metric, round=1, value=v) for q, v in zip((toxic, long), (1.0, 0.5), strict=True)
+        Judgement(judge="a", metric=q.metric, round=1, value=v)
+        for q, v in zip((toxic, long), (1.0, 0.5), strict=True)
     )
     score = scorer.score(None, Response(text="x", finish_reason="stop", judgements=said))
     assert (score.value, score.parts) == (0.75, {"toxicity_inverted": 1.0, "length_inverted": 0.5})
@@ -119,12 +143,16 @@ def test_a_call_of_a_tool_is_shown_with_the_answer() -> None:
     calls = (ToolCall("weather", '{"city": "Paris"}'),)
     scorer = _scorer(metrics=["usefulness"])
     assert scorer.questions is not None
-    (question,) = scorer.questions(ASKED, None, Response(text="", finish_reason="tool_calls", tool_calls=calls))
+    (question,) = scorer.questions(
+        ASKED, None, Response(text="", finish_reason="tool_calls", tool_calls=calls)
+    )
     assert '>\nweather({"city": "Paris"})\n<' in _text(question)
 
 
 def test_a_pattern_that_would_search_for_ever_finds_nothing() -> None:
-    (question,) = _questions(_scorer(metrics=[{"name": "own", "prompt": "${answer}", "pattern": r"^(\w+\s?)*$"}]))
+    (question,) = _questions(
+        _scorer(metrics=[{"name": "own", "prompt": "${answer}", "pattern": r"^(\w+\s?)*$"}])
+    )
     assert question.read("many words " * 40 + "!") is None
 
 
@@ -132,7 +160,9 @@ def test_a_pattern_that_would_search_for_ever_finds_nothing() -> None:
 def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str) -> None:
     sample = Sample(id="s", prompt=asked, target="")
     own = {"name": "own", "prompt": "${prompt} ${expected} ${answer}"}
-    for question in _questions(_scorer(metrics=["usefulness", own]), answer or "x", expected, sample):
+    for question in _questions(
+        _scorer(metrics=["usefulness", own]), answer or "x", expected, sample
+    ):
         (mark,) = re.findall(r"tags that end in (\w+) is", _text(question).partition("\n")[0])
         assert _text(question).count(f"</answer-{mark}>") == 1
         assert f"<answer-{mark}>\n{answer or 'x'}\n</answer-{mark}>" in _text(question)
@@ -140,7 +170,9 @@ def test_no_answer_can_end_its_own_place(answer: str, asked: str, expected: str)
 
 def test_what_is_filled_in_is_not_filled_again() -> None:
     (question,) = _questions(
-        _scorer(metrics=[{"name": "own", "prompt": "A: ${answer}"}]), "${expected} ${prompt}", "Paris"
+        _scorer(metrics=[{"name": "own", "prompt": "A: ${answer}"}]),
+        "${expected} ${prompt}",
+        "Paris",
     )
     assert "${expected} ${prompt}" in _text(question)
     assert "Paris" not in _text(question)
@@ -177,7 +209,11 @@ def _score(scorer: Scorer, *values: tuple[str, str, int, float | None]) -> Any:
 
 
 def test_the_mean_is_over_what_could_be_read_and_a_majority_decides_where_wished() -> None:
-    values = [("a", "correctness", 1, 1.0), ("a", "correctness", 2, 1.0), ("b", "correctness", 1, 0.0)]
+    values = [
+        ("a", "correctness", 1, 1.0),
+        ("a", "correctness", 2, 1.0),
+        ("b", "correctness", 1, 0.0),
+    ]
     unread = ("b", "correctness", 2, None)
     options: dict[str, Any] = {"judges": JUDGES, "rounds": 2}
     mean = _score(_scorer(**options), *values, unread)
@@ -194,7 +230,9 @@ def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
         return _key(_questions(_scorer(judges=[judge], **options), answer)[-1])
 
     judge = {"base_url": "host:1", "model": "a"}
-    assert key(judge) == key({**judge, "base_url": "elsewhere:2", "api_key_env": "KEY", "concurrency": 1})
+    assert key(judge) == key(
+        {**judge, "base_url": "elsewhere:2", "api_key_env": "KEY", "concurrency": 1}
+    )
     others = [
         key({**judge, "model": "b"}),
         key({**judge, "sampling": {"temperature": 0.5}}),
@@ -207,7 +245,10 @@ def test_the_key_is_of_what_is_asked_and_not_of_where() -> None:
 
 
 def test_what_decides_a_score_is_told_without_addresses() -> None:
-    told = [_scorer(judges=[{"base_url": url, "model": "a"}], rounds=2).decisive for url in ("host:1", "other:2")]
+    told = [
+        _scorer(judges=[{"base_url": url, "model": "a"}], rounds=2).decisive
+        for url in ("host:1", "other:2")
+    ]
     assert told[0] == told[1]
     assert told[0] is not None
     assert (told[0]["rounds"], told[0]["judges"][0]["model"]) == (2, "a")  # type: ignore[index]
@@ -220,30 +261,57 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ({"judges": [{"modl": "a"}]}, "unknown field `modl`"),
         ({"judges": [{"base_url": "h:1"}]}, "judges[0].model: required"),
         ({"judges": [{"model": "a"}]}, "judges[0].base_url: required; the endpoint itself"),
-        ({"judges": [{"base_url": "ftp://h", "model": "a"}]}, "judges[0].base_url: expected host:port"),
+        (
+            {"judges": [{"base_url": "ftp://h", "model": "a"}]},
+            "judges[0].base_url: expected host:port",
+        ),
         (
             {"judges": [{"base_url": "h:1", "model": "a", "api_key_env": "sk-abcdefgh1"}]},
             "name of a variable, not a key",
         ),
-        ({"judges": [{"base_url": "h:1", "model": "a", "headers": {"X-Api-Key": "abc"}}]}, "as ${VARIABLE}"),
+        (
+            {"judges": [{"base_url": "h:1", "model": "a", "headers": {"X-Api-Key": "abc"}}]},
+            "as ${VARIABLE}",
+        ),
         ({"judges": [{"base_url": "h:1", "model": "a", "name": "a b"}]}, "name: must be a word"),
         ({"judges": [{}, {}]}, "two judges are called 'itself'"),
-        ({"judges": [{"base_url": "h:1", "model": "a", "sampling": {"max_tokens": 0}}]}, "max_tokens: must be 1"),
-        ({"judges": [{"base_url": "h:1", "model": "a", "concurrency": 0}]}, "concurrency: must be 1"),
-        ({"judges": [{"base_url": "h:1", "model": "a", "rate_limit": 0}]}, "rate_limit: must be above 0"),
+        (
+            {"judges": [{"base_url": "h:1", "model": "a", "sampling": {"max_tokens": 0}}]},
+            "max_tokens: must be 1",
+        ),
+        (
+            {"judges": [{"base_url": "h:1", "model": "a", "concurrency": 0}]},
+            "concurrency: must be 1",
+        ),
+        (
+            {"judges": [{"base_url": "h:1", "model": "a", "rate_limit": 0}]},
+            "rate_limit: must be above 0",
+        ),
         ({"metrics": []}, "judge.metrics: name at least one"),
         ({"metrics": ["corectness"]}, "Did you mean 'correctness'?"),
         ({"metrics": ["toxicity", "toxicity"]}, "'toxicity' stands there twice"),
         ({"metrics": [{"name": "own", "prompt": "Good?"}]}, "says nowhere where the answer stands"),
         ({"metrics": [{"name": "own", "prompt": "${answer} ${foo}"}]}, "${foo} is not known"),
-        ({"metrics": [{"name": "own", "prompt": "${answer}", "criterion": "Good?"}]}, "stands in a prompt of ours"),
+        (
+            {"metrics": [{"name": "own", "prompt": "${answer}", "criterion": "Good?"}]},
+            "stands in a prompt of ours",
+        ),
         ({"metrics": [{"name": "own", "criterion": "?", "points": 0}]}, "points: must be above 0"),
-        ({"metrics": [{"name": "own", "criterion": "?", "failure": ["YES"]}]}, "words of their own"),
+        (
+            {"metrics": [{"name": "own", "criterion": "?", "failure": ["YES"]}]},
+            "words of their own",
+        ),
         ({"metrics": [{"name": "own", "criterion": "?", "pattern": "("}]}, "no regular expression"),
-        ({"metrics": [{"name": "own", "criterion": "?", "pattern": "(?:ab){90000}"}]}, "nothing of less than 180000"),
+        (
+            {"metrics": [{"name": "own", "criterion": "?", "pattern": "(?:ab){90000}"}]},
+            "nothing of less than 180000",
+        ),
         ({"rounds": 0}, "rounds: must be 1 or more"),
         ({"rounds": 2, "judges": [{"sampling": {"seed": 1}}]}, "every round would say the same"),
-        ({"majority": True, "metrics": [{"name": "own", "criterion": "?", "points": 5}]}, "points have a mean"),
+        (
+            {"majority": True, "metrics": [{"name": "own", "criterion": "?", "points": 5}]},
+            "points have a mean",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem: str) -> None:
@@ -255,7 +323,12 @@ def test_what_is_wrong_with_the_options_is_said(options: dict[str, Any], problem
 def test_the_examples_of_the_page_are_options_of_the_scorer() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs/judges.md").read_text()
     whole, metrics = (
-        yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+        yaml.safe_load(block)
+        for block in re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
     assert len(_questions(_scorer(**whole["capitals"]["scorer"]["judge"]))) == 2 * 3 * 2
-    assert [question.metric for question in _questions(_scorer(**metrics))] == ["politeness", "depth", "safety"]
+    assert [question.metric for question in _questions(_scorer(**metrics))] == [
+        "politeness",
+        "depth",
+        "safety",
+    ]

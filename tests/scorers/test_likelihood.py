@@ -13,7 +13,11 @@ from serve_eval.scorers.likelihood import TIED, likeliest
     [
         ([[-1.0], [-2.0], [-3.0], [-4.0]], "A", False),
         ([[-4.0], [-3.0], [-2.5], [-2.75]], "C", False),
-        ([[-0.5, -0.5], [-0.9], [-2.0], [-3.0]], "B", False),  # the sum counts, and no mean per token
+        (
+            [[-0.5, -0.5], [-0.9], [-2.0], [-3.0]],
+            "B",
+            False,
+        ),  # the sum counts, and no mean per token
         ([[-2.0], [-1.0], [-1.0], [-3.0]], "B", True),
         ([[-2.0], [-0.25, -0.75], [-3.0], [-1.0]], "B", True),
         ([[-1.0], [-2.0], [-2.0], [-2.0]], "A", False),  # a tie below the greatest decides nothing
@@ -25,7 +29,10 @@ def test_the_greatest_sum_counts_and_of_several_the_first(
 ) -> None:
     score = likeliest(told, "ABCD", target)
     assert (score.answer, score.parts) == (answer, {TIED: float(tied)})
-    assert (score.value, score.outcome is Outcome.CORRECT) == (float(answer == target), answer == target)
+    assert (score.value, score.outcome is Outcome.CORRECT) == (
+        float(answer == target),
+        answer == target,
+    )
 
 
 @given(st.lists(st.floats(-50, 0), min_size=4, max_size=4), st.floats(-20, 0))

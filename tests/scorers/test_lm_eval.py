@@ -1,4 +1,5 @@
-"""Our scorers beside those of the installed lm-evaluation-harness (optional extra lm-eval), on generated texts."""
+"""Our scorers beside those of the installed lm-evaluation-harness (optional extra lm-eval), on
+generated texts."""
 
 from __future__ import annotations
 
@@ -22,27 +23,68 @@ from serve_eval.tasks.gsm8k import task
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-NUMBERS = ("7", "-7", "1,234", "12.50", "$18", "-$3.00", "0", "1,000,000.", "3.", "007", ".5", "1e5", "½", "$", "-")
-BOXES = r"\boxed{_\boxed{70}_\boxed _{_\fbox{_\left(_\right)_^\circ_\text{ _k=_n_=_$_$_}_70_070_7_0_\%_%_\!_,_._ "
+NUMBERS = (
+    "7",
+    "-7",
+    "1,234",
+    "12.50",
+    "$18",
+    "-$3.00",
+    "0",
+    "1,000,000.",
+    "3.",
+    "007",
+    ".5",
+    "1e5",
+    "½",
+    "$",
+    "-",
+)
+BOXES = (
+    r"\boxed{_\boxed{70}_\boxed _{_\fbox{_\left(_\right)_^\circ_\text{"
+    r" _k=_n_=_$_$_}_70_070_7_0_\%_%_\!_,_._ "
+)
 PHRASES = (
-    "(A)_(B)_A_B_C_D_(D)_answer_is_so_red cat_x_Red Cat_\n_._,_!_'_;_:_=_final_result_could be_12_1,234_3.5_1e5_-7"
+    "(A)_(B)_A_B_C_D_(D)_answer_is_so_red cat_x_Red Cat_\n_._,_!_'_;_:_=_final_result_could"
+    " be_12_1,234_3.5_1e5_-7"
 )
 ENGLISH = "the a an cat dog. sat on. Mat, end.\n river Paragraph 3 12 5 . #c // `"
-WORDS = ["so", "the", "total", "is", "apples", "and", "then", "=", "+", "Question", "Answer:", "costs", "€"]
+WORDS = [
+    "so",
+    "the",
+    "total",
+    "is",
+    "apples",
+    "and",
+    "then",
+    "=",
+    "+",
+    "Question",
+    "Answer:",
+    "costs",
+    "€",
+]
 
 
 def strict_texts(count: int = 400, seed: int = 0) -> list[str]:
-    """Solutions with `####` at the start, in the middle, at the end, several times or not at all, before numbers of
-    every form and before none."""
+    """Solutions with `####` at the start, in the middle, at the end, several times or not at all,
+    before numbers of every form and before none."""
     rng = random.Random(seed)
     texts = []
     for i in range(count):
-        pieces = [" ".join(rng.choices(WORDS + list(NUMBERS), k=rng.randint(0, 8))) for _ in range(4)]
-        marks = [rng.choice(("#### ", "####", "###", "#### #### ", "####\n")) + rng.choice(NUMBERS) for _ in range(3)]
+        pieces = [
+            " ".join(rng.choices(WORDS + list(NUMBERS), k=rng.randint(0, 8))) for _ in range(4)
+        ]
+        marks = [
+            rng.choice(("#### ", "####", "###", "#### #### ", "####\n")) + rng.choice(NUMBERS)
+            for _ in range(3)
+        ]
         wanted = (i // 4) % 4
         for mark in marks[:wanted]:
             pieces.insert(rng.randint(0, len(pieces)), mark)
-        texts.append(rng.choice(("\n", " ", "")).join(pieces) + rng.choice(("", "\n", ".", " </s>")))
+        texts.append(
+            rng.choice(("\n", " ", "")).join(pieces) + rng.choice(("", "\n", ".", " </s>"))
+        )
     return texts
 
 
@@ -53,25 +95,41 @@ def test_both_gsm8k_filters_say_what_the_installed_lm_eval_says() -> None:
     from lm_eval.api.instance import Instance
     from lm_eval.api.metrics import exact_match_fn
 
-    config: dict[str, Any] = yaml.safe_load((Path(tasks.__file__).parent / "gsm8k/gsm8k.yaml").read_text())
-    metric = {k: v for k, v in config["metric_list"][0].items() if k.startswith(("ignore", "regexes"))}
-    texts, golds = strict_texts(), [f"steps\n#### {n}" for n in ("7", "-7", "1,234", "18", "0", "12.50", "3")]
+    config: dict[str, Any] = yaml.safe_load(
+        (Path(tasks.__file__).parent / "gsm8k/gsm8k.yaml").read_text()
+    )
+    metric = {
+        k: v for k, v in config["metric_list"][0].items() if k.startswith(("ignore", "regexes"))
+    }
+    texts, golds = (
+        strict_texts(),
+        [f"steps\n#### {n}" for n in ("7", "-7", "1,234", "18", "0", "12.50", "3")],
+    )
     marked = [text for text in texts if "####" in text]
     assert len(marked) >= 200
     ours = task()
     for gold in golds:
         sample = Sample(id="x", prompt="p", target=gold)
-        scores = [ours.score(sample, Response(text=text, finish_reason="stop")).parts for text in texts]
+        scores = [
+            ours.score(sample, Response(text=text, finish_reason="stop")).parts for text in texts
+        ]
         for wanted in config["filter_list"]:
-            steps = [(f["function"], {k: v for k, v in f.items() if k != "function"}) for f in wanted["filter"]]
+            steps = [
+                (f["function"], {k: v for k, v in f.items() if k != "function"})
+                for f in wanted["filter"]
+            ]
             asked = [
-                Instance(request_type="generate_until", doc={}, arguments=("", {}), idx=i, resps=[text])
+                Instance(
+                    request_type="generate_until", doc={}, arguments=("", {}), idx=i, resps=[text]
+                )
                 for i, text in enumerate(texts)
             ]
             filters.build_filter_ensemble(wanted["name"], steps).apply(asked)
             for text, instance, parts in zip(texts, asked, scores, strict=True):
                 found = instance.filtered_resps[wanted["name"]]
-                theirs = exact_match_fn(predictions=[found], references=[gold], **metric)["exact_match"]
+                theirs = exact_match_fn(predictions=[found], references=[gold], **metric)[
+                    "exact_match"
+                ]
                 assert parts[wanted["name"]] == theirs, (wanted["name"], text, gold)
     assert {STRICT, FLEXIBLE} == {wanted["name"] for wanted in config["filter_list"]}
 
@@ -92,7 +150,10 @@ def test_aime_answers_are_judged_as_the_installed_lm_eval_judges_them() -> None:
 
 def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
     for name in ("lm_eval", "jieba", "rouge", "fuzzywuzzy", "rapidfuzz"):
-        pytest.importorskip(name, reason="needs lm-eval with the packages of its own LongBench metrics, and rapidfuzz")
+        pytest.importorskip(
+            name,
+            reason="needs lm-eval with the packages of its own LongBench metrics, and rapidfuzz",
+        )
     from rapidfuzz import fuzz
 
     theirs = _module("longbench/metrics.py")
@@ -116,8 +177,14 @@ def test_the_metrics_of_longbench_are_those_of_the_installed_lm_eval() -> None:
             (longbench.retrieval_zh, theirs.retrieval_zh_score, "段落3"),
         ]
         for ours, metric, gold in pairs:
-            assert ours(found, gold) == pytest.approx(metric(found, gold), abs=1e-8), (ours, found, gold)
-        classes = rng.sample(["Color", "Color of x", "x", "of", "a", "ab", "abc", "Food", "Foodie"], 6)
+            assert ours(found, gold) == pytest.approx(metric(found, gold), abs=1e-8), (
+                ours,
+                found,
+                gold,
+            )
+        classes = rng.sample(
+            ["Color", "Color of x", "x", "of", "a", "ab", "abc", "Food", "Foodie"], 6
+        )
         named, gold = " ".join(rng.choices(classes, k=3)), rng.choice(classes)
         score = theirs.classification_score(named, gold, all_classes=classes)
         assert longbench.classification(classes)(named, gold) == score, (named, gold, classes)
@@ -145,11 +212,15 @@ def test_the_sets_of_longbench_are_asked_as_the_installed_lm_eval_asks_them() ->
         assert asked[name].stop == (("\n",) if ours.group == "fewshot" else ()), name
         theirs = yaml.load((folder / f"{name}.yaml").read_text(), Loader=yaml.BaseLoader)
         assert theirs["process_results"] == f"metrics.get_{metrics[ours.metric]}_with_score", name
-        group = yaml.load((folder / f"_longbench_{ours.group}.yaml").read_text(), Loader=yaml.BaseLoader)
+        group = yaml.load(
+            (folder / f"_longbench_{ours.group}.yaml").read_text(), Loader=yaml.BaseLoader
+        )
         assert f"longbench_{name}" in group["task"]
 
 
-def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pytest.importorskip("lm_eval", reason="needs the optional extra lm-eval")
     theirs = _module("mmmu/utils.py")
     monkeypatch.setattr(theirs.random, "choice", lambda letters: None)  # where it would guess
@@ -158,10 +229,14 @@ def test_mmmu_answers_are_read_as_the_installed_lm_eval_reads_them(monkeypatch: 
     options = ["red cat", "x", "blue", "B thing", "12"]
     golds = ["12", "3.5", "1,234", "red cat", "x", "-7", "0.5", "100000"]
     for _ in range(20_000):
-        text = "".join(rng.choice(pieces) + rng.choice(("", " ", " ")) for _ in range(rng.randrange(14)))
+        text = "".join(
+            rng.choice(pieces) + rng.choice(("", " ", " ")) for _ in range(rng.randrange(14))
+        )
         offered, gold = options[: rng.randrange(2, 6)], rng.choice(golds)
         letters = list("ABCDE")[: len(offered)]
-        parsed = theirs.parse_multi_choice_response(text, letters, dict(zip(letters, offered, strict=True)))
+        parsed = theirs.parse_multi_choice_response(
+            text, letters, dict(zip(letters, offered, strict=True))
+        )
         assert mmmu.find_given_letter(text, offered) == parsed, text
         right = theirs.eval_open(gold, theirs.parse_open_response(text))
         assert mmmu.short_answer(text, [gold]).value == right, (text, gold)

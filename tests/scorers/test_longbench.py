@@ -1,4 +1,5 @@
-"""Golden values were had from the published metrics themselves; tests/scorers/test_lm_eval.py compares at random."""
+"""Golden values were had from the published metrics themselves; tests/scorers/test_lm_eval.py
+compares at random."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ from serve_eval.scorers import longbench
         (longbench.code_similarity, "", "", 1.0),
     ],
 )
-def test_what_each_metric_gives(metric: Callable[[str, str], float], text: str, answer: str, value: float) -> None:
+def test_what_each_metric_gives(
+    metric: Callable[[str, str], float], text: str, answer: str, value: float
+) -> None:
     assert metric(text, answer) == pytest.approx(value)
 
 
@@ -59,7 +62,9 @@ def test_chinese_words_are_those_that_jieba_finds() -> None:
         ("Foodie", "Food", 0.5),  # the longer class is no part of the right one
     ],
 )
-def test_a_class_is_shared_with_the_others_that_are_named(text: str, answer: str, value: float) -> None:
+def test_a_class_is_shared_with_the_others_that_are_named(
+    text: str, answer: str, value: float
+) -> None:
     assert longbench.classification(["Food", "Foodie", "Color"])(text, answer) == value
 
 
@@ -79,6 +84,8 @@ def test_similarities_lie_between_0_and_1_and_a_text_is_like_itself(text: str, o
     for metric in (longbench.rouge_l, longbench.code_similarity, longbench.qa_f1):
         assert 0.0 <= metric(text, other) <= 1.0
     line = other.replace("\n", "")
-    assert longbench.code_similarity(line if line.strip() else "", line if line.strip() else "") == 1.0
+    assert (
+        longbench.code_similarity(line if line.strip() else "", line if line.strip() else "") == 1.0
+    )
     if other.replace(".", "").strip():
         assert longbench.rouge_l(other, other) == 1.0

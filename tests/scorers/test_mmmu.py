@@ -75,9 +75,15 @@ PLAINER = (
 """The original's patterns, which try every digit of a long run again."""
 
 
-@given(st.lists(st.sampled_from(["-", "1", "23", ".", "e", "+", ",", "x", " "]), max_size=14).map("".join))
+@given(
+    st.lists(st.sampled_from(["-", "1", "23", ".", "e", "+", ",", "x", " "]), max_size=14).map(
+        "".join
+    )
+)
 def test_the_numbers_are_those_of_the_original(text: str) -> None:
-    assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [pattern.findall(text) for pattern in PLAINER]
+    assert [pattern.findall(text) for pattern in mmmu._NUMBERS[1:]] == [
+        pattern.findall(text) for pattern in PLAINER
+    ]
 
 
 def test_a_long_run_of_digits_is_read_in_time_that_grows_with_its_length() -> None:

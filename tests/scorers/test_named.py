@@ -73,8 +73,11 @@ def test_exact_wants_the_text_and_nothing_else() -> None:
         ("b", '"b"', 0.0, 1.0),
     ],
 )
-def test_exact_compares_as_biochatter_does_when_told_to(expected: str, text: str, strict: float, usual: float) -> None:
-    """It changes the answer and not what is expected, and takes no punctuation off but three marks, wherever."""
+def test_exact_compares_as_biochatter_does_when_told_to(
+    expected: str, text: str, strict: float, usual: float
+) -> None:
+    """It changes the answer and not what is expected, and takes no punctuation off but three marks,
+    wherever."""
     assert _score("exact", expected, text, as_biochatter=True).value == strict
     assert _score("exact", expected, text).value == usual
 
@@ -89,9 +92,14 @@ def test_words_counts_as_biochatter_does_when_told_to(text: str, value: float) -
     assert _score("words", expected, text, as_biochatter=True).value == value
 
 
-@pytest.mark.parametrize(("name", "options"), [("exact", {"ignore_case": False}), ("words", {"whole_words": True})])
+@pytest.mark.parametrize(
+    ("name", "options"), [("exact", {"ignore_case": False}), ("words", {"whole_words": True})]
+)
 def test_an_option_without_effect_is_refused(name: str, options: dict[str, bool]) -> None:
-    with pytest.raises(PlanError, match="as_biochatter decides how answers are compared: leave out the other options"):
+    with pytest.raises(
+        PlanError,
+        match="as_biochatter decides how answers are compared: leave out the other options",
+    ):
         _score(name, "x", "x", as_biochatter=True, **options)
 
 
@@ -156,10 +164,18 @@ def test_yes_and_no_in_what_models_say(text: str, outcome: Outcome) -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("ASPIRIN, the dosage", 1.0), ("the amount", 0.5), ("nothing", 0.0), ("aspirins in doses", 1.0)],
+    [
+        ("ASPIRIN, the dosage", 1.0),
+        ("the amount", 0.5),
+        ("nothing", 0.0),
+        ("aspirins in doses", 1.0),
+    ],
 )
 def test_words_have_a_point_each_by_any_synonym(text: str, value: float) -> None:
-    assert _score("words", {"words_in_response": ["aspirin", "dose|dosage|amount"]}, text).value == value
+    assert (
+        _score("words", {"words_in_response": ["aspirin", "dose|dosage|amount"]}, text).value
+        == value
+    )
 
 
 def test_words_may_be_literal_and_whole() -> None:
@@ -214,10 +230,15 @@ def test_where_none_can_be_made_up_an_example_is_asked_for() -> None:
 def test_any_of_takes_the_best_score() -> None:
     assert _score("any_of", ["Paris", "Lutetia"], "lutetia").value == 1.0
     assert _score("any_of", [["a", "b"], ["c", "d", "e"]], "a d e", scorer="words").value == 2 / 3
-    assert _score("any_of", [3, 4], "none", scorer={"numeric": {"absolute": 0.5}}).outcome is Outcome.UNPARSED
+    assert (
+        _score("any_of", [3, 4], "none", scorer={"numeric": {"absolute": 0.5}}).outcome
+        is Outcome.UNPARSED
+    )
 
 
-def test_another_version_of_the_scorer_within_any_of_decides_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = made("any_of", {}).decisive
     assert before == made("any_of", {"scorer": "exact"}).decisive
     assert before != made("any_of", {"scorer": {"exact": {"ignore_case": False}}}).decisive
@@ -231,7 +252,12 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(monkeypat
 
 @pytest.mark.parametrize(
     ("scorer", "told"),
-    [("exakt", "exact"), ({"exact": {"x": 1}}, "unknown option"), ({}, "one name"), ("code", "runs what is answered")],
+    [
+        ("exakt", "exact"),
+        ({"exact": {"x": 1}}, "unknown option"),
+        ({}, "one name"),
+        ("code", "runs what is answered"),
+    ],
 )
 def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str) -> None:
     with pytest.raises(PlanError, match=told):
@@ -260,7 +286,10 @@ def test_a_set_is_read_in_each_of_its_forms(text: str, items: list[object]) -> N
 def test_a_set_is_measured() -> None:
     score = _score("set", ["A", "B", "C"], "a, b, x")
     assert score.value == pytest.approx(2 / 3)
-    assert (score.parts["precision"], score.parts["recall"]) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert (score.parts["precision"], score.parts["recall"]) == (
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+    )
     assert _score("set", ["A", "B", "C"], "a", measure="precision").value == 1.0
     assert _score("set", ["A", "B", "C"], "a", measure="recall").value == pytest.approx(1 / 3)
     assert _score("set", ["A", "B"], "b, a, a", measure="exact").value == 1.0
@@ -299,7 +328,12 @@ def test_rouge_is_a_share() -> None:
     assert (score.value, score.outcome) == (pytest.approx(2 / 3), Outcome.PARTIAL)
 
 
-SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -326,7 +360,9 @@ def test_json_that_a_validator_cannot_look_at_is_not_called_invalid() -> None:
 
 
 @pytest.mark.parametrize(("step", "value"), [(0.1, 1.0), (0.5, 1.0), (0.3, 0.0)])
-def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, value: float) -> None:
+def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(
+    step: float, value: float
+) -> None:
     assert _score("json_schema", {"schema": {"multipleOf": step}}, "1e999").value == value
     with pytest.raises(OverflowError, match="4000 digits"):
         _score("json_schema", {"schema": {"multipleOf": step}}, "1e99999")
@@ -337,7 +373,11 @@ def test_a_number_that_no_float_holds_is_a_multiple_of_what_it_is(step: float, v
     [
         SCHEMA,
         {"enum": ["x"]},
-        {"type": "array", "items": {"type": "number", "minimum": 0.5, "multipleOf": 0.5}, "minItems": 2},
+        {
+            "type": "array",
+            "items": {"type": "number", "minimum": 0.5, "multipleOf": 0.5},
+            "minItems": 2,
+        },
         {"type": "string", "minLength": 4},
         {"type": "integer", "exclusiveMinimum": 3},
         {"type": "integer", "maximum": -2},
@@ -354,14 +394,23 @@ def test_a_value_is_made_up_that_a_schema_allows(schema: Any) -> None:
 
 
 def test_where_no_json_can_be_made_up_an_example_is_asked_for() -> None:
-    endless = {"$ref": "#/$defs/x", "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}}}
-    for schema in (endless, {"type": "string", "minLength": 10**12}, {"type": "array", "minItems": 10**12}):
+    endless = {
+        "$ref": "#/$defs/x",
+        "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}, "minItems": 1}},
+    }
+    for schema in (
+        endless,
+        {"type": "string", "minLength": 10**12},
+        {"type": "array", "minItems": 10**12},
+    ):
         with pytest.raises(PlanError, match="no JSON could be made up"):
             made("json_schema", {}).answers({"schema": schema})
 
 
 def _calls(expected: Any, *calls: tuple[str, Any], **options: Any) -> float:
-    made_calls = tuple(ToolCall(name, a if isinstance(a, str) else json.dumps(a)) for name, a in calls)
+    made_calls = tuple(
+        ToolCall(name, a if isinstance(a, str) else json.dumps(a)) for name, a in calls
+    )
     response = Response(text="", finish_reason="tool_calls", tool_calls=made_calls)
     return made("tool_call", options).score(expected, response).value
 
@@ -409,14 +458,20 @@ CHECKED = {"checks": "assert double(2) == 4", "entry_point": "double"}
 @pytest.mark.parametrize(
     ("expected", "text", "outcome"),
     [
-        (CHECKED, "```python\ndef double(x):\n    return 2 * x\n```\nTry it:\n```\nprint(double(4))\n```", "correct"),
+        (
+            CHECKED,
+            "```python\ndef double(x):\n    return 2 * x\n```\nTry it:\n```\nprint(double(4))\n```",
+            "correct",
+        ),
         (CHECKED, "def double(x):\n    return x + 1\n", "wrong"),
         (CHECKED, "I cannot program.", "unparsed"),
         ("assert total == 6", "Sure:\n```py\ntotal = sum([1, 2, 3])\n```", "correct"),
         ("assert total == 6", "while True: pass", "wrong"),
     ],
 )
-def test_code_is_run_in_the_sandbox_with_its_checks(sandbox: Sandbox, expected: Any, text: str, outcome: str) -> None:
+def test_code_is_run_in_the_sandbox_with_its_checks(
+    sandbox: Sandbox, expected: Any, text: str, outcome: str
+) -> None:
     scorer = made("code", {"time_limit_s": 2.0})
     response = Response(text=text, finish_reason="stop")
     assert not scorer.problems(expected)
@@ -460,14 +515,18 @@ LONG = 300_000
         ("x and " * (LONG // 6), 1),
     ],
 )
-def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(text: str, items: int) -> None:
+def test_the_items_of_any_text_are_found_in_time_that_grows_with_its_length(
+    text: str, items: int
+) -> None:
     assert len(items_in(text)) == items
 
 
 _MARKED = re.compile(r"^\s*(?:[-*+\u2022]|\(?\d{1,4}[.)])\s+(\S.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|\s+and\s+(?=\S+\W*$)")
 """The patterns as they are read best, and which take long."""
-PIECES = st.sampled_from(["-", "*", "1", "2.", "(3)", " ", "\n", "\t", "a", "b c", ",", ";", " and ", "and", "!"])
+PIECES = st.sampled_from(
+    ["-", "*", "1", "2.", "(3)", " ", "\n", "\t", "a", "b c", ",", ";", " and ", "and", "!"]
+)
 
 
 @given(st.lists(PIECES, max_size=12).map("".join))

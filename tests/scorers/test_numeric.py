@@ -36,7 +36,13 @@ def test_what_each_filter_takes(text: str, strict: str | None, flexible: str | N
 
 @pytest.mark.parametrize(
     ("text", "normalised"),
-    [("He has 7.\n#### 1,234", "1234"), ("$18", "18"), ("5.", "5"), ("ABC", "abc"), ("3.50", "3.50")],
+    [
+        ("He has 7.\n#### 1,234", "1234"),
+        ("$18", "18"),
+        ("5.", "5"),
+        ("ABC", "abc"),
+        ("3.50", "3.50"),
+    ],
 )
 def test_the_form_in_which_numbers_are_compared(text: str, normalised: str) -> None:
     assert normalise(text) == normalised
@@ -65,8 +71,14 @@ def test_both_are_what_the_patterns_of_the_task_say(parts: list[str], gap: int) 
     ],
 )
 def test_recorded_answers_score_as_lm_eval_scored_them(shared: Path, name: str) -> None:
-    golds = [json.loads(line)["answer"] for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in (shared / f"data/recorded/{name}.jsonl").read_text().splitlines()]
+    golds = [
+        json.loads(line)["answer"]
+        for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()
+    ]
+    rows = [
+        json.loads(line)
+        for line in (shared / f"data/recorded/{name}.jsonl").read_text().splitlines()
+    ]
     assert len(rows) == 1319
     for row in rows:
         gold = normalise(golds[row["idx"]])

@@ -1,5 +1,5 @@
-"""What every named scorer must hold; a new file in serve_eval/scorers is picked up by itself and needs an entry in
-offered.py."""
+"""What every named scorer must hold; a new file in serve_eval/scorers is picked up by itself and
+needs an entry in offered.py."""
 
 from __future__ import annotations
 
@@ -30,8 +30,21 @@ from serve_eval.schema import (
 from tests.scorers.offered import REFUSED, TAKEN, Tried
 
 NAMES = registry.names(registry.SCORERS)
-NONSENSE: list[Any] = [None, {}, [], "", {"anser": "Paris"}, {"answer": None}, {"answer": []}, [None]]
-CASES = [pytest.param(name, tried, id=f"{name}-{i}") for name in NAMES for i, tried in enumerate(TAKEN.get(name, []))]
+NONSENSE: list[Any] = [
+    None,
+    {},
+    [],
+    "",
+    {"anser": "Paris"},
+    {"answer": None},
+    {"answer": []},
+    [None],
+]
+CASES = [
+    pytest.param(name, tried, id=f"{name}-{i}")
+    for name in NAMES
+    for i, tried in enumerate(TAKEN.get(name, []))
+]
 
 
 def made(name: str, options: dict[str, Any]) -> Scorer:
@@ -40,7 +53,9 @@ def made(name: str, options: dict[str, Any]) -> Scorer:
     return scorer
 
 
-def scored(scorer: Scorer, expected: Any, text: str, ended: ExitReason = ExitReason.RAISED) -> Score:
+def scored(
+    scorer: Scorer, expected: Any, text: str, ended: ExitReason = ExitReason.RAISED
+) -> Score:
     """The score of an answer, with a result where something in it is to be run."""
     response = Response(text=text, finish_reason="stop")
     if Need.TOOLS in scorer.requires:
@@ -57,14 +72,22 @@ def judged(scorer: Scorer, expected: Any, response: Response) -> Response:
     assert scorer.questions is not None
     said = f"Verdict: {'yes' if response.text == scorer.answers(expected)[0] else 'no'}"
     asked = scorer.questions(Sample(id="1", prompt="?", target=""), expected, response)
-    judgements = (Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=q.read(said)) for q in asked)
+    judgements = (
+        Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=q.read(said))
+        for q in asked
+    )
     return msgspec.structs.replace(response, judgements=tuple(judgements))
 
 
 def called(response: Response) -> Response:
     """What the simulated endpoint makes of a text that stands for calls."""
     [tool] = [{"type": "function", "function": {"name": "any"}}]
-    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "tools": [tool], "max_tokens": 1000}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "?"}],
+        "tools": [tool],
+        "max_tokens": 1000,
+    }
     ask = understand(msgspec.json.encode(body), chat=True, models=None)
     told = tools.split_calls(Generated(response.text, "stop"), ask)
     calls = tuple(ToolCall(call.name, call.arguments) for call in told.calls)
@@ -81,7 +104,10 @@ def test_the_right_answer_has_full_marks_and_the_wrong_one_nothing(name: str, tr
     scorer = made(name, tried.options)
     assert list(scorer.problems(tried.expected)) == []
     right, wrong = scorer.answers(tried.expected)
-    gold, other = scored(scorer, tried.expected, right, ExitReason.PASSED), scored(scorer, tried.expected, wrong)
+    gold, other = (
+        scored(scorer, tried.expected, right, ExitReason.PASSED),
+        scored(scorer, tried.expected, wrong),
+    )
     assert (gold.value, gold.outcome) == (1.0, Outcome.CORRECT)
     assert (other.value, other.outcome in (Outcome.WRONG, Outcome.UNPARSED)) == (0.0, True)
     assert right.strip()
@@ -97,20 +123,24 @@ def test_nonsense_is_refused_with_what_to_write(name: str, expected: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "tried"), [pytest.param(n, t, id=f"{n}-{i}") for n in NAMES for i, t in enumerate(REFUSED.get(n, []))]
+    ("name", "tried"),
+    [pytest.param(n, t, id=f"{n}-{i}") for n in NAMES for i, t in enumerate(REFUSED.get(n, []))],
 )
 def test_what_is_nearly_right_is_refused_too(name: str, tried: Tried) -> None:
     assert made(name, tried.options).problems(tried.expected)
 
 
 @pytest.mark.parametrize(("name", "tried"), CASES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.DataObject) -> None:
     scorer = made(name, tried.options)
     right, wrong = scorer.answers(tried.expected)
     pieces = st.one_of(
-        st.text(), st.sampled_from([right, wrong, right[: len(right) // 2], "answer is ", "{", "\n", "1e999"])
+        st.text(),
+        st.sampled_from([right, wrong, right[: len(right) // 2], "answer is ", "{", "\n", "1e999"]),
     )
     text = "".join(data.draw(st.lists(pieces, max_size=5)))
     score = scored(scorer, tried.expected, text)
@@ -126,10 +156,18 @@ def test_any_text_has_a_score_between_0_and_1(name: str, tried: Tried, data: st.
 @settings(max_examples=30, deadline=None)
 @given(
     expected=st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False)
+        | st.text(max_size=20),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["answer", "words_in_response", "schema", "name"]), inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["answer", "words_in_response", "schema", "name"]),
+                inner,
+                max_size=3,
+            )
         ),
         max_leaves=6,
     )

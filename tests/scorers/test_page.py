@@ -36,13 +36,18 @@ def test_the_example_has_the_score_that_the_page_says(row: list[str]) -> None:
     value = yaml.safe_load(expected.strip("`"))
     assert not scorer.problems(value)
     ended = ExitReason.PASSED if points == "1" else ExitReason.RAISED
-    assert scored(scorer, value, answer.strip("`"), ended).value == pytest.approx(float(points), abs=0.001)
+    assert scored(scorer, value, answer.strip("`"), ended).value == pytest.approx(
+        float(points), abs=0.001
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_every_option_stands_there_with_its_default(row: list[str]) -> None:
     options = registry.options_of(registry.function(registry.SCORERS, row[0]))
-    told = {found.partition(": ")[0]: found.partition(": ")[2] for found in re.findall(r"`([^`]+)`", row[2])}
+    told = {
+        found.partition(": ")[0]: found.partition(": ")[2]
+        for found in re.findall(r"`([^`]+)`", row[2])
+    }
     for name, parameter in options.items():
         default = parameter.default
         written = default if isinstance(default, str) else json.dumps(default)

@@ -20,4 +20,7 @@ from serve_eval.scorers.passkey import first_digits
 def test_the_first_run_of_digits_decides(text: str, outcome: Outcome, contained: float) -> None:
     score = first_digits(text, "01868")
     assert score.outcome is outcome
-    assert score.parts == {"first_digits": float(outcome is Outcome.CORRECT), "contained": contained}
+    assert score.parts == {
+        "first_digits": float(outcome is Outcome.CORRECT),
+        "contained": contained,
+    }

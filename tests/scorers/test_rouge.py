@@ -24,7 +24,9 @@ pytest.importorskip("rouge_score", reason="needs the optional extra rouge")
         ("", "cat", 0.0, Outcome.WRONG),
     ],
 )
-def test_rouge_1_is_f_of_the_common_words(text: str, target: str, value: float, outcome: Outcome) -> None:
+def test_rouge_1_is_f_of_the_common_words(
+    text: str, target: str, value: float, outcome: Outcome
+) -> None:
     score = rouge1(text, target)
     assert score.value == pytest.approx(value)
     assert score.outcome is outcome
@@ -36,4 +38,6 @@ def test_rouge_1_is_f_of_the_common_words(text: str, target: str, value: float, 
 def test_rouge_1_is_what_its_definition_says(text: str, target: str) -> None:
     found, wanted = (Counter(re.findall("[a-z0-9]+", t.lower())) for t in (text, target))
     total = found.total() + wanted.total()
-    assert f_measures(text, target)["rouge1"] == pytest.approx(2 * (found & wanted).total() / total if total else 0.0)
+    assert f_measures(text, target)["rouge1"] == pytest.approx(
+        2 * (found & wanted).total() / total if total else 0.0
+    )

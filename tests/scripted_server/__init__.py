@@ -1,4 +1,5 @@
-"""One OpenAI-compatible server for all tests, whose answers are a script: see docs/testing.md for how to write one."""
+"""One OpenAI-compatible server for all tests, whose answers are a script: see docs/testing.md for
+how to write one."""
 
 from tests.scripted_server.replies import (
     Reply,
@@ -20,7 +21,14 @@ from tests.scripted_server.replies import (
     when,
 )
 from tests.scripted_server.request import HttpRequest
-from tests.scripted_server.server import EVERY_PATH, Responder, Script, ScriptedServer, serve, serve_in_thread
+from tests.scripted_server.server import (
+    EVERY_PATH,
+    Responder,
+    Script,
+    ScriptedServer,
+    serve,
+    serve_in_thread,
+)
 
 __all__ = [
     "EVERY_PATH",

@@ -1,8 +1,8 @@
 """Replies that a script of the test server gives.
 
-A reply is a function from a request to the response that aiohttp sends. Small replies make larger ones:
-`when(event, fail(503))` waits for the event and then refuses. A reply may be given any number of times.
-"""
+A reply is a function from a request to the response that aiohttp sends. Small replies make larger
+ones: `when(event, fail(503))` waits for the event and then refuses. A reply may be given any number
+of times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.scripted_server.request import HttpRequest
 Reply = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 JSON = "application/json"
 
-# ------------------------------------------------------------------------------------------------------------ answers
+# ------------------------------------------------------------------------------------------------------------
+# answers
 
 
 def answer(
@@ -33,10 +34,14 @@ def answer(
 ) -> Reply:
     """Answer with a text, in the form that was asked for: chat or completion, whole or as a stream.
 
-    `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields of the choice and of
-    the whole answer, such as its id: two answers with the same one are a copy to our client.
-    """
-    counts = {} if usage is None else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+    `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields
+    of the choice and of the whole answer, such as its id: two answers with the same one are a copy
+    to our client."""
+    counts = (
+        {}
+        if usage is None
+        else {"usage": {"prompt_tokens": usage[0], "completion_tokens": usage[1]}}
+    )
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
         streamed = bool(request.body.get("stream"))
@@ -58,9 +63,15 @@ def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
 
 
 def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
-    """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON or not."""
+    """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON
+    or not."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    call = {"index": 0, "id": "1", "type": "function", "function": {"name": name, "arguments": text}}
+    call = {
+        "index": 0,
+        "id": "1",
+        "type": "function",
+        "function": {"name": name, "arguments": text},
+    }
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
 
     async def reply(request: HttpRequest) -> web.StreamResponse:
@@ -72,7 +83,8 @@ def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprob:
-    """One token of an answer, its log-probability, and those of the likeliest tokens in its place."""
+    """One token of an answer, its log-probability, and those of the likeliest tokens in its
+    place."""
 
     text: str
     logprob: float
@@ -86,7 +98,9 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
         {
             "token": token.text,
             "logprob": token.logprob,
-            "top_logprobs": [{"token": name, "logprob": value} for name, value in token.top.items()],
+            "top_logprobs": [
+                {"token": name, "logprob": value} for name, value in token.top.items()
+            ],
         }
         for token in tokens
     ]
@@ -104,10 +118,11 @@ def logprobs(tokens: Sequence[TokenLogprob]) -> Reply:
 
 
 def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes = b"\n") -> Reply:
-    """Send server-sent events: bytes as they are, a text as the data of an event, anything else as JSON.
+    """Send server-sent events: bytes as they are, a text as the data of an event, anything else as
+    JSON.
 
-    An asynchronous generator may wait between its events, or break the connection; it is for one request.
-    """
+    An asynchronous generator may wait between its events, or break the connection; it is for one
+    request."""
 
     def written(event: object) -> bytes:
         if isinstance(event, bytes):
@@ -118,7 +133,9 @@ def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes
     async def reply(request: HttpRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request.http)
-        async with aclosing(events if isinstance(events, AsyncGenerator) else _each(events)) as each:
+        async with aclosing(
+            events if isinstance(events, AsyncGenerator) else _each(events)
+        ) as each:
             async for event in each:
                 await response.write(written(event))
         await response.write_eof()
@@ -132,7 +149,8 @@ async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
         yield event
 
 
-# ----------------------------------------------------------------------------------------------- other whole responses
+# -----------------------------------------------------------------------------------------------
+# other whole responses
 
 
 def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
@@ -141,7 +159,11 @@ def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | Non
 
 
 def raw(
-    body: bytes = b"", status: int = 200, *, content_type: str = JSON, headers: Mapping[str, str] | None = None
+    body: bytes = b"",
+    status: int = 200,
+    *,
+    content_type: str = JSON,
+    headers: Mapping[str, str] | None = None,
 ) -> Reply:
     """Send the bytes of a body, which need be no JSON."""
 
@@ -160,7 +182,9 @@ def fail(status: int, message: str = "", headers: Mapping[str, str] | None = Non
 
 def models(*names: str) -> Reply:
     """List these models, as /v1/models does."""
-    return json_reply({"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
+    return json_reply(
+        {"object": "list", "data": [{"id": name, "object": "model"} for name in names]}
+    )
 
 
 def version(text: str) -> Reply:
@@ -177,7 +201,8 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
     return reply
 
 
-# ----------------------------------------------------------------------------------------------- silence and its length
+# -----------------------------------------------------------------------------------------------
+# silence and its length
 
 
 def stall() -> Reply:
@@ -201,7 +226,8 @@ def when(event: asyncio.Event, reply: Reply) -> Reply:
 
 
 def after(delay_s: float, reply: Reply) -> Reply:
-    """Wait a time before the reply, where the time itself is tested. Elsewhere `when` is faster and certain."""
+    """Wait a time before the reply, where the time itself is tested. Elsewhere `when` is faster and
+    certain."""
 
     async def wait(request: HttpRequest) -> web.StreamResponse:
         await asyncio.sleep(delay_s)

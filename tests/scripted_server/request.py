@@ -15,9 +15,9 @@ from aiohttp import web
 class HttpRequest:
     """One request that has arrived whole.
 
-    `number` counts from 1 the requests that the script answers, and `in_flight` those that it answers at this moment,
-    with this one; both are 0 for a request to a fixed route. `http` is the request in aiohttp's own terms.
-    """
+    `number` counts from 1 the requests that the script answers, and `in_flight` those that it
+    answers at this moment, with this one; both are 0 for a request to a fixed route. `http` is the
+    request in aiohttp's own terms."""
 
     method: str
     path: str
@@ -41,12 +41,15 @@ class HttpRequest:
     @property
     def prompt(self) -> str:
         """Return the text of the prompt, or of the last message of a chat."""
-        asked: str = self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
+        asked: str = (
+            self.body["prompt"] if "prompt" in self.body else self.body["messages"][-1]["content"]
+        )
         return asked
 
     @property
     def max_tokens(self) -> int:
-        """Return the limit of the answer's length under either of its names, 16 if the request has none."""
+        """Return the limit of the answer's length under either of its names, 16 if the request has
+        none."""
         return int(self.body.get("max_completion_tokens", self.body.get("max_tokens", 16)))
 
     def reset(self) -> None:

@@ -1,4 +1,5 @@
-"""The test server: a real socket on loopback, and a script that says how each request is answered."""
+"""The test server: a real socket on loopback, and a script that says how each request is
+answered."""
 
 from __future__ import annotations
 
@@ -17,9 +18,11 @@ from tests.scripted_server.replies import Reply
 from tests.scripted_server.request import HttpRequest
 
 Responder = Callable[[HttpRequest], Reply | Awaitable[Reply | web.StreamResponse]]
-"""A reply, or a function that picks the reply to a request. An asynchronous one may also return a response."""
+"""A reply, or a function that picks the reply to a request. An asynchronous one may also return a
+response."""
 Script = Sequence[Reply] | Responder
-"""Replies in the order of the requests, of which the last one repeats, or one responder for all of them."""
+"""Replies in the order of the requests, of which the last one repeats, or one responder for all of
+them."""
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 EVERY_PATH = ("/{path:.*}",)
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -28,14 +31,18 @@ MAX_BODY_BYTES = 64 * 1024 * 1024
 class ScriptedServer:
     """An OpenAI-compatible server whose answers a test writes.
 
-    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` whatever comes. `routes` are the
-    replies of other paths, such as {"/v1/models": models("m")}; everything else is 404. The server keeps what it was
-    sent: `requests` are all requests, `asked` those that the script answered. `max_in_flight` is the largest number of
-    requests that the script answered at the same time.
-    """
+    The script answers `paths`: POST requests for completions, or with `EVERY_PATH` whatever comes.
+    `routes` are the replies of other paths, such as {"/v1/models": models("m")}; everything else is
+    404. The server keeps what it was sent: `requests` are all requests, `asked` those that the
+    script answered. `max_in_flight` is the largest number of requests that the script answered at
+    the same time."""
 
     def __init__(
-        self, script: Script = (), *, paths: Sequence[str] = COMPLETIONS, routes: Mapping[str, Responder] | None = None
+        self,
+        script: Script = (),
+        *,
+        paths: Sequence[str] = COMPLETIONS,
+        routes: Mapping[str, Responder] | None = None,
     ) -> None:
         self.requests: list[HttpRequest] = []
         self.asked: list[HttpRequest] = []
@@ -48,15 +55,18 @@ class ScriptedServer:
         return [request.body for request in self.asked]
 
     def serve(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
-        """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`. Port 0 is a free one."""
+        """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`. Port
+        0 is a free one."""
         return serve_app(self.app(), port=port)
 
     def serve_in_thread(self) -> AbstractContextManager[str]:
-        """Serve from a thread, for what runs an event loop of its own or a process, and yield the base URL."""
+        """Serve from a thread, for what runs an event loop of its own or a process, and yield the
+        base URL."""
         return serve_in_thread(self.app())
 
     def app(self) -> web.Application:
-        """Build an application, for what serves it by itself. Each call gives a new one, with the same record."""
+        """Build an application, for what serves it by itself. Each call gives a new one, with the
+        same record."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path, responder in self._routes.items():
             app.router.add_route("*", path, partial(self._routed, responder))
@@ -103,7 +113,8 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
 
 
 def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:
-    """Serve a scripted server or an application, such as a simulated endpoint, and yield its base URL."""
+    """Serve a scripted server or an application, such as a simulated endpoint, and yield its base
+    URL."""
     return server.serve() if isinstance(server, ScriptedServer) else serve_app(server)
 
 

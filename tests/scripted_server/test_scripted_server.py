@@ -1,4 +1,5 @@
-"""The test server itself: what each reply is to our client, and what the server keeps of requests."""
+"""The test server itself: what each reply is to our client, and what the server keeps of
+requests."""
 
 from __future__ import annotations
 
@@ -49,12 +50,23 @@ from tests.scripted_server import (
 CHAT = (Message(role="user", content="Hi"),)
 
 
-def _said(reply: Reply, *, chat: bool = False, streamed: bool = False, stall_s: float = 20.0) -> Response | Failure:
+def _said(
+    reply: Reply, *, chat: bool = False, streamed: bool = False, stall_s: float = 20.0
+) -> Response | Failure:
     async def main() -> Response | Failure:
-        limits = Limits(max_attempts=1, stream=streamed, stall_timeout_s=stall_s, sample_timeout_s=stall_s)
-        async with ScriptedServer([reply]).serve() as url, Client(Endpoint(base_url=url), limits) as client:
+        limits = Limits(
+            max_attempts=1, stream=streamed, stall_timeout_s=stall_s, sample_timeout_s=stall_s
+        )
+        async with (
+            ScriptedServer([reply]).serve() as url,
+            Client(Endpoint(base_url=url), limits) as client,
+        ):
             return await client.send(
-                Request(sample_id="1", prompt=CHAT if chat else "Hi", sampling=SamplingParams(max_tokens=9))
+                Request(
+                    sample_id="1",
+                    prompt=CHAT if chat else "Hi",
+                    sampling=SamplingParams(max_tokens=9),
+                )
             )
 
     return asyncio.run(main())
@@ -98,7 +110,10 @@ def test_silence_lasts_until_the_client_hangs_up() -> None:
 def test_a_stream_sends_events_of_every_kind() -> None:
     piece = {"choices": [{"index": 0, "text": "fo", "finish_reason": None}]}
     last = {"choices": [{"index": 0, "text": "ur", "finish_reason": "stop"}]}
-    said = _said(stream([b": a comment\n\n", piece, json.dumps(last), "[DONE]"], line_end=b"\r\n"), streamed=True)
+    said = _said(
+        stream([b": a comment\n\n", piece, json.dumps(last), "[DONE]"], line_end=b"\r\n"),
+        streamed=True,
+    )
     assert isinstance(said, Response), said
     assert said.text == "four"
 
@@ -148,11 +163,17 @@ def test_a_list_goes_on_with_its_last_reply_and_a_function_may_wait() -> None:
 
 
 def test_fixed_routes_and_the_script_are_recorded_apart() -> None:
-    server = ScriptedServer([answer("4")], routes={"/v1/models": models("m"), "/version": version("1.2")})
+    server = ScriptedServer(
+        [answer("4")], routes={"/v1/models": models("m"), "/version": version("1.2")}
+    )
     replies = _post(server, "/v1/models", "/version", "/v1/completions", "/health")
     assert [reply.status_code for reply in replies] == [200, 200, 200, 404]
     assert [replies[0].json()["data"][0]["id"], replies[1].json()] == ["m", {"version": "1.2"}]
-    assert {request.path for request in server.requests} == {"/v1/models", "/version", "/v1/completions"}
+    assert {request.path for request in server.requests} == {
+        "/v1/models",
+        "/version",
+        "/v1/completions",
+    }
     [asked] = server.asked
     assert (asked.number, asked.prompt, asked.max_tokens, asked.chat) == (1, "p", 3, False)
     assert (asked.method, asked.headers["Content-Type"]) == ("POST", "application/json")

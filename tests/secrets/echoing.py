@@ -1,5 +1,5 @@
-"""An endpoint that says the secrets it was sent, in every place of every answer, as a case or the number of a request
-decides."""
+"""An endpoint that says the secrets it was sent, in every place of every answer, as a case or the
+number of a request decides."""
 
 from __future__ import annotations
 
@@ -12,17 +12,42 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import Any
 
-from tests.client.faulty_server import DONE, LAST_CHUNK, STREAM_HEAD, Act, FaultyServer, Received, Turn, chunked, http
+from tests.client.faulty_server import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Act,
+    FaultyServer,
+    Received,
+    Turn,
+    chunked,
+    http,
+)
 from tests.secrets.writings import WRITINGS
 
 PIECE = 3
 """Characters of a piece of a stream."""
-FIELDS = ("reasoning_content", "reasoning", "refusal", "stop_reason", "id", "finish_reason", "usage", "unknown")
+FIELDS = (
+    "reasoning_content",
+    "reasoning",
+    "refusal",
+    "stop_reason",
+    "id",
+    "finish_reason",
+    "usage",
+    "unknown",
+)
 CALLS = ("tool name", "tool arguments")
 ERRORS: dict[str, tuple[str, str]] = {
     "error of OpenAI": ("400 Bad Request", '{"error": {"message": "bad key KEY"}}'),
-    "error of trtllm-serve": ("400 Bad Request", '{"object": "error", "message": "bad key KEY", "code": 400}'),
-    "error in a list": ("422 Unprocessable Entity", '{"detail": [{"msg": "bad KEY"}, {"msg": "KEY"}]}'),
+    "error of trtllm-serve": (
+        "400 Bad Request",
+        '{"object": "error", "message": "bad key KEY", "code": 400}',
+    ),
+    "error in a list": (
+        "422 Unprocessable Entity",
+        '{"detail": [{"msg": "bad KEY"}, {"msg": "KEY"}]}',
+    ),
     "error as text": ("400 Bad Request", "bad key KEY"),
     "error as a page": ("413 Too Large", "<html><title>no KEY</title>KEY</html>"),
     "error that is cut": ("400 Bad Request", "=" * 585 + "KEY" * 300),
@@ -53,8 +78,8 @@ _WAY = re.compile(r"way <(.*?)>")
 
 
 class Echoing:
-    """The server's script. `rotating`: the ways of requests that name none, one after the other; `seen` the ways that
-    were taken."""
+    """The server's script. `rotating`: the ways of requests that name none, one after the other;
+    `seen` the ways that were taken."""
 
     def __init__(self, rotating: Sequence[str]) -> None:
         self.rotating, self.seen, self.keys = rotating, set[str](), set[str]()
@@ -63,7 +88,9 @@ class Echoing:
     def __call__(self, request: Received) -> Act:
         key = request.headers.get("authorization", "").removeprefix("Bearer ") or "no-key-was-sent"
         self.keys.add(key)
-        if request.method == "GET" or ("prompt" not in request.body and "messages" not in request.body):
+        if request.method == "GET" or (
+            "prompt" not in request.body and "messages" not in request.body
+        ):
             return _writes(http(self._told(request, key)))
         found = _WAY.search(json.dumps(request.body, ensure_ascii=False))
         way = json.loads(f'"{found[1]}"') if found else ""
@@ -75,18 +102,33 @@ class Echoing:
             return _ends(BROKEN[way].replace(b"KEY", key.encode()))
         if way in ERRORS:
             status, body = ERRORS[way]
-            said = body.replace("KEY", key) if body[:1] != "{" else body.replace("KEY", json.dumps(key)[1:-1])
+            said = (
+                body.replace("KEY", key)
+                if body[:1] != "{"
+                else body.replace("KEY", json.dumps(key)[1:-1])
+            )
             return _writes(
-                http(said.encode(), status.replace("KEY", key), {"Location": f"/{key}", "X-Request-ID": key})
+                http(
+                    said.encode(),
+                    status.replace("KEY", key),
+                    {"Location": f"/{key}", "X-Request-ID": key},
+                )
             )
         answer = _answer(request.body, way, key)
-        return _streams(answer) if request.body.get("stream") else _writes(http(json.dumps(answer).encode()))
+        return (
+            _streams(answer)
+            if request.body.get("stream")
+            else _writes(http(json.dumps(answer).encode()))
+        )
 
     @staticmethod
     def _told(request: Received, key: str) -> bytes:
         """What it tells of itself."""
         if request.path.endswith("/models"):
-            models = [{"id": "m", "owned_by": key, "max_model_len": 8000}, {"id": f"tuned by {key}"}]
+            models = [
+                {"id": "m", "owned_by": key, "max_model_len": 8000},
+                {"id": f"tuned by {key}"},
+            ]
             return json.dumps({"data": models}).encode()
         if "metrics" in request.path and "perf" not in request.path:
             return f'ctx_retry_requests_total{{key="{key}"}} 3\n# {key}\n'.encode()
@@ -95,8 +137,13 @@ class Echoing:
                 [{"ctx_server": key, "gen_server": key, "ctx_perf_metrics": {"request_id": key}}]
             ).encode()
         if request.path.endswith("/cluster_info"):
-            workers = {"context_servers": [{"host": "127.0.0.1", "port": 1, "note": key}], "generation_servers": []}
-            return json.dumps({"is_ready": True, "current_workers": workers, "minimal_instances": key}).encode()
+            workers = {
+                "context_servers": [{"host": "127.0.0.1", "port": 1, "note": key}],
+                "generation_servers": [],
+            }
+            return json.dumps(
+                {"is_ready": True, "current_workers": workers, "minimal_instances": key}
+            ).encode()
         return json.dumps({"version": f"1.2 {key}", "key": key, "told": [key, {key: key}]}).encode()
 
 
@@ -109,7 +156,10 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": 0, "finish_reason": finish}
     told: dict[str, Any] = {
         "id": "cmpl-1",
-        "usage": {"prompt_tokens": 9 + len(str(asked.get("tools", ""))), "completion_tokens": min(wanted, 6)},
+        "usage": {
+            "prompt_tokens": 9 + len(str(asked.get("tools", ""))),
+            "completion_tokens": min(wanted, 6),
+        },
     }
     if way in FIELDS[:3]:
         message[way] = f"I think of {key}."
@@ -119,14 +169,22 @@ def _answer(asked: Mapping[str, Any], way: str, key: str) -> dict[str, Any]:
         told[way] = key
         choice["unknown"] = key
     elif asked.get("tools") and way in CALLS:
-        name, arguments = (key, "{}") if way == "tool name" else ("search", json.dumps({"q": key, "again": key}))
-        message["tool_calls"] = [{"id": key, "type": "function", "function": {"name": name, "arguments": arguments}}]
+        name, arguments = (
+            (key, "{}") if way == "tool name" else ("search", json.dumps({"q": key, "again": key}))
+        )
+        message["tool_calls"] = [
+            {"id": key, "type": "function", "function": {"name": name, "arguments": arguments}}
+        ]
         choice["finish_reason"] = "tool_calls"
     tokens = re.findall(r"\s*\S{1,4}", text)
     if asked.get("logprobs") and not asked.get("echo"):
         tops = [{"token": tokens[0], "logprob": -0.1}, {"token": key, "logprob": -9.0}]
         content = [{"token": token, "logprob": -0.1, "top_logprobs": tops} for token in tokens]
-        listed = {"tokens": tokens, "token_logprobs": [-0.1] * len(tokens), "top_logprobs": [{key: -9.0}] * len(tokens)}
+        listed = {
+            "tokens": tokens,
+            "token_logprobs": [-0.1] * len(tokens),
+            "top_logprobs": [{key: -9.0}] * len(tokens),
+        }
         choice["logprobs"] = {"content": content} if "messages" in asked else listed
     if "messages" in asked:
         return {**told, "choices": [{**choice, "message": message}]}
@@ -155,11 +213,15 @@ def _streams(answer: Mapping[str, Any]) -> Act:
                 events.append({"index": 0, **({"delta": piece} if chat else piece)})
         for call in calls or ():
             events.append({"index": 0, "delta": {"tool_calls": [{**call, "index": 0}]}})
-        events.append({"finish_reason": "stop", **choice, **({"delta": {}} if chat else {"text": ""})})
+        events.append(
+            {"finish_reason": "stop", **choice, **({"delta": {}} if chat else {"text": ""})}
+        )
         told = {name: value for name, value in answer.items() if name != "choices"}
         await turn.write(STREAM_HEAD)
         for event in events:
-            await turn.write(chunked(b"data: " + json.dumps({**told, "choices": [event]}).encode() + b"\n\n"))
+            await turn.write(
+                chunked(b"data: " + json.dumps({**told, "choices": [event]}).encode() + b"\n\n")
+            )
         await turn.write(chunked(DONE) + LAST_CHUNK)
 
     return act
@@ -183,7 +245,12 @@ def _ends(data: bytes) -> Act:
 @contextmanager
 def echoing(rotating: Sequence[str] = ()) -> Iterator[tuple[str, Echoing]]:
     """The base URL of such an endpoint, which a thread of its own serves."""
-    loop, url, ended, script = asyncio.new_event_loop(), Future[str](), asyncio.Event(), Echoing(rotating)
+    loop, url, ended, script = (
+        asyncio.new_event_loop(),
+        Future[str](),
+        asyncio.Event(),
+        Echoing(rotating),
+    )
 
     async def main() -> None:
         async with FaultyServer(script) as server:

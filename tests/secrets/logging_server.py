@@ -1,4 +1,5 @@
-"""Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST --port PORT`.
+"""Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST
+--port PORT`.
 
 It ends by itself with the request of the number ENDS_AT."""
 
@@ -26,7 +27,9 @@ class _Handler(BaseHTTPRequestHandler):
             os._exit(1)
         choice = {"index": 0, "finish_reason": "length" if body["max_tokens"] < 4 else "stop"}
         usage = {"prompt_tokens": 9, "completion_tokens": 2}
-        self._reply({"choices": [{**choice, "message": {"content": "42"}, "text": "42"}], "usage": usage})
+        self._reply(
+            {"choices": [{**choice, "message": {"content": "42"}, "text": "42"}], "usage": usage}
+        )
 
     def _reply(self, told: object) -> None:
         body = json.dumps(told).encode()

@@ -1,5 +1,5 @@
-"""Runs every command that reaches an endpoint, or reads what one said, against endpoints that say the secrets they are
-sent, and searches every byte of what they put out.
+"""Runs every command that reaches an endpoint, or reads what one said, against endpoints that say
+the secrets they are sent, and searches every byte of what they put out.
 
     python -m tests.secrets.search      prints the outputs, and the longest piece of a secret found in each
 """
@@ -32,16 +32,24 @@ ENOUGH = 12
 
 @dataclass(slots=True)
 class Search:
-    """What was found below `root`: by command and output, the longest piece of a secret, in characters."""
+    """What was found below `root`: by command and output, the longest piece of a secret, in
+    characters."""
 
     root: Path
     found: dict[tuple[str, str], int] = field(default_factory=dict)
     codes: dict[str, int] = field(default_factory=dict)
     _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
-    def command(self, name: str, *arguments: str | os.PathLike[str], key: str = KEY, **environ: str) -> str:
+    def command(
+        self, name: str, *arguments: str | os.PathLike[str], key: str = KEY, **environ: str
+    ) -> str:
         """Runs a command line, and searches what it said and wrote. Returns its standard output."""
-        variables = {"HOME": str(self.root / "home"), "OPENAI_API_KEY": key, "JUDGE_KEY": JUDGE, **environ}
+        variables = {
+            "HOME": str(self.root / "home"),
+            "OPENAI_API_KEY": key,
+            "JUDGE_KEY": JUDGE,
+            **environ,
+        }
         done = serve_eval(*arguments, **variables)
         self.say(name, done.returncode, done.stdout, done.stderr)
         return done.stdout
@@ -108,16 +116,37 @@ def glance(root: Path) -> Search:
     (root / "home").mkdir()
     every = cases(root / "every.yaml", WAYS)
     with echoing() as (url, script), echoing(WAYS) as (failing, _):
-        found.command("run --stream", "run", "--base-url", url, *_asking(every), "--stream", "-o", root / "run")
+        found.command(
+            "run --stream",
+            "run",
+            "--base-url",
+            url,
+            *_asking(every),
+            "--stream",
+            "-o",
+            root / "run",
+        )
         assert script.keys == {KEY}
         found.command("verdict --json", "verdict", root / "run", "--json")
         found.command("export", "export", root / "run")
-        found.command("smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml")
+        found.command(
+            "smoke, failing", "smoke", failing, "-m", "m", "--junit", root / "failing.xml"
+        )
     return found
 
 
 def _asking(file: str) -> list[str]:
-    return ["-m", "m", "--cases", file, "--no-reference", "--max-attempts", "1", "--max-error-rate", "1"]
+    return [
+        "-m",
+        "m",
+        "--cases",
+        file,
+        "--no-reference",
+        "--max-attempts",
+        "1",
+        "--max-error-rate",
+        "1",
+    ]
 
 
 def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
@@ -144,9 +173,24 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     plans = [{"name": name, "limits": {**limits, "stream": name == "b"}} for name in "ab"]
     suite.write_text(json.dumps({"defaults": common, "plans": plans}))
     found.command("suite", "suite", suite, "-o", root / "suite")
-    found.command("run --launcher", "run", "--launcher", "simulated", *_asking(sound), "-o", root / "simulated")
+    found.command(
+        "run --launcher",
+        "run",
+        "--launcher",
+        "simulated",
+        *_asking(sound),
+        "-o",
+        root / "simulated",
+    )
     logging = shlex.join([sys.executable, str(Path(__file__).with_name("logging_server.py"))])
-    started = ["--launcher", "trtllm", "--set", f"launcher.command={logging}", "--set", "launcher.gpus=[0]"]
+    started = [
+        "--launcher",
+        "trtllm",
+        "--set",
+        f"launcher.command={logging}",
+        "--set",
+        "launcher.gpus=[0]",
+    ]
     found.command("run, a log", "run", *started, *_asking(sound), "-o", root / "logged")
     assert "Bearer" in next((root / "logged/logs").glob("*.log")).read_text()
     ending = [*started, "--set", 'launcher.env={ENDS_AT: "6"}']
@@ -154,8 +198,19 @@ def _evaluate(found: Search, url: str, every: str, sound: str) -> None:
     kept = ["--keep-servers", "--api-key-env", "TEAM", "-o", root / "ended_held"]
     held = {"TEAM": KEY, "XDG_STATE_HOME": str(root / "home/state")}
     found.command("run, a held server ends", "run", *ending, *_asking(sound), *kept, key="", **held)
-    launcher = {"name": "trtllm", "command": shlex.split(logging), "gpus": [0], "env": {"ENDS_AT": "6"}}
-    plan = {"launcher": launcher, "model": "m", "cases": [sound], "no_reference": True, "limits": limits}
+    launcher = {
+        "name": "trtllm",
+        "command": shlex.split(logging),
+        "gpus": [0],
+        "env": {"ENDS_AT": "6"},
+    }
+    plan = {
+        "launcher": launcher,
+        "model": "m",
+        "cases": [sound],
+        "no_reference": True,
+        "limits": limits,
+    }
     suite.write_text(json.dumps({"plans": [{"name": "a", **plan}]}))
     found.command("suite, a server ends", "suite", suite, "-o", root / "ended_suite")
 
@@ -176,7 +231,9 @@ def _read(found: Search, url: str, other: str) -> None:
     found.command("diagnose --json", "diagnose", run, "--json")
     for name in ("run", "streamed"):
         records = (found.root / name / "samples/cases-every.jsonl").read_text().splitlines()
-        samples = [f"--sample={one}" for one in sorted({json.loads(record)["id"] for record in records})]
+        samples = [
+            f"--sample={one}" for one in sorted({json.loads(record)["id"] for record in records})
+        ]
         found.command(f"capsule {name}", "capsule", found.root / name, *samples)
     workers = ["--worker", url, "--worker", other, "--samples", "20"]
     found.command("attribute", "attribute", run, *workers)
@@ -185,27 +242,71 @@ def _read(found: Search, url: str, other: str) -> None:
 
 def _compare(found: Search, url: str, other: str, sound: str) -> None:
     asking = ["-m", "m", "--cases", sound, "--show-flips", "40"]
-    found.command("compare", "compare", url, other, *asking, "--self", "20", "-o", found.root / "compared")
-    found.command("compare --json", "compare", found.root / "sound", other, "--json", "-o", found.root / "again")
+    found.command(
+        "compare", "compare", url, other, *asking, "--self", "20", "-o", found.root / "compared"
+    )
+    found.command(
+        "compare --json",
+        "compare",
+        found.root / "sound",
+        other,
+        "--json",
+        "-o",
+        found.root / "again",
+    )
     found.command("diagnose compared", "diagnose", found.root / "compared")
     found.command("invariants", "invariants", url, *asking[:4], "-o", found.root / "invariants")
 
 
 def _check(found: Search, url: str, other: str, failing: str) -> None:
     found.command("smoke", "smoke", other, "-m", "m", "--junit", found.root / "smoke.xml")
-    found.command("smoke, failing", "smoke", failing, "-m", "m", "--junit", found.root / "failing.xml")
+    found.command(
+        "smoke, failing", "smoke", failing, "-m", "m", "--junit", found.root / "failing.xml"
+    )
     for at in (url, other, other, failing):  # another request has each way every time
-        found.command("smoke --level full", "smoke", at, "-m", "m", "--level", "full", "--json", "--timeout", "5")
+        found.command(
+            "smoke --level full",
+            "smoke",
+            at,
+            "-m",
+            "m",
+            "--level",
+            "full",
+            "--json",
+            "--timeout",
+            "5",
+        )
 
 
 def _watch(found: Search, url: str, other: str, sound: str) -> None:
     script, alarm = found.root / "alarm.sh", found.root / "alarm"
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    look = f"import urllib.request as r; print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
-    lines = ["exec > " + shlex.quote(str(alarm)), "cat", "env", shlex.join([sys.executable, "-c", look])]
+    look = (
+        "import urllib.request as r;"
+        f" print(r.urlopen('http://127.0.0.1:{port}/metrics').read().decode())"
+    )
+    lines = [
+        "exec > " + shlex.quote(str(alarm)),
+        "cat",
+        "env",
+        shlex.join([sys.executable, "-c", look]),
+    ]
     script.write_text("\n".join(lines))
-    flags = ["-m", "m", "--rounds", "4", "--every", "0.1s", "--passes", "2", "--limit", "30", "--seed", "1"]
+    flags = [
+        "-m",
+        "m",
+        "--rounds",
+        "4",
+        "--every",
+        "0.1s",
+        "--passes",
+        "2",
+        "--limit",
+        "30",
+        "--seed",
+        "1",
+    ]
     told = ["--on-alarm-command", shlex.join(["sh", str(script)]), "--metrics-port", port]
     told += ["--webhook", url.removesuffix("/v1") + "/hook"]
     asked = ["--cases", sound, "--reference-value", "99", "--budget-tokens", "100000"]
@@ -217,8 +318,13 @@ def _fail(found: Search, url: str, every: str) -> None:
     """What ends before all samples are asked."""
     flags = ["--cases", every, "--no-reference", "-o"]
     found.command("run, no model", "run", "--base-url", url, *flags, found.root / "unnamed")
-    found.command("run, refused", "run", "--base-url", url, "-m", "m", *flags, found.root / "refused")
-    through = ["--proxy", "http://${USER_OF_IT}:${PASSWORD}@" + url.removeprefix("http://").removesuffix("/v1")]
+    found.command(
+        "run, refused", "run", "--base-url", url, "-m", "m", *flags, found.root / "refused"
+    )
+    through = [
+        "--proxy",
+        "http://${USER_OF_IT}:${PASSWORD}@" + url.removeprefix("http://").removesuffix("/v1"),
+    ]
     away = ["--base-url", "http://127.0.0.1:9/v1", "-m", "m", *through]
     secret = {"USER_OF_IT": "u", "PASSWORD": PROXY}
     found.command("run --proxy", "run", *away, *flags, found.root / "proxied", **secret)
@@ -236,7 +342,9 @@ def _processes(found: Search, url: str, every: str) -> None:
             lines.update(_command_lines(os.getpid()))
 
     watching = Thread(target=look)
-    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         watching.start()
         try:
             stdout, stderr = process.communicate(timeout=120)
@@ -267,7 +375,10 @@ def main() -> None:
         found = search(Path(folder))
     for (command, output), longest in found.found.items():
         print(f"{command:24} {output:34} {longest:3}{'  <-- FOUND' if longest >= ENOUGH else ''}")
-    print(f"{len(found.found)} outputs of {len(found.codes)} commands, {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(found.found)} outputs of {len(found.codes)} commands,"
+        f" {time.monotonic() - began:.0f} s"
+    )
     print("exit codes:", found.codes)
 
 

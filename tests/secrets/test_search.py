@@ -1,4 +1,5 @@
-"""No byte of any output of any command has a secret that an endpoint echoed, in any of the ways to write it."""
+"""No byte of any output of any command has a secret that an endpoint echoed, in any of the ways to
+write it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,22 @@ from tests.secrets.search import ENOUGH, Search, glance, search
 
 OUTPUTS = {
     *("stdout", "stderr", "names of files", "list of processes"),
-    *("report.html", "report.json", "plan.json", "environment.json", "samples/*.jsonl", "scores/*.jsonl"),
-    *("smoke.xml", "compare.json", "comparison.json", "invariants.json", "attribution.json", "suite_report.json"),
+    *(
+        "report.html",
+        "report.json",
+        "plan.json",
+        "environment.json",
+        "samples/*.jsonl",
+        "scores/*.jsonl",
+    ),
+    *(
+        "smoke.xml",
+        "compare.json",
+        "comparison.json",
+        "invariants.json",
+        "attribution.json",
+        "suite_report.json",
+    ),
     *(
         "holder.log",
         "curl.sh",
@@ -54,7 +69,9 @@ def test_no_output_has_a_secret_or_half_of_one(found: Search) -> None:
 
 
 @pytest.mark.slow
-def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(found: Search) -> None:
+def test_the_search_saw_every_kind_of_output_of_commands_that_came_to_their_end(
+    found: Search,
+) -> None:
     assert {output for _, output in found.found} >= OUTPUTS
     assert {name: found.codes[name] for name in CODES} == CODES
     assert 2 not in found.codes.values()
@@ -64,12 +81,25 @@ def test_the_log_of_a_run_that_was_killed_is_told_without_its_key(tmp_path: Path
     from tests.cli.command import serve_eval
     from tests.secrets.writings import KEY
 
-    run = ("run", "--launcher", "simulated", "-m", "m", "--tasks", "word_problems", "--limit", "3", "--no-reference")
+    run = (
+        "run",
+        "--launcher",
+        "simulated",
+        "-m",
+        "m",
+        "--tasks",
+        "word_problems",
+        "--limit",
+        "3",
+        "--no-reference",
+    )
     found = Search(tmp_path)
     (tmp_path / "home").mkdir()
     found.command("run", *run, "-o", tmp_path / "out")
     (tmp_path / "out/report.json").unlink()
-    (tmp_path / "out/logs/trtllm.log").write_text(f"ERROR: RuntimeError: {{'Authorization': 'Bearer {KEY}'}}\n")
+    (tmp_path / "out/logs/trtllm.log").write_text(
+        f"ERROR: RuntimeError: {{'Authorization': 'Bearer {KEY}'}}\n"
+    )
     told = serve_eval("diagnose", tmp_path / "out", OPENAI_API_KEY=KEY).stdout
     assert "RuntimeError: {'Authorization': 'Bearer ***'}" in told
 

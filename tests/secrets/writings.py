@@ -1,4 +1,5 @@
-"""How a server may write a secret, and whether bytes have one, found in another way than by the product."""
+"""How a server may write a secret, and whether bytes have one, found in another way than by the
+product."""
 
 from __future__ import annotations
 
@@ -40,10 +41,17 @@ WHOLE: dict[str, Writing] = {
     "some characters in a URL": lambda key: f"%{ord(key[0]):02X}{key[1:-1]}%{ord(key[-1]):02X}",
     "hexadecimal": lambda key: key.encode().hex(),
     "HEXADECIMAL": lambda key: key.encode().hex().upper(),
-    **{f"base64 behind {before!r}": behind(before) for before in ("", "a", "ab", "Bearer ", "user:")},
-    "base64 in a URL": lambda key: urllib.parse.quote(base64.b64encode(f"?>{key}~~~".encode()).decode(), safe=""),
+    **{
+        f"base64 behind {before!r}": behind(before)
+        for before in ("", "a", "ab", "Bearer ", "user:")
+    },
+    "base64 in a URL": lambda key: urllib.parse.quote(
+        base64.b64encode(f"?>{key}~~~".encode()).decode(), safe=""
+    ),
     "base64 for URLs": lambda key: base64.urlsafe_b64encode(f"??{key}~~".encode()).decode(),
-    "base64 without its end": lambda key: base64.b64encode(f"{key}: x".encode()).decode().rstrip("="),
+    "base64 without its end": lambda key: (
+        base64.b64encode(f"{key}: x".encode()).decode().rstrip("=")
+    ),
 }
 CUT: dict[str, Writing] = {
     "cut behind 22 of 24": lambda key: key[:-2],
@@ -57,8 +65,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{12,}")
 
 
 def left(text: str, *secrets: str) -> int:
-    """The most characters in a row of one of the secrets that a text has, in any letter case and decoded in every known
-    way."""
+    """The most characters in a row of one of the secrets that a text has, in any letter case and
+    decoded in every known way."""
     texts, newest = {text}, {text}
     for _ in range(3):
         newest = {found for one in newest for found in _decoded(one)} - texts
@@ -67,7 +75,9 @@ def left(text: str, *secrets: str) -> int:
     longest = 0
     for secret in map(str.lower, secrets):
         for start in range(len(secret)):
-            while start + longest < len(secret) and any(secret[start : start + longest + 1] in one for one in lows):
+            while start + longest < len(secret) and any(
+                secret[start : start + longest + 1] in one for one in lows
+            ):
                 longest += 1
     return longest
 

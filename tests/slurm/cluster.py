@@ -1,13 +1,14 @@
-"""A SLURM of two nodes on this machine, all of it in one temporary folder: for tests, and to try things by hand.
+"""A SLURM of two nodes on this machine, all of it in one temporary folder: for tests, and to try
+things by hand.
 
     python3 tests/slurm/cluster.py install           # the Debian packages, as root
     python3 tests/slurm/cluster.py run COMMAND...     # the command with such a SLURM around it, which ends with it
 
-Debian's slurmd is built without multiple-slurmd support, which only means that two nodes may not have the same host
-name in slurm.conf. Nodes that are named by two loopback addresses work, and what binds the name of its node is found
-under it, with nothing to add to /etc/hosts. What looks like GPUs to SLURM are character devices that every machine has:
-it hands them out and sets CUDA_VISIBLE_DEVICES, nobody opens them.
-"""
+Debian's slurmd is built without multiple-slurmd support, which only means that two nodes may not
+have the same host name in slurm.conf. Nodes that are named by two loopback addresses work, and what
+binds the name of its node is found under it, with nothing to add to /etc/hosts. What looks like
+GPUs to SLURM are character devices that every machine has: it hands them out and sets
+CUDA_VISIBLE_DEVICES, nobody opens them."""
 
 from __future__ import annotations
 
@@ -47,10 +48,11 @@ def missing() -> str | None:
 
 @contextmanager
 def cluster() -> Iterator[dict[str, str]]:
-    """Runs munged, slurmctld and two slurmd for the block, which gets the environment in which srun finds them.
+    """Runs munged, slurmctld and two slurmd for the block, which gets the environment in which srun
+    finds them.
 
-    Raises RuntimeError with the logs when the nodes are not up in time. Jobs that are left are cancelled at the end.
-    """
+    Raises RuntimeError with the logs when the nodes are not up in time. Jobs that are left are
+    cancelled at the end."""
     # Short: sockets with long names live in it.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)
@@ -60,13 +62,22 @@ def cluster() -> Iterator[dict[str, str]]:
     try:
         with ExitStack() as stack:
             stack.enter_context(
-                _daemon(["munged", "--foreground", *_munge(folder)], folder / "log/munged.out", environ)
+                _daemon(
+                    ["munged", "--foreground", *_munge(folder)], folder / "log/munged.out", environ
+                )
             )
             _until(lambda: (folder / "munge.socket").exists(), folder)
             stack.enter_context(_daemon(["slurmctld", "-D"], folder / "log/slurmctld.out", environ))
             for node in NODES:
-                stack.enter_context(_daemon(["slurmd", "-D", "-N", node], folder / f"log/slurmd-{node}.out", environ))
-            _until(lambda: _out(["sinfo", "-h", "-N", "-o", "%t"], environ).split() == ["idle"] * 2, folder)
+                stack.enter_context(
+                    _daemon(
+                        ["slurmd", "-D", "-N", node], folder / f"log/slurmd-{node}.out", environ
+                    )
+                )
+            _until(
+                lambda: _out(["sinfo", "-h", "-N", "-o", "%t"], environ).split() == ["idle"] * 2,
+                folder,
+            )
             try:
                 yield environ
             finally:
@@ -78,7 +89,11 @@ def cluster() -> Iterator[dict[str, str]]:
 
 
 def _configure(folder: Path) -> None:
-    for name in ("state", "log", *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in NODES)):
+    for name in (
+        "state",
+        "log",
+        *(f"{kind}/{node}" for kind in ("spool", "tmp") for node in NODES),
+    ):
         (folder / name).mkdir(parents=True)
     key = folder / "munge.key"
     key.touch(0o600)
@@ -109,7 +124,10 @@ def _configure(folder: Path) -> None:
         f"SlurmdPidFile={folder}/slurmd-%n.pid",
         f"SlurmctldLogFile={folder}/log/slurmctld.log",
         f"SlurmdLogFile={folder}/log/slurmd-%n.log",
-        *(f"NodeName={node} NodeAddr={node} Port={next(ports)} CPUs={CPUS} Gres=gpu:{len(GPUS)}" for node in NODES),
+        *(
+            f"NodeName={node} NodeAddr={node} Port={next(ports)} CPUs={CPUS} Gres=gpu:{len(GPUS)}"
+            for node in NODES
+        ),
         f"PartitionName=all Nodes={','.join(NODES)} Default=YES MaxTime=INFINITE State=UP",
     ]
     (folder / "slurm.conf").write_text("\n".join(lines) + "\n")
@@ -117,7 +135,12 @@ def _configure(folder: Path) -> None:
 
 
 def _munge(folder: Path) -> list[str]:
-    given = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munge.pid", "seed-file": "munge.seed"}
+    given = {
+        "key-file": "munge.key",
+        "socket": "munge.socket",
+        "pid-file": "munge.pid",
+        "seed-file": "munge.seed",
+    }
     return [f"--{option}={folder / name}" for option, name in given.items()]
 
 
@@ -148,7 +171,10 @@ def _until(true: Callable[[], bool], folder: Path) -> None:
     deadline = time.monotonic() + START_S
     while not true():
         if time.monotonic() > deadline:
-            logs = "\n".join(f"{p.name}\n{p.read_text(errors='replace')[-1500:]}" for p in folder.glob("log/*.out"))
+            logs = "\n".join(
+                f"{p.name}\n{p.read_text(errors='replace')[-1500:]}"
+                for p in folder.glob("log/*.out")
+            )
             raise RuntimeError(f"SLURM is not there after {START_S:g} s\n{logs}")
         time.sleep(0.2)
 
@@ -168,7 +194,9 @@ def main(words: list[str]) -> int:
         if missing() is None:
             return 0
         subprocess.run(["apt-get", "update", "-qq"], check=True)
-        return subprocess.run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]).returncode
+        return subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES]
+        ).returncode
     if words[:1] != ["run"] or len(words) < 2:
         print(__doc__)
         return 2

@@ -1,4 +1,5 @@
-"""A real SLURM for the tests of its launcher, and evaluations that are submitted to it as a user would."""
+"""A real SLURM for the tests of its launcher, and evaluations that are submitted to it as a user
+would."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Site:
         return self.folder / "out"
 
     def plan(self, launcher: dict[str, Any], **more: Any) -> Path:
-        """A plan of 80 questions of which the stand-in answers three of four right, and the answers for it."""
+        """A plan of 80 questions of which the stand-in answers three of four right, and the answers
+        for it."""
         file = self.folder / "plan.yaml"
         plan = {
             "model": MODEL,
@@ -65,23 +67,39 @@ class Site:
                 for number, sample in enumerate(p.dataset.samples):
                     right, wrong = p.task.answers(sample)
                     line = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong}
-                    answers.write(msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n")
+                    answers.write(
+                        msgspec.json.encode({**line, "probability": float(number % 4 > 0)}) + b"\n"
+                    )
         return file
 
     def command(self, *words: str) -> str:
         """A serve-eval command line for a script."""
         return shlex.join([sys.executable, "-m", "serve_eval", *words])
 
-    def script(self, *lines: str, nodes: int = 2, time_limit: str = "10", name: str = "job.sh") -> Path:
+    def script(
+        self, *lines: str, nodes: int = 2, time_limit: str = "10", name: str = "job.sh"
+    ) -> Path:
         file = self.folder / name
-        options = [f"--nodes={nodes}", "--ntasks-per-node=4", "--gpus-per-node=4", f"--time={time_limit}"]
+        options = [
+            f"--nodes={nodes}",
+            "--ntasks-per-node=4",
+            "--gpus-per-node=4",
+            f"--time={time_limit}",
+        ]
         options += [f"--output={self.folder}/%j.out", f"--chdir={Path.cwd()}"]
-        file.write_text("\n".join(["#!/bin/bash", *(f"#SBATCH {o}" for o in options), *lines]) + "\n")
+        file.write_text(
+            "\n".join(["#!/bin/bash", *(f"#SBATCH {o}" for o in options), *lines]) + "\n"
+        )
         return file
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            words, env={**self.environ, **more}, capture_output=True, text=True, timeout=JOB_S, check=False
+            words,
+            env={**self.environ, **more},
+            capture_output=True,
+            text=True,
+            timeout=JOB_S,
+            check=False,
         )
 
     def submit(self, script: Path, **more: str) -> str:
@@ -95,11 +113,16 @@ class Site:
 
     def state(self, job: str) -> str:
         done = self.run("scontrol", "show", "job", job)
-        return next(word for word in done.stdout.split() if word.startswith("JobState=")).partition("=")[2]
+        return next(word for word in done.stdout.split() if word.startswith("JobState=")).partition(
+            "="
+        )[2]
 
     def ended(self, job: str) -> tuple[str, int]:
         """State and exit code of a job, once it is over."""
-        until(lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"), JOB_S)
+        until(
+            lambda: self.state(job) not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING"),
+            JOB_S,
+        )
         shown = self.run("scontrol", "show", "job", job).stdout.split()
         code = next(word for word in shown if word.startswith("ExitCode=")).partition("=")[2]
         return self.state(job), int(code.partition(":")[0])
@@ -124,7 +147,9 @@ class Site:
             if folder.name.isdecimal():
                 try:
                     words = (folder / "cmdline").read_bytes()
-                    if b"tests.standin" in words and wanted in (folder / "environ").read_bytes().split(b"\0"):
+                    if b"tests.standin" in words and wanted in (
+                        folder / "environ"
+                    ).read_bytes().split(b"\0"):
                         found.append(int(folder.name))
                 except OSError:
                     continue

@@ -1,8 +1,9 @@
-"""What the imitated wrappers run as TensorRT-LLM's leader and worker nodes: `llmapi.py port|leader|worker|stop`.
+"""What the imitated wrappers run as TensorRT-LLM's leader and worker nodes: `llmapi.py
+port|leader|worker|stop`.
 
-The ranks of a step know each other by files below SITE instead of MPI. The leader binds the address that it was given
-when it has imported (STANDIN_IMPORT_S seconds), and answers the server that has its key once all ranks are there.
-"""
+The ranks of a step know each other by files below SITE instead of MPI. The leader binds the address
+that it was given when it has imported (STANDIN_IMPORT_S seconds), and answers the server that has
+its key once all ranks are there."""
 
 from __future__ import annotations
 
@@ -25,8 +26,13 @@ def main(role: str) -> None:
         return
     rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     place = f"{os.environ['SLURMD_NODENAME']}, GPUs {os.environ.get('CUDA_VISIBLE_DEVICES')}"
-    print(f"rank {rank} of {size} on {place}, PMIx rank {os.environ.get('PMIX_RANK', 'none')}", flush=True)
-    world = Path(os.environ["SITE"], f"llmapi-{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}")
+    print(
+        f"rank {rank} of {size} on {place}, PMIx rank {os.environ.get('PMIX_RANK', 'none')}",
+        flush=True,
+    )
+    world = Path(
+        os.environ["SITE"], f"llmapi-{os.environ['SLURM_JOB_ID']}-{os.environ['SLURM_STEP_ID']}"
+    )
     world.mkdir(exist_ok=True)
     (world / f"rank-{rank}").write_text(str(os.getpid()))
     if rank:
@@ -37,8 +43,8 @@ def main(role: str) -> None:
 
 
 def free_port(node: str) -> int:
-    """Return the first port that is free now. Every node has its own loopback, which the second one of this machine
-    has by its address alone."""
+    """Return the first port that is free now. Every node has its own loopback, which the second one
+    of this machine has by its address alone."""
     port = FIRST_PORT
     while True:
         with socket.socket() as one:

@@ -1,4 +1,5 @@
-"""Containers within the steps of a real SLURM, of an engine that only pretends: one daemon for both of its nodes."""
+"""Containers within the steps of a real SLURM, of an engine that only pretends: one daemon for both
+of its nodes."""
 
 from __future__ import annotations
 
@@ -50,21 +51,32 @@ def test_a_job_script_that_evaluates_servers_in_containers(site: Site, engine: E
     job = site.submit(site.script(site.command("run", str(plan))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
-    runs = {words[words.index("--name") + 1]: words for words in engine.asked() if "--name" in words}
-    gpus = {name.rpartition("-")[2]: words[words.index("--gpus") + 1] for name, words in runs.items()}
-    assert gpus == {"context_0": '"device=0"', "generation_0": '"device=0,1,2,3"', "orchestrator": "all"}
+    runs = {
+        words[words.index("--name") + 1]: words for words in engine.asked() if "--name" in words
+    }
+    gpus = {
+        name.rpartition("-")[2]: words[words.index("--gpus") + 1] for name, words in runs.items()
+    }
+    assert gpus == {
+        "context_0": '"device=0"',
+        "generation_0": '"device=0,1,2,3"',
+        "orchestrator": "all",
+    }
     commands = json.loads((site.out / "report.json").read_text())["endpoint"]["info"]["commands"]
-    assert [f"--nodelist={node}" in words for words, node in zip(commands, [*NODES, NODES[0]], strict=True)] == [
-        True
-    ] * 3
+    assert [
+        f"--nodelist={node}" in words
+        for words, node in zip(commands, [*NODES, NODES[0]], strict=True)
+    ] == [True] * 3
     assert engine.names() == []
     gone(site, job)
 
 
 @pytest.mark.parametrize("supervisors", [False, True])
-def test_a_tool_that_is_killed_leaves_no_container(site: Site, engine: Engine, supervisors: bool) -> None:
-    """With its supervisors as well nobody is left who could end anything. The batch script goes on, so that the end of
-    the job is not what ends them; one of them is deaf."""
+def test_a_tool_that_is_killed_leaves_no_container(
+    site: Site, engine: Engine, supervisors: bool
+) -> None:
+    """With its supervisors as well nobody is left who could end anything. The batch script goes on,
+    so that the end of the job is not what ends them; one of them is deaf."""
     deaf = {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}}
     sides = {"env": {"STANDIN_FAULTS": SLOW}, "context_servers": deaf}
     plan = site.plan({"trtllm_disaggregated": sides, **DOCKER, "stop_timeout_s": 2})

@@ -37,7 +37,9 @@ def result(site: Site) -> tuple[Any, Any, Any]:
 def slow_job(site: Site, time_limit: str = "10") -> tuple[str, Path]:
     """A job that has answers and takes much longer for all of them."""
     plan = site.plan(ONE_AND_ONE)
-    script = site.script(site.command("run", str(plan), "--concurrency", "1"), time_limit=time_limit)
+    script = site.script(
+        site.command("run", str(plan), "--concurrency", "1"), time_limit=time_limit
+    )
     job = site.submit(script, STANDIN_FAULTS=SLOW)
     until(lambda: answered(site) >= 3)
     return job, script
@@ -83,7 +85,8 @@ def test_a_server_that_dies_ends_the_run_by_its_name(site: Site) -> None:
 def test_a_server_that_does_not_end_by_sigterm_is_cancelled(site: Site) -> None:
     plan = site.plan({"trtllm": {}, "mpi": "none", "wrapper": "", "stop_timeout_s": 2})
     job = site.submit(
-        site.script(site.command("run", str(plan)), "sleep 60"), STANDIN_FAULTS=json.dumps({"ignore_sigterm": True})
+        site.script(site.command("run", str(plan)), "sleep 60"),
+        STANDIN_FAULTS=json.dumps({"ignore_sigterm": True}),
     )
     until(lambda: (site.out / "report.json").exists())
     until(lambda: not site.servers(), 20)
@@ -96,7 +99,8 @@ def test_a_tool_that_is_killed_leaves_no_step(site: Site) -> None:
     """The batch script goes on, so that the end of the job is not what ends them."""
     plan = site.plan(ONE_AND_ONE)
     script = site.script(
-        f"{site.command('run', str(plan), '--concurrency', '1')} & echo $! > {site.folder}/pid; sleep 100"
+        f"{site.command('run', str(plan), '--concurrency', '1')} & echo $! > {site.folder}/pid;"
+        " sleep 100"
     )
     job = site.submit(script, STANDIN_FAULTS=SLOW)
     until(lambda: answered(site) >= 3)
@@ -149,7 +153,9 @@ def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site) -> No
     script = site.folder / "shown.sh"
     end = next(i for i, line in enumerate(lines) if line.startswith("exec serve-eval"))
     script.write_text("\n".join([*lines[:end], " ".join(["exec", *words])]) + "\n")
-    job = site.run("sbatch", "--parsable", f"--output={site.folder}/%j.out", str(script)).stdout.strip()
+    job = site.run(
+        "sbatch", "--parsable", f"--output={site.folder}/%j.out", str(script)
+    ).stdout.strip()
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
 

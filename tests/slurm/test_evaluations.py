@@ -1,4 +1,5 @@
-"""Evaluations that are submitted to a real SLURM, with the stand-in for trtllm-serve on two nodes."""
+"""Evaluations that are submitted to a real SLURM, with the stand-in for trtllm-serve on two
+nodes."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 BARE = {"wrapper": ""}
 WRAPPED = {"wrapper": "trtllm-llmapi-launch"}
 SHOWN = {"command": "shown-trtllm-serve"}
-SIDES = {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"num_instances": 2, "tp": 2}, **SHOWN}
+SIDES = {
+    "context_servers": {"num_instances": 2, "tp": 2},
+    "generation_servers": {"num_instances": 2, "tp": 2},
+    **SHOWN,
+}
 FIRST, SECOND = NODES
 SPREAD = {
     "context_0": (FIRST, "0,1"),
@@ -30,8 +35,14 @@ SPREAD = {
 }
 CASES = [
     pytest.param({"trtllm": SHOWN, **BARE}, {"trtllm": (FIRST, "0")}, id="one server"),
-    pytest.param({"trtllm": {"tp": 2, **SHOWN}, **WRAPPED}, {"trtllm": (FIRST, "0,1")}, id="two ranks, wrapped"),
-    pytest.param({"trtllm": {"tp": 4, "pp": 2, **SHOWN}}, {"trtllm": (FIRST, "0,1,2,3")}, id="two nodes"),
+    pytest.param(
+        {"trtllm": {"tp": 2, **SHOWN}, **WRAPPED},
+        {"trtllm": (FIRST, "0,1")},
+        id="two ranks, wrapped",
+    ),
+    pytest.param(
+        {"trtllm": {"tp": 4, "pp": 2, **SHOWN}}, {"trtllm": (FIRST, "0,1,2,3")}, id="two nodes"
+    ),
     pytest.param(
         {"trtllm_disaggregated": SHOWN, **BARE},
         {"context_0": (FIRST, "0"), "generation_0": (FIRST, "1"), "orchestrator": (FIRST, None)},
@@ -39,11 +50,17 @@ CASES = [
     ),
     pytest.param(
         {"trtllm_disaggregated": {"discovery": True, "generation_servers": {"tp": 4}, **SHOWN}},
-        {"context_0": (FIRST, "0"), "generation_0": (SECOND, "0,1,2,3"), "orchestrator": (FIRST, None)},
+        {
+            "context_0": (FIRST, "0"),
+            "generation_0": (SECOND, "0,1,2,3"),
+            "orchestrator": (FIRST, None),
+        },
         id="1+1 on two nodes, discovery",
     ),
     pytest.param({"trtllm_disaggregated": SIDES, **WRAPPED}, SPREAD, id="2+2, wrapped"),
-    pytest.param({"trtllm_disaggregated": {**SIDES, "discovery": True}}, SPREAD, id="2+2, discovery"),
+    pytest.param(
+        {"trtllm_disaggregated": {**SIDES, "discovery": True}}, SPREAD, id="2+2, discovery"
+    ),
 ]
 
 
@@ -58,9 +75,15 @@ def test_a_job_script_that_evaluates(
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     (task,) = report(site)["tasks"]
-    assert (task["result"]["scored"], task["result"]["value"], task["verdict"]["outcome"]) == (80, 75.0, "PASS")
+    assert (task["result"]["scored"], task["result"]["value"], task["verdict"]["outcome"]) == (
+        80,
+        75.0,
+        "PASS",
+    )
     servers = report(site)["endpoint"]["info"]["servers"]
-    assert {name: url.split(":")[1].strip("/") for name, url in servers.items()} == {n: w[0] for n, w in where.items()}
+    assert {name: url.split(":")[1].strip("/") for name, url in servers.items()} == {
+        n: w[0] for n, w in where.items()
+    }
     for name, (_, gpus) in where.items():
         log = (site.out / f"logs/{name}.log").read_text()
         assert f"given: GPU {gpus or '0,1,2,3'}, 0 variables of SLURM or MPI" in log

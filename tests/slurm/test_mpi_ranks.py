@@ -1,4 +1,5 @@
-"""Servers without a wrapper in steps of a real SLURM, whose ranks are processes that a real MPI spawns."""
+"""Servers without a wrapper in steps of a real SLURM, whose ranks are processes that a real MPI
+spawns."""
 
 from __future__ import annotations
 
@@ -46,7 +47,10 @@ def processes(site: Site, word: str = "") -> list[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             with suppress(OSError):
-                words, variables = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
+                words, variables = (
+                    (folder / "cmdline").read_bytes(),
+                    (folder / "environ").read_bytes(),
+                )
                 if word.encode() in words and wanted in variables.split(b"\0"):
                     found.append(int(folder.name))
     return found
@@ -55,25 +59,33 @@ def processes(site: Site, word: str = "") -> list[int]:
 def daemons(site: Site, mpi: str) -> list[int]:
     name = DAEMONS[mpi]
     return [
-        pid for pid in processes(site, name) if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0].endswith(name)
+        pid
+        for pid in processes(site, name)
+        if Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0].endswith(name)
     ]
 
 
 @pytest.mark.parametrize(
     ("launcher", "sizes"),
     [
-        pytest.param({"trtllm": {"tp": 4, "command": "shown-trtllm-serve"}}, {"trtllm": 4}, id="four ranks"),
+        pytest.param(
+            {"trtllm": {"tp": 4, "command": "shown-trtllm-serve"}}, {"trtllm": 4}, id="four ranks"
+        ),
         pytest.param({"trtllm_disaggregated": {}}, {"context_0": 1, "generation_0": 1}, id="1+1"),
     ],
 )
-def test_mpi_spawns_the_ranks_of_a_step(site: Site, mpi: str, launcher: dict[str, Any], sizes: dict[str, int]) -> None:
+def test_mpi_spawns_the_ranks_of_a_step(
+    site: Site, mpi: str, launcher: dict[str, Any], sizes: dict[str, int]
+) -> None:
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
     for name, size in sizes.items():
         text = log(site, name).read_text()
         assert f"Open MPI v{'5' if mpi == 'pypi' else '4.1'}" in text
-        assert sorted(rank for rank, of, _ in ranks(log(site, name)) if of == size) == [*range(size)]
+        assert sorted(rank for rank, of, _ in ranks(log(site, name)) if of == size) == [
+            *range(size)
+        ]
         assert text.count("Finished server process") == 1
         assert "Traceback" not in text
     assert "are left" not in site.output(job)
@@ -83,10 +95,13 @@ def test_mpi_spawns_the_ranks_of_a_step(site: Site, mpi: str, launcher: dict[str
 
 @pytest.mark.parametrize("who", ["server", "tool", "job"])
 def test_no_rank_is_left(site: Site, mpi: str, who: str) -> None:
-    """A batch script goes on after its tool. Open MPI 5's daemon, which would end the ranks, hangs. That of 4.1 leaves
-    the session of its server, and a SLURM that knows processes by their parents does not find it then."""
+    """A batch script goes on after its tool. Open MPI 5's daemon, which would end the ranks, hangs.
+    That of 4.1 leaves the session of its server, and a SLURM that knows processes by their parents
+    does not find it then."""
     run = site.command("run", str(site.plan({"stop_timeout_s": 2})), "--concurrency", "1")
-    job = site.submit(site.script(f"{run} & echo $! > {site.folder}/pid; wait $!; sleep 100"), STANDIN_FAULTS=SLOW)
+    job = site.submit(
+        site.script(f"{run} & echo $! > {site.folder}/pid; wait $!; sleep 100"), STANDIN_FAULTS=SLOW
+    )
     until(lambda: answered(site) >= 3)
     [_] = processes(site, RANK)
     [daemon] = daemons(site, mpi)

@@ -23,7 +23,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 
 WRAPPER = "trtllm-llmapi-launch"
 SHOWN = {"command": "shown-trtllm-serve"}
-EXAMPLE: dict[str, Any] = {"context_servers": {"num_instances": 2, "tp": 2}, "generation_servers": {"tp": 4}, **SHOWN}
+EXAMPLE: dict[str, Any] = {
+    "context_servers": {"num_instances": 2, "tp": 2},
+    "generation_servers": {"tp": 4},
+    **SHOWN,
+}
 """That of docs/launching.md: two servers share the first node, the third has the second."""
 HERE = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 2}, **SHOWN}
 """Three servers on one node."""
@@ -43,13 +47,18 @@ def address(site: Site, name: str) -> str:
     return str(found)
 
 
-# ------------------------------------------------------------------------------------------- what the imitations do
+# ------------------------------------------------------------------------------------------- what
+# the imitations do
 
 
 def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
-    """Of a server that fails, the newest passes the exit code on, and under the older one srun does not end."""
+    """Of a server that fails, the newest passes the exit code on, and under the older one srun does
+    not end."""
     (site.folder / "fails").write_text("echo failed; touch $SITE/over; exit 7\n")
-    srun = f"srun --overlap --nodes=1 --ntasks=2 --mpi=none --kill-on-bad-exit=1 {WRAPPER} bash $SITE/fails"
+    srun = (
+        f"srun --overlap --nodes=1 --ntasks=2 --mpi=none --kill-on-bad-exit=1 {WRAPPER} bash"
+        " $SITE/fails"
+    )
     job = site.submit(site.script(f"{srun}; echo srun: $?"))
     until(lambda: (site.folder / "over").exists() and "leader at" in site.output(job))
     if wrapper == "newest":
@@ -61,11 +70,21 @@ def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> N
     site.ended(job)
 
 
-def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(site: Site, wrapper: str) -> None:
-    (site.folder / "waits").write_text("until [ -e $SITE/enough ] || [ $SECONDS -gt 120 ]; do sleep 0.1; done\n")
-    srun = f"srun --overlap --nodes=1 --nodelist={NODES[0]} --ntasks=1 --mpi=none {WRAPPER} bash $SITE/waits"
+def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_does(
+    site: Site, wrapper: str
+) -> None:
+    (site.folder / "waits").write_text(
+        "until [ -e $SITE/enough ] || [ $SECONDS -gt 120 ]; do sleep 0.1; done\n"
+    )
+    srun = (
+        f"srun --overlap --nodes=1 --nodelist={NODES[0]} --ntasks=1 --mpi=none {WRAPPER} bash"
+        " $SITE/waits"
+    )
     job = site.submit(
-        site.script(*(f"({srun} > $SITE/{name} 2>&1; echo $? > $SITE/{name}.code) &" for name in "ab"), "wait")
+        site.script(
+            *(f"({srun} > $SITE/{name} 2>&1; echo $? > $SITE/{name}.code) &" for name in "ab"),
+            "wait",
+        )
     )
     logs = [site.folder / name for name in "ab"]
 
@@ -75,13 +94,18 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
     if wrapper == "newest":
         until(lambda: leading() == 2)
     else:
-        until(lambda: any("Address already in use" in file.read_text() for file in logs if file.exists()))
+        until(
+            lambda: any(
+                "Address already in use" in file.read_text() for file in logs if file.exists()
+            )
+        )
     assert leading() == (2 if wrapper == "newest" else 1)
     (site.folder / "enough").touch()
     assert site.ended(job)[0] == "COMPLETED"
 
 
-# ------------------------------------------------------------------------------------------------- servers by them
+# -------------------------------------------------------------------------------------------------
+# servers by them
 
 
 @pytest.mark.parametrize(
@@ -89,15 +113,21 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
     [
         pytest.param({"trtllm_disaggregated": EXAMPLE}, (), id="the example"),
         pytest.param(
-            {"trtllm_disaggregated": EXAMPLE, **WITH}, ("context_0", "context_1", "generation_0"), id="wrapped"
+            {"trtllm_disaggregated": EXAMPLE, **WITH},
+            ("context_0", "context_1", "generation_0"),
+            id="wrapped",
         ),
         pytest.param(
-            {"trtllm_disaggregated": HERE, **WITH}, ("context_0", "context_1", "generation_0"), id="one node, wrapped"
+            {"trtllm_disaggregated": HERE, **WITH},
+            ("context_0", "context_1", "generation_0"),
+            id="one node, wrapped",
         ),
         pytest.param(WIDE, ("trtllm",), id="two nodes"),
     ],
 )
-def test_servers_work_with_either(site: Site, wrapper: str, launcher: dict[str, Any], led: tuple[str, ...]) -> None:
+def test_servers_work_with_either(
+    site: Site, wrapper: str, launcher: dict[str, Any], led: tuple[str, ...]
+) -> None:
     job = site.submit(site.script(site.command("run", str(site.plan(launcher)))))
     assert site.ended(job) == ("COMPLETED", 0), site.output(job)
     assert result(site) == (80, 75.0, "PASS")
@@ -119,12 +149,17 @@ def test_servers_work_with_either(site: Site, wrapper: str, launcher: dict[str, 
         pytest.param(WIDE, "trtllm", id="two nodes"),
     ],
 )
-def test_a_server_without_its_model_ends_the_run(site: Site, wrapper: str, launcher: dict[str, Any], name: str) -> None:
+def test_a_server_without_its_model_ends_the_run(
+    site: Site, wrapper: str, launcher: dict[str, Any], name: str
+) -> None:
     faults = [
         {"no_model": True, "when": {"config": "generation_servers.yaml"}},
         {"no_model": True, "when": {"gpus": "0,1,2,3"}},
     ]
-    job = site.submit(site.script(site.command("run", str(site.plan(launcher)))), STANDIN_FAULTS=json.dumps(faults))
+    job = site.submit(
+        site.script(site.command("run", str(site.plan(launcher)))),
+        STANDIN_FAULTS=json.dumps(faults),
+    )
     assert site.ended(job) == ("FAILED", 4), site.output(job)
     assert re.search(f"{name} {OVER}: its model was not found", site.output(job))
     gone(site, job)
@@ -134,8 +169,13 @@ def test_a_server_without_its_model_ends_the_run(site: Site, wrapper: str, launc
 def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
     site: Site, wrapper: str, given: dict[str, Any]
 ) -> None:
-    sides = {**EXAMPLE, "context_servers": {"num_instances": 2, "tp": 2, "config": {"no_such_key": 1}}}
-    job = site.submit(site.script(site.command("run", str(site.plan({"trtllm_disaggregated": sides, **given})))))
+    sides = {
+        **EXAMPLE,
+        "context_servers": {"num_instances": 2, "tp": 2, "config": {"no_such_key": 1}},
+    }
+    job = site.submit(
+        site.script(site.command("run", str(site.plan({"trtllm_disaggregated": sides, **given}))))
+    )
     assert site.ended(job) == ("FAILED", 4), site.output(job)
     assert re.search(f"context_[01] {OVER}: its config holds a key", site.output(job))
     gone(site, job)
@@ -145,20 +185,27 @@ def test_ranks_end_with_the_server_of_the_first_of_them(site: Site, wrapper: str
     faults = json.dumps({"crash_after": 30})
     job = site.submit(site.script(site.command("run", str(site.plan(WIDE)))), STANDIN_FAULTS=faults)
     assert site.ended(job) == ("FAILED", 4)
-    assert re.search("trtllm ended with exit code 1 after .*: one of its ranks ended", site.output(job))
+    assert re.search(
+        "trtllm ended with exit code 1 after .*: one of its ranks ended", site.output(job)
+    )
     gone(site, job)
     until(lambda: not living(site), 20)
 
 
 def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
     """On the other node."""
-    job = site.submit(site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")), STANDIN_FAULTS=SLOW)
+    job = site.submit(
+        site.script(site.command("run", str(site.plan(WIDE)), "--concurrency", "1")),
+        STANDIN_FAULTS=SLOW,
+    )
     until(lambda: answered(site) >= 3)
     ranks = living(site)
     assert len(ranks) == 8
     os.kill(ranks[6], signal.SIGKILL)
     assert site.ended(job) == ("FAILED", 4)
-    assert re.search("trtllm ended with signal 9 after .*: one of its ranks ended", site.output(job))
+    assert re.search(
+        "trtllm ended with signal 9 after .*: one of its ranks ended", site.output(job)
+    )
     assert f"srun: error: {NODES[1]}: task 6:" in site.output(job)
     gone(site, job)
     until(lambda: not living(site), 20)
@@ -166,6 +213,8 @@ def test_a_server_ends_with_any_of_its_ranks(site: Site, wrapper: str) -> None:
 
 def living(site: Site) -> dict[int, int]:
     """The processes of ranks that are there, by rank."""
-    files = {int(file.name.rpartition("-")[2]): file for file in site.folder.glob("llmapi-*/rank-*")}
+    files = {
+        int(file.name.rpartition("-")[2]): file for file in site.folder.glob("llmapi-*/rank-*")
+    }
     pids = {rank: int(file.read_text()) for rank, file in sorted(files.items())}
     return {rank: pid for rank, pid in pids.items() if Path(f"/proc/{pid}").exists()}

@@ -1,12 +1,12 @@
 """The stand-in as a process.
 
-STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes. STANDIN_ANSWERS: an answer file of
-the simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among its answers, STANDIN_VARIED=1 does so anew for every
-request and every worker. STANDIN_FAULTS: see `faults`.
-STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the real one).
-STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see `ranks`.
-STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the 1.2 line, 3 on main).
-"""
+STANDIN_FLAVOUR: v12 (default), old or main. STANDIN_LOAD_S: how long loading takes.
+STANDIN_ANSWERS: an answer file of the simulated endpoint; STANDIN_SEED and STANDIN_RUN choose among
+its answers, STANDIN_VARIED=1 does so anew for every request and every worker. STANDIN_FAULTS: see
+`faults`. STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the
+real one). STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see
+`ranks`. STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the
+1.2 line, 3 on main)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def _faults(command: str, role: str | None, port: object, config: str | None) ->
     from tests.standin.faults import faults
 
     place = {"command": command, "role": role and role.lower(), "port": port}
-    place |= {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "config": config and Path(config).name}
+    place |= {
+        "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "config": config and Path(config).name,
+    }
     return faults(os.environ.get("STANDIN_FAULTS"), place)
 
 
@@ -110,7 +113,9 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
     skilled = os.environ.get("STANDIN_SKILLS") == "1"
     varied = os.environ.get("STANDIN_VARIED") == "1"
     drawn = f"{number}:{os.environ.get('CUDA_VISIBLE_DEVICES')}" if varied else number
-    brain = Model(Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied)
+    brain = Model(
+        Path(answers) if answers else None, seed=seed, run=drawn, skilled=skilled, varied=varied
+    )
     app = create(config, brain, trouble, flavour)
     if loading is not None:
         loading.before(app)
@@ -120,7 +125,9 @@ def _worker(params: dict[str, Any], given: frozenset[str], flavour: Flavour) -> 
         from tests.standin.discovery import registered
 
         port = listener.getsockname()[1]
-        meanwhile = registered(config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery)
+        meanwhile = registered(
+            config.cluster, config.role, config.host, port, heartbeats=not trouble.silent_discovery
+        )
     running = serve(
         app,
         listener,
@@ -160,8 +167,13 @@ def _mpi_ranks(args: dict[str, Any]) -> Any:
 
 
 def _rank() -> int:
-    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(120)"
-    rank = subprocess.Popen([sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE)
+    deaf = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True);"
+        " time.sleep(120)"
+    )
+    rank = subprocess.Popen(
+        [sys.executable, "-c", deaf], start_new_session=True, stdout=subprocess.PIPE
+    )
     assert rank.stdout is not None
     rank.stdout.readline()
     return rank.pid

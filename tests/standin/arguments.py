@@ -1,4 +1,5 @@
-"""The command line of trtllm-serve: a click group with `serve` for a first word that is no subcommand."""
+"""The command line of trtllm-serve: a click group with `serve` for a first word that is no
+subcommand."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class _Group(click.Group):
 
 
 def group(flavour: Flavour, run: Run) -> click.Group:
-    """The whole command line; what `run` returns is the result of a call with `standalone_mode=False`."""
+    """The whole command line; what `run` returns is the result of a call with
+    `standalone_mode=False`."""
     commands = [
         _command(name, options, has_model, flavour, run)
         for name, (options, flavours, has_model) in COMMANDS.items()
@@ -41,17 +43,29 @@ def group(flavour: Flavour, run: Run) -> click.Group:
     return _Group("trtllm-serve", commands={command.name or "": command for command in commands})
 
 
-def _command(name: str, options: tuple[Option, ...], has_model: bool, flavour: Flavour, run: Run) -> click.Command:
+def _command(
+    name: str, options: tuple[Option, ...], has_model: bool, flavour: Flavour, run: Run
+) -> click.Command:
     def callback(**params: Any) -> object:
         context = click.get_current_context()
-        given = {key for key in params if context.get_parameter_source(key) is ParameterSource.COMMANDLINE}
+        given = {
+            key
+            for key in params
+            if context.get_parameter_source(key) is ParameterSource.COMMANDLINE
+        }
         return run(name, _plain(params), frozenset(given))
 
-    params: list[click.Parameter] = [_parameter(option) for option in options if flavour in option.flavours]
+    params: list[click.Parameter] = [
+        _parameter(option) for option in options if flavour in option.flavours
+    ]
     if has_model:
         params.insert(0, click.Argument(["model"]))
-    summary = "Running an OpenAI API compatible server (or its gRPC form)." if name == "serve" else None
-    return click.Command(name, params=params, callback=callback, help=summary if flavour == "v12" else None)
+    summary = (
+        "Running an OpenAI API compatible server (or its gRPC form)." if name == "serve" else None
+    )
+    return click.Command(
+        name, params=params, callback=callback, help=summary if flavour == "v12" else None
+    )
 
 
 def _parameter(option: Option) -> click.Option:
@@ -69,4 +83,6 @@ def _parameter(option: Option) -> click.Option:
 
 
 def _plain(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in params.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value for key, value in params.items()
+    }

@@ -17,8 +17,8 @@ ENFORCED = "STANDIN_AUTH_ENFORCED"
 """1: a request without a key is an error, as in some states of main; else only a warning."""
 _SIGNED = ("ctx_info_endpoint", "encoded_opaque_state")
 _MISSING = (
-    "Internal disaggregated authentication key is required for protected disaggregated request fields. In a future "
-    f"release the requirement to use {KEY} will be enforced."
+    "Internal disaggregated authentication key is required for protected disaggregated request"
+    f" fields. In a future release the requirement to use {KEY} will be enforced."
 )
 _REQUIRED = "Internal disaggregated authentication key is required"
 
@@ -50,10 +50,13 @@ def _given(key: str | None) -> bool:
 
 @cache
 def _warn() -> None:
-    """Once in a process, as Python does it; an exception where tests make warnings errors would not be imitated."""
+    """Once in a process, as Python does it; an exception where tests make warnings errors would not
+    be imitated."""
     sys.stderr.write(f"disagg_auth.py: FutureWarning: {_MISSING}\n")
 
 
 def _signature(key: str, params: Mapping[str, Any]) -> str:
-    payload = json.dumps({name: params.get(name) for name in _SIGNED}, sort_keys=True, separators=(",", ":"))
+    payload = json.dumps(
+        {name: params.get(name) for name in _SIGNED}, sort_keys=True, separators=(",", ":")
+    )
     return "sha256=" + hmac.new(key.encode(), payload.encode(), hashlib.sha256).hexdigest()

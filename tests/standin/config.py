@@ -19,7 +19,13 @@ from tests.standin.etcd import SCHEME
 from tests.standin.options import Flavour
 
 Role = Literal["ctx", "gen"]
-ROLE_NUMBERS: dict[str, int] = {"CONTEXT": 0, "GENERATION": 1, "MM_ENCODER": 2, "VISUAL_GEN": 3, "EMBEDDING": 4}
+ROLE_NUMBERS: dict[str, int] = {
+    "CONTEXT": 0,
+    "GENERATION": 1,
+    "MM_ENCODER": 2,
+    "VISUAL_GEN": 3,
+    "EMBEDDING": 4,
+}
 LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 SECTIONS: dict[str, Role] = {"context_servers": "ctx", "generation_servers": "gen"}
 
@@ -83,7 +89,9 @@ class Orchestrator:
     num_workers: int = 1
 
     def urls(self, role: Role) -> list[str]:
-        return [f"{server.hostname}:{server.port}" for server in self.servers if server.type == role]
+        return [
+            f"{server.hostname}:{server.port}" for server in self.servers if server.type == role
+        ]
 
 
 _OWN_KEYS = frozenset({
@@ -99,7 +107,8 @@ _ROUTER_ARGS = ("max_batch_size", "max_num_tokens")
 
 
 def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orchestrator:
-    """What the parsed file says. Unknown keys at the top are inherited by both sections, typing errors among them."""
+    """What the parsed file says. Unknown keys at the top are inherited by both sections, typing
+    errors among them."""
     known = _OWN_KEYS | (_MAIN_KEYS if flavour == "main" else frozenset())
     own = {key: value for key, value in document.items() if key in known}
     inherited = {k: v for k, v in document.items() if k not in known and k not in SECTIONS}
@@ -115,8 +124,8 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
         for key, value in inherited.items():
             if section.setdefault(key, value) != value:
                 raise ValueError(
-                    f"Parameter {key} is specified both in the top-level and in the {name} section, "
-                    "but with different values"
+                    f"Parameter {key} is specified both in the top-level and in the {name} section,"
+                    " but with different values"
                 )
         router = dict(section.pop("router", None) or {})
         kind = router.pop("type", "round_robin")
@@ -130,18 +139,27 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
             _check_scope(parsed_cluster.cluster_uri, own.get("hostname", "localhost"))
     fields = {key: own[key] for key in own if key in Orchestrator.__dataclass_fields__}
     fields["auth_key"] = own.get(KEY)
-    return Orchestrator(servers=servers, ctx_router=routers[0], gen_router=routers[1], cluster=parsed_cluster, **fields)
+    return Orchestrator(
+        servers=servers,
+        ctx_router=routers[0],
+        gen_router=routers[1],
+        cluster=parsed_cluster,
+        **fields,
+    )
 
 
 def check_storage(uri: str, flavour: Flavour) -> None:
-    """Raises ValueError for an address of the service discovery that this version does not take: main knows etcd."""
+    """Raises ValueError for an address of the service discovery that this version does not take:
+    main knows etcd."""
     if not uri.startswith(("http", SCHEME) if flavour == "main" else "http"):
         raise ValueError(f"Invalid cluster storage URI: {uri}")
 
 
 def _check_scope(uri: str, hostname: str) -> None:
     if uri.startswith("http") and not {urlsplit(uri).hostname, hostname.lower()} <= LOOPBACK:
-        raise ValueError(f"HTTP cluster storage is loopback-only, got {uri} and hostname {hostname}; use etcd://")
+        raise ValueError(
+            f"HTTP cluster storage is loopback-only, got {uri} and hostname {hostname}; use etcd://"
+        )
 
 
 def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
@@ -153,7 +171,9 @@ def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
     if urls is None:
         return [Server(role, None, None, ranks, section) for _ in range(count)]
     if len(urls) != count:
-        raise ValueError(f"Number of urls ({len(urls)}) does not match the number of instances ({count})")
+        raise ValueError(
+            f"Number of urls ({len(urls)}) does not match the number of instances ({count})"
+        )
     servers = []
     for url in urls:
         host, port = url.split(":")
@@ -161,7 +181,8 @@ def _servers(role: Role, section: dict[str, Any]) -> list[Server]:
     return servers
 
 
-# ----------------------------------------------------------------------------------------------------- the worker's
+# -----------------------------------------------------------------------------------------------------
+# the worker's
 
 
 class _Open(BaseModel):
@@ -231,9 +252,14 @@ def _llm_args() -> type[BaseModel]:
     fields |= dict.fromkeys(_FLAGS.split(), (bool | None, None))
     fields |= dict.fromkeys(_TEXTS.split(), (str | None, None))
     fields |= dict.fromkeys(_SECTIONS.split(), (Any, None))
-    fields |= {"kv_cache_config": (_KvCache | None, None), "cache_transceiver_config": (_Transceiver | None, None)}
+    fields |= {
+        "kv_cache_config": (_KvCache | None, None),
+        "cache_transceiver_config": (_Transceiver | None, None),
+    }
     fields |= {"batch_wait_timeout_ms": (float | None, None)}
-    return create_model("TorchLlmArgs", __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields)
+    return create_model(
+        "TorchLlmArgs", __config__=ConfigDict(extra="forbid", protected_namespaces=()), **fields
+    )
 
 
 _LlmArgs = _llm_args()
@@ -265,15 +291,20 @@ class Worker:
         return bool((self.args.get("cache_transceiver_config") or {}).get("backend"))
 
 
-def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour: Flavour) -> Worker:
-    """Joins a command line with the file it names: the file wins in the 1.2 line, what was typed on main.
+def worker(
+    model: str, params: Mapping[str, Any], given: frozenset[str], flavour: Flavour
+) -> Worker:
+    """Joins a command line with the file it names: the file wins in the 1.2 line, what was typed on
+    main.
 
     Raises what the real software ends with: OSError, AssertionError, KeyError, ValueError.
     """
     path = params["extra_llm_api_options"]
     document = (yaml.safe_load(Path(path).read_text()) or {}) if path else {}
     args = {name: params[name] for name in _FROM_CLI.split() if name in params}
-    args |= {name: value for name, value in document.items() if flavour != "main" or name not in given}
+    args |= {
+        name: value for name, value in document.items() if flavour != "main" or name not in given
+    }
     for setting in params.get("config_overrides") or ():
         _override(args, *setting.split("=", 1))
     section = args.pop("disagg_cluster", None)
@@ -284,13 +315,21 @@ def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour
     role = params["server_role"]
     if role is not None:
         if role.upper() not in ROLE_NUMBERS:
-            raise KeyError(role.upper()) if flavour != "main" else ValueError(f"Invalid server role: {role}")
+            raise (
+                KeyError(role.upper())
+                if flavour != "main"
+                else ValueError(f"Invalid server role: {role}")
+            )
         role = role.upper()
     if params["metadata_server_config_file"] or cluster:
-        assert role is not None, "server_role is required when metadata_server_cfg or disagg_cluster is provided"
+        assert role is not None, (
+            "server_role is required when metadata_server_cfg or disagg_cluster is provided"
+        )
     report = params.get("report_addr")
     if params["port"] == 0:
-        assert cluster or report, "Port should be specified unless a disagg cluster config is provided"
+        assert cluster or report, (
+            "Port should be specified unless a disagg cluster config is provided"
+        )
     return Worker(
         model=model,
         host=params["host"],
@@ -307,8 +346,8 @@ def worker(model: str, params: Mapping[str, Any], given: frozenset[str], flavour
 
 
 def check_llm_args(args: Mapping[str, Any]) -> None:
-    """Raises pydantic's ValidationError for what the model arguments do not know: it comes up when a model is loaded,
-    after the port was taken."""
+    """Raises pydantic's ValidationError for what the model arguments do not know: it comes up when
+    a model is loaded, after the port was taken."""
     _LlmArgs.model_validate(dict(args))
 
 

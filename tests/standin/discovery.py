@@ -1,4 +1,5 @@
-"""Service discovery over HTTP: the key-value store in an orchestrator, and the worker that keeps its entry alive."""
+"""Service discovery over HTTP: the key-value store in an orchestrator, and the worker that keeps
+its entry alive."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ class Store:
         while True:
             await asyncio.sleep(1.0)
             now = time.monotonic()
-            self._held = {key: one for key, one in self._held.items() if one[1] is None or one[1] > now}
+            self._held = {
+                key: one for key, one in self._held.items() if one[1] is None or one[1] > now
+            }
 
     async def _set(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -63,7 +66,9 @@ class Store:
 
     async def _get_prefix(self, request: web.Request) -> web.Response:
         found = self.below(request.query["key_prefix"])
-        return _result(list(found) if request.query.get("keys_only") in ("1", "true", "True") else found)
+        return _result(
+            list(found) if request.query.get("keys_only") in ("1", "true", "True") else found
+        )
 
     async def _expire(self, request: web.Request) -> web.Response:
         key = request.query["key"]
@@ -84,7 +89,8 @@ def _result(value: Any) -> web.Response:
 async def registered(
     cluster: Cluster, role: str, host: str, port: int, *, heartbeats: bool = True
 ) -> AsyncIterator[None]:
-    """Keeps a worker registered: entered after the first try, which may have failed; it is repeated for ever.
+    """Keeps a worker registered: entered after the first try, which may have failed; it is repeated
+    for ever.
 
     Heartbeats that are not faster than the time-out are left out, as the real worker does.
     """
@@ -97,10 +103,14 @@ async def registered(
     if cluster.cluster_uri.startswith(SCHEME):
         beat_s = cluster.heartbeat_interval_sec if beats else None
         ttl_s = cluster.inactive_timeout_sec
-        async with Etcd(cluster.cluster_uri).kept(str(entry["key"]), str(entry["value"]), ttl_s=ttl_s, beat_s=beat_s):
+        async with Etcd(cluster.cluster_uri).kept(
+            str(entry["key"]), str(entry["value"]), ttl_s=ttl_s, beat_s=beat_s
+        ):
             yield
         return
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CLIENT_S), trust_env=False) as session:
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=CLIENT_S), trust_env=False
+    ) as session:
 
         async def ask(method: str, path: str, **more: Any) -> bool:
             try:

@@ -1,4 +1,5 @@
-"""Service discovery by etcd, over the HTTP gateway of etcd itself: workers keep a key alive by a lease."""
+"""Service discovery by etcd, over the HTTP gateway of etcd itself: workers keep a key alive by a
+lease."""
 
 from __future__ import annotations
 
@@ -32,8 +33,11 @@ class Etcd:
         return {_plain(one["key"]): _plain(one["value"]) for one in told.get("kvs", ())}
 
     @asynccontextmanager
-    async def kept(self, key: str, value: str, *, ttl_s: int, beat_s: float | None) -> AsyncIterator[None]:
-        """Holds a key for the block, and as long after it as the lease lasts where nobody can delete it."""
+    async def kept(
+        self, key: str, value: str, *, ttl_s: int, beat_s: float | None
+    ) -> AsyncIterator[None]:
+        """Holds a key for the block, and as long after it as the lease lasts where nobody can
+        delete it."""
         lease = None
         with suppress(aiohttp.ClientError, OSError):
             lease = await self._put(key, value, ttl_s)
@@ -52,7 +56,9 @@ class Etcd:
         await self._ask("kv/put", key=_coded(key), value=_coded(value), lease=lease)
         return lease
 
-    async def _stay(self, key: str, value: str, ttl_s: int, beat_s: float | None, lease: str | None) -> None:
+    async def _stay(
+        self, key: str, value: str, ttl_s: int, beat_s: float | None, lease: str | None
+    ) -> None:
         while True:
             try:
                 if lease is None:

@@ -1,10 +1,9 @@
 """What goes wrong on demand, told by the environment variable STANDIN_FAULTS.
 
-It holds a JSON object, or a list of them when servers that share an environment are to fail differently; the optional
-`when` of each says which processes it is for, by any of `command` (serve, disaggregated), `role` (context, generation),
-`port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config` (the file's name). Requests are those for completions, whole or one
-leg of them.
-"""
+It holds a JSON object, or a list of them when servers that share an environment are to fail
+differently; the optional `when` of each says which processes it is for, by any of `command` (serve,
+disaggregated), `role` (context, generation), `port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config`
+(the file's name). Requests are those for completions, whole or one leg of them."""
 
 from __future__ import annotations
 
@@ -34,7 +33,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     says_busy: bool = False
     """It uses a CPU for that long."""
     tells_key: bool = False
-    """The key that it shares with others stands in its log, when it begins and with each request."""
+    """The key that it shares with others stands in its log, when it begins and with each
+    request."""
     rank: bool = False
     """A process in a session of its own, as those of MPI are, that hears no SIGTERM."""
     no_gpu: bool = False
@@ -56,25 +56,31 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     error_says: str = "Generation failed, as told"
     """What a refusal says."""
     refuse_first: int = 0
-    """So many requests are refused as by an orchestrator that knows no server yet, and all others served."""
+    """So many requests are refused as by an orchestrator that knows no server yet, and all others
+    served."""
     lose: int | None = None
     """The connection of this request, counted from 1, is closed without an answer."""
     drop_stream: int | None = None
     """The connection of a stream is gone after so many events."""
     fail_stream: int | None = None
-    """Generation fails after so many events: main tells it in a last event of completions, all others drop."""
+    """Generation fails after so many events: main tells it in a last event of completions, all
+    others drop."""
     executor_crash_after: int | None = None
     """The engine dies: the request gets `null` and the server sends itself SIGINT."""
     corrupt_after: int | None = None
     """Answers are wrong; 0: from the beginning."""
     kv_loss_after: int | None = None
-    """What the context worker computed is lost: a generation worker says nothing, as if the answer ended at once."""
+    """What the context worker computed is lost: a generation worker says nothing, as if the answer
+    ended at once."""
     wrong_tp: bool = False
-    """Answers are wrong when the context worker has another tensor parallel size than this generation worker."""
+    """Answers are wrong when the context worker has another tensor parallel size than this
+    generation worker."""
     wrong_pair: Mapping[str, str | int] = {}
-    """Answers are wrong when the context worker is the one that these tell of, by `port` or `gpus`."""
+    """Answers are wrong when the context worker is the one that these tell of, by `port` or
+    `gpus`."""
     share: float = 1.0
-    """Of the requests that would be corrupted, emptied, refused or dropped so many are, by a draw for each."""
+    """Of the requests that would be corrupted, emptied, refused or dropped so many are, by a draw
+    for each."""
     seed: int = 0
     """Of these draws."""
     null_ctx_id: bool = False
@@ -90,7 +96,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: Mapping[str, str | int] = {}
 
     def strikes(self, after: int | None, number: int) -> bool:
-        """Whether a fault with this count and the common share hits the request of that number, counted from 1."""
+        """Whether a fault with this count and the common share hits the request of that number,
+        counted from 1."""
         return after is not None and number > after and self.drawn(number)
 
     def drawn(self, number: int) -> bool:
@@ -107,12 +114,15 @@ def is_at(wanted: Mapping[str, Any], place: Mapping[str, Any]) -> bool:
 
 
 def faults(text: str | None, place: Mapping[str, Any]) -> Faults:
-    """The faults for a process of which `place` tells what `when` may ask for: the last ones that fit.
+    """The faults for a process of which `place` tells what `when` may ask for: the last ones that
+    fit.
 
     Raises msgspec.MsgspecError.
     """
     if not text:
         return Faults()
     found = msgspec.json.decode(text, type=Faults | list[Faults])
-    fitting = [one for one in (found if isinstance(found, list) else [found]) if is_at(one.when, place)]
+    fitting = [
+        one for one in (found if isinstance(found, list) else [found]) if is_at(one.when, place)
+    ]
     return fitting[-1] if fitting else Faults()

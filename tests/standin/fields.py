@@ -1,4 +1,5 @@
-"""What requests may hold: models that forbid what they do not know, in both generations, and their error texts.
+"""What requests may hold: models that forbid what they do not know, in both generations, and their
+error texts.
 
 Fields stand in the order in which the real server forwards them.
 """
@@ -8,7 +9,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic import field_validator as check_field
 from typing_extensions import TypedDict
 
@@ -258,7 +267,10 @@ def _main_models() -> tuple[type[CompletionRequest], type[ChatCompletionRequest]
         mm_processor_kwargs: dict[str, Any] | None = None
         thinking: Any = None
 
-    MainCompletionRequest.__name__, MainChatCompletionRequest.__name__ = "CompletionRequest", "ChatCompletionRequest"
+    MainCompletionRequest.__name__, MainChatCompletionRequest.__name__ = (
+        "CompletionRequest",
+        "ChatCompletionRequest",
+    )
     return MainCompletionRequest, MainChatCompletionRequest
 
 
@@ -267,8 +279,11 @@ _MODELS = {"v12": (CompletionRequest, ChatCompletionRequest), "main": _main_mode
 _EITHER: TypeAdapter[Request] = TypeAdapter(Request)
 
 
-def parse(raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: str, either: bool = False) -> Request:
-    """The request in a body. `either`: both kinds are tried, as the 1.2 orchestrator does on both its routes.
+def parse(
+    raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: str, either: bool = False
+) -> Request:
+    """The request in a body. `either`: both kinds are tried, as the 1.2 orchestrator does on both
+    its routes.
 
     Raises Invalid.
     """
@@ -276,8 +291,17 @@ def parse(raw: bytes | dict[str, Any], *, chat: bool, flavour: Flavour, path: st
         try:
             body = json.loads(raw)
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            at, said = (error.pos, error.msg) if isinstance(error, json.JSONDecodeError) else (0, str(error))
-            problem = {"type": "json_invalid", "loc": ("body", at), "msg": "JSON decode error", "input": {}}
+            at, said = (
+                (error.pos, error.msg)
+                if isinstance(error, json.JSONDecodeError)
+                else (0, str(error))
+            )
+            problem = {
+                "type": "json_invalid",
+                "loc": ("body", at),
+                "msg": "JSON decode error",
+                "input": {},
+            }
             raise Invalid(_text([{**problem, "ctx": {"error": said}}], path)) from error
     else:
         body = raw

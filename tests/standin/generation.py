@@ -1,4 +1,5 @@
-"""From token ids to what is said: the end of an answer, its text by and by, log probabilities, the context's state."""
+"""From token ids to what is said: the end of an answer, its text by and by, log probabilities, the
+context's state."""
 
 from __future__ import annotations
 
@@ -48,7 +49,12 @@ def generate(answer: Sequence[int], request: Request, max_tokens: int) -> Output
         found = [(at, stop) for stop in stops if stop and (at := text.find(stop)) >= 0]
         if found:
             at, stop = min(found)
-            return Output(ids, text[: at + (len(stop) if request.include_stop_str_in_output else 0)], "stop", stop)
+            return Output(
+                ids,
+                text[: at + (len(stop) if request.include_stop_str_in_output else 0)],
+                "stop",
+                stop,
+            )
         if len(ids) >= max_tokens:
             break
     return Output(ids, _text(ids, request), "length")
@@ -78,7 +84,12 @@ def text_logprobs(output: Output, top: int) -> dict[str, Any]:
         at += len(token)
     values = [_logprob(token) for token in output.ids]
     tops = [{token: value} for token, value in zip(tokens, values, strict=True)] if top else None
-    return {"text_offset": offsets, "token_logprobs": values, "tokens": tokens, "top_logprobs": tops}
+    return {
+        "text_offset": offsets,
+        "token_logprobs": values,
+        "tokens": tokens,
+        "top_logprobs": tops,
+    }
 
 
 def chat_logprobs(output: Output, top: int | None) -> dict[str, Any]:
@@ -95,8 +106,8 @@ def _logprob(token: int) -> float:
 
 
 def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
-    """Thoughts and answer, as a reasoning parser keeps them apart. Until the text has `ended`, what may become a tag
-    belongs to neither."""
+    """Thoughts and answer, as a reasoning parser keeps them apart. Until the text has `ended`, what
+    may become a tag belongs to neither."""
     opened, tag, rest = text.partition("<think>")
     if opened or not tag:
         return ("", "") if not ended and "<think>".startswith(text) else ("", text)
@@ -117,14 +128,18 @@ def split_calls(text: str) -> list[dict[str, Any]]:
     except (ValueError, TypeError, KeyError):
         return []
     return [
-        {"id": f"chatcmpl-tool-{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        {
+            "id": f"chatcmpl-tool-{i}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
         for i, (name, arguments) in enumerate(named)
     ]
 
 
 def opaque_state(ids: Sequence[int], tensor_parallel: int, place: Mapping[str, Any]) -> str:
-    """What a context worker hands to the generation worker, which can tell from it whether they fit, and from where in
-    the deployment it comes."""
+    """What a context worker hands to the generation worker, which can tell from it whether they
+    fit, and from where in the deployment it comes."""
     state = {**place, "tp": tensor_parallel, "prompt": _digest(ids)}
     return base64.b64encode(json.dumps(state).encode()).decode()
 

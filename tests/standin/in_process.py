@@ -1,5 +1,5 @@
-"""Deployments of the stand-in in one process, by real sockets: a tenth of a second instead of a process each. What ends
-a process (`crash_after` and the like) is not for here."""
+"""Deployments of the stand-in in one process, by real sockets: a tenth of a second instead of a
+process each. What ends a process (`crash_after` and the like) is not for here."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ async def aggregated(
 ) -> AsyncIterator[str]:
     """The base URL of one server that does everything itself."""
     config = Worker(model="M", host="127.0.0.1", port=0, args={})
-    async with serve_app(create(config, model or Model(), Faults(**(faults or {})), flavour)) as url:
+    async with serve_app(
+        create(config, model or Model(), Faults(**(faults or {})), flavour)
+    ) as url:
         yield url
 
 
@@ -57,10 +59,10 @@ async def deployed(
     wrong_pair: tuple[str, str] | None = None,
     greeted: bool = True,
 ) -> AsyncIterator[Deployed]:
-    """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by the names of
-    workers, `metrics_dir` is the perf_metrics_output_dir of the orchestrator, and `front` are further keys of its file.
-    `wrong_pair`: the second cannot read what comes from the first. `greeted`: the orchestrator sets its workers' clocks
-    first, which takes 0.2 s each."""
+    """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by
+    the names of workers, `metrics_dir` is the perf_metrics_output_dir of the orchestrator, and
+    `front` are further keys of its file. `wrong_pair`: the second cannot read what comes from the
+    first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each."""
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
     counts = {"context": contexts, "generation": generations}
@@ -78,8 +80,12 @@ async def deployed(
         document: dict[str, Any] = dict(PERF_METRICS) if perf_metrics else {}
         document |= {"perf_metrics_output_dir": str(metrics_dir)} if metrics_dir else {}
         for role, count in counts.items():
-            document[f"{role}_servers"] = {"urls": [found.host(f"{role}_{i}") for i in range(count)]}
-        server = Orchestrating(orchestrator({**document, **(front or {})}, flavour), Faults(), flavour, 30.0)
+            document[f"{role}_servers"] = {
+                "urls": [found.host(f"{role}_{i}") for i in range(count)]
+            }
+        server = Orchestrating(
+            orchestrator({**document, **(front or {})}, flavour), Faults(), flavour, 30.0
+        )
         assert not greeted or await server.workers_healthy(10.0)
         await stack.enter_async_context(server.watching())
         yield Deployed(await stack.enter_async_context(serve_app(server.app)), workers)

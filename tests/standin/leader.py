@@ -1,4 +1,5 @@
-"""A server whose ranks another process leads: it waits for that one as long as it takes, as the real one does."""
+"""A server whose ranks another process leads: it waits for that one as long as it takes, as the
+real one does."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def joined() -> int | None:
         with socket.socket(socket.AF_UNIX if kind == "ipc" else socket.AF_INET) as leader:
             try:
                 leader.connect(address if kind == "ipc" else (host, int(port)))
-                leader.sendall(f"join {os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_HMAC_KEY']}\n".encode())
+                leader.sendall(
+                    f"join {os.environ['TLLM_SPAWN_PROXY_PROCESS_IPC_HMAC_KEY']}\n".encode()
+                )
                 if answer := leader.recv(20):
                     return int(answer)
             except OSError:

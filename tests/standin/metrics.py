@@ -1,9 +1,9 @@
-"""What main tells of each request: header fields or an event behind [DONE], a line in a file, a trace.
+"""What main tells of each request: header fields or an event behind [DONE], a line in a file, a
+trace.
 
-Written from the public code of perf_metrics.py and request_trace.py. A worker's fields begin with `server`; the
-orchestrator calls them `ctx` and `gen`, and adds its own. No file has a name before its first line, and each batch of
-lines is appended at once, by a file that is closed again.
-"""
+Written from the public code of perf_metrics.py and request_trace.py. A worker's fields begin with
+`server`; the orchestrator calls them `ctx` and `gen`, and adds its own. No file has a name before
+its first line, and each batch of lines is appended at once, by a file that is closed again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,11 @@ def fields(phase: str, timing: Mapping[str, Any]) -> dict[str, str]:
 
 def event(told: Mapping[str, str]) -> bytes:
     """Return the event that a stream gets behind [DONE]."""
-    return f"event: {EVENT}\ndata: {json.dumps(dict(told), separators=(',', ':'))}\n\n".encode() if told else b""
+    return (
+        f"event: {EVENT}\ndata: {json.dumps(dict(told), separators=(',', ':'))}\n\n".encode()
+        if told
+        else b""
+    )
 
 
 class Stripped:
@@ -122,11 +126,18 @@ class Told:
         """Return the fields for the client; none unless the request came to its end."""
         if self.finished is None:
             return {}
-        timing = {"arrival_time": self.arrived, "last_token_time": self.finished, "server_arrival_time": self.arrived}
+        timing = {
+            "arrival_time": self.arrived,
+            "last_token_time": self.finished,
+            "server_arrival_time": self.arrived,
+        }
         timing |= {"ctx_dispatch_time": self.dispatched} if self.dispatched else {}
         timing |= {"server_first_token_time": self.first_token} if self.first_token else {}
         parts = [fields("disagg", timing), *self._legs.values()]
-        joined = {name: ", ".join(part[name] for part in parts if name in part) for name in (TIMING, STAMPS)}
+        joined = {
+            name: ", ".join(part[name] for part in parts if name in part)
+            for name in (TIMING, STAMPS)
+        }
         return {name: value for name, value in joined.items() if value}
 
     def line(self) -> dict[str, Any]:
@@ -155,7 +166,9 @@ def _timing(role: str, told: Mapping[str, str]) -> dict[str, float]:
             found[key] = float(value)
     for item in told.get(TIMING, "").split(", "):
         name, _, value = item.partition(";dur=")
-        key = {f"{role}_queue": "first_scheduled_time", f"{role}_ttft": "first_token_time"}.get(name)
+        key = {f"{role}_queue": "first_scheduled_time", f"{role}_ttft": "first_token_time"}.get(
+            name
+        )
         if key and "arrival_time" in found:
             found[key] = found["arrival_time"] + float(value) / 1000
     return found
@@ -199,7 +212,9 @@ class Lines:
         assert self.folder is not None
         texts: dict[str, str] = {}
         for name, one in batch:
-            texts[name] = f"{texts.get(name, '')}{json.dumps(one, separators=(',', ':'), ensure_ascii=False)}\n"
+            texts[name] = (
+                f"{texts.get(name, '')}{json.dumps(one, separators=(',', ':'), ensure_ascii=False)}\n"
+            )
         for name, text in texts.items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,23 +235,42 @@ class Metrics(Lines):
 
 
 class Traces(Lines):
-    """The files of TRTLLM_REQUEST_TRACE_DIR, two an hour. Keys stand in them, as the first versions wrote them."""
+    """The files of TRTLLM_REQUEST_TRACE_DIR, two an hour. Keys stand in them, as the first versions
+    wrote them."""
 
-    def note_request(self, http: web.Request, arrived: float, raw: bytes) -> Callable[[str, Any, int | None], None]:
-        """Note a request, and return what notes how it ended: its status, the answer and the request's number."""
+    def note_request(
+        self, http: web.Request, arrived: float, raw: bytes
+    ) -> Callable[[str, Any, int | None], None]:
+        """Note a request, and return what notes how it ended: its status, the answer and the
+        request's number."""
         one, now = f"tr_{uuid.uuid4().hex}", datetime.now(UTC).isoformat()
         body: Any = raw.decode(errors="replace")
         with suppress(ValueError):
             body = json.loads(raw)
-        request = {"event": "request", "trace_id": one, "session": "_no_session", "recorded_at": now}
+        request = {
+            "event": "request",
+            "trace_id": one,
+            "session": "_no_session",
+            "recorded_at": now,
+        }
         request |= {"server_arrival_time": arrived, "route": http.path, "status": "accepted"}
         headers = [[name.lower(), value] for name, value in http.headers.items()]
         self.submit(_trace_name("requests", now), {**request, "headers": headers, "body": body})
 
         def note_response(status: str, answer: Any, number: int | None) -> None:
             end = datetime.now(UTC).isoformat()
-            response = {"event": "response", "trace_id": one, "session": "_no_session", "finished_at": end}
-            response |= {"status": status, "client_id": None, "disagg_request_id": number, "ctx_request_id": None}
+            response = {
+                "event": "response",
+                "trace_id": one,
+                "session": "_no_session",
+                "finished_at": end,
+            }
+            response |= {
+                "status": status,
+                "client_id": None,
+                "disagg_request_id": number,
+                "ctx_request_id": None,
+            }
             self.submit(_trace_name("responses", end), {**response, "response": answer})
 
         return note_response

@@ -1,9 +1,10 @@
-"""The stand-in's model: a lossless tokenizer, and an answer that only the token ids of the prompt decide.
+"""The stand-in's model: a lossless tokenizer, and an answer that only the token ids of the prompt
+decide.
 
-A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8; its id is the number that those
-bytes spell after a leading 1. So every process has the same vocabulary without a file, and ids give the prompt back,
-with which a text is looked up in an answer file as the simulated endpoint does.
-"""
+A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8; its id is the
+number that those bytes spell after a leading 1. So every process has the same vocabulary without a
+file, and ids give the prompt back, with which a text is looked up in an answer file as the
+simulated endpoint does."""
 
 from __future__ import annotations
 
@@ -23,16 +24,31 @@ from serve_eval.schema.prompt_hash import prompt_sha256, uniform
 from tests import skills
 
 BOS, EOS, TURN, SAYS, TURN_END = 1, 2, 3, 4, 5
-"""Special tokens: start of a text, its end; start of a message, between role and content, end of a message."""
+"""Special tokens: start of a text, its end; start of a message, between role and content, end of a
+message."""
 
 TOOLS_ROLE = "tools"
-"""Whose turn holds the tools that may be called, as a chat template writes them before the messages."""
+"""Whose turn holds the tools that may be called, as a chat template writes them before the
+messages."""
 
 PIECE_BYTES = 7
 _FIRST_PIECE = 1 << 8
 _LAST_PIECE = 2 << (8 * PIECE_BYTES)
 _WORD = re.compile(r"\s*\S+|\s+")
-_WORDS = ("red", "green", "blue", "seven", "river", "stone", "north", "apple", "glass", "paper", "quiet", "early")
+_WORDS = (
+    "red",
+    "green",
+    "blue",
+    "seven",
+    "river",
+    "stone",
+    "north",
+    "apple",
+    "glass",
+    "paper",
+    "quiet",
+    "early",
+)
 
 
 def encode(text: str) -> list[int]:
@@ -46,7 +62,8 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: Iterable[int], *, special: bool = False) -> str:
-    """The text of token ids. Ids that no text has are written as <id>; special ones only when they are asked for."""
+    """The text of token ids. Ids that no text has are written as <id>; special ones only when they
+    are asked for."""
     return b"".join(_bytes(token, special) for token in ids).decode("utf-8", "replace")
 
 
@@ -60,7 +77,9 @@ def _bytes(token: int, special: bool) -> bytes:
     return f"<{token}>".encode()
 
 
-def encode_messages(messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True) -> list[int]:
+def encode_messages(
+    messages: Sequence[tuple[str, str]], *, generation_prompt: bool = True
+) -> list[int]:
     """The ids of a chat, as a chat template would order them."""
     ids = [BOS]
     for role, content in messages:
@@ -79,7 +98,9 @@ def prompt_of(ids: Sequence[int]) -> Prompt:
             turns.append([])
         elif turns:
             turns[-1].append(token)
-    return tuple(message for message in map(_message, turns) if message and message.role != TOOLS_ROLE)
+    return tuple(
+        message for message in map(_message, turns) if message and message.role != TOOLS_ROLE
+    )
 
 
 def tools_of(ids: Sequence[int]) -> list[dict[str, Any]]:
@@ -110,9 +131,9 @@ class _Entry(msgspec.Struct):
 
 
 class Model:
-    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the simulated endpoint, and so
-    does `varied`: a prompt that is asked again is decided anew. `skilled`: what `tests.skills` knows to answer is
-    answered."""
+    """Answers of one server. `seed` and `run` choose among right and wrong as they do in the
+    simulated endpoint, and so does `varied`: a prompt that is asked again is decided anew.
+    `skilled`: what `tests.skills` knows to answer is answered."""
 
     def __init__(
         self,
@@ -126,14 +147,17 @@ class Model:
         self._seed, self._run, self._skilled, self._varied = seed, run, skilled, varied
         self._asked: Counter[str] = Counter()
         lines = answers.read_bytes() if answers else b""
-        self._entries = {entry.sha256: entry for entry in msgspec.json.Decoder(_Entry).decode_lines(lines)}
+        self._entries = {
+            entry.sha256: entry for entry in msgspec.json.Decoder(_Entry).decode_lines(lines)
+        }
 
     def answer(
         self, ids: Sequence[int], *, index: int = 0, wrong: bool = False, sampled: int | None = None
     ) -> list[int]:
-        """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`: what a broken server
-        says, `sampled` the seed of an answer that is not greedy, if no file and no skill decides it. To a prompt that
-        it does not know and that offers tools it says a call of the first."""
+        """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`:
+        what a broken server says, `sampled` the seed of an answer that is not greedy, if no file
+        and no skill decides it. To a prompt that it does not know and that offers tools it says a
+        call of the first."""
         prompt = prompt_of(ids)
         key = prompt_sha256(prompt)
         if entry := self._entries.get(key):
@@ -148,5 +172,7 @@ class Model:
         if self._skilled and not wrong and (told := skills.answer(prompt)) is not None:
             return [*encode(told), EOS]
         drawn = "" if sampled is None else f":{sampled}"
-        digest = hashlib.sha256(f"{list(ids)}:{index}:{'wrong' if wrong else ''}{drawn}".encode()).digest()
+        digest = hashlib.sha256(
+            f"{list(ids)}:{index}:{'wrong' if wrong else ''}{drawn}".encode()
+        ).digest()
         return [*encode("".join(" " + _WORDS[byte % len(_WORDS)] for byte in digest[:12])), EOS]

@@ -1,4 +1,5 @@
-"""The options of three generations of trtllm-serve, as data: one row an option, in the order of the help.
+"""The options of three generations of trtllm-serve, as data: one row an option, in the order of the
+help.
 
 `old` is the state of November 2025, before --config came.
 """
@@ -17,7 +18,8 @@ MAIN: tuple[Flavour, ...] = ("main",)
 
 
 class Option(NamedTuple):
-    """`flags` in click's form, apart by blanks; `kind` a type, `flag` or choices; `many` may be given again."""
+    """`flags` in click's form, apart by blanks; `kind` a type, `flag` or choices; `many` may be
+    given again."""
 
     name: str
     flags: str
@@ -32,11 +34,21 @@ _LEVELS = ("internal_error", "error", "warning", "info", "verbose", "debug", "tr
 _V12_BACKENDS, _MAIN_BACKENDS = ("pytorch", "tensorrt", "_autodeploy"), ("pytorch", "_autodeploy")
 _V12_REASONING = ("deepseek-r1", "qwen3", "nano-v3")
 _MAIN_REASONING = (
-    "auto deepseek-r1 deepseek_v4 gemma4 kimi_k2 kimi_k25 kimi_k3 laguna minimax_m2 minimax_m2_append_think "
-    "minimax_m3 nano-v3 nemotron-v3 poolside_v1 qwen3 qwen3_5"
+    "auto deepseek-r1 deepseek_v4 gemma4 kimi_k2 kimi_k25 kimi_k3 laguna minimax_m2"
+    " minimax_m2_append_think minimax_m3 nano-v3 nemotron-v3 poolside_v1 qwen3 qwen3_5"
 )
 _V12_TOOLS = ("qwen3", "qwen3_coder", "kimi_k2", "deepseek_v3", "deepseek_v31", "deepseek_v32")
-_MAIN_TOOLS = ("auto", *_V12_TOOLS, "deepseek_v4", "gemma4", "glm4", "glm47", "kimi_k3", "minimax_m2", "poolside_v1")
+_MAIN_TOOLS = (
+    "auto",
+    *_V12_TOOLS,
+    "deepseek_v4",
+    "gemma4",
+    "glm4",
+    "glm47",
+    "kimi_k3",
+    "minimax_m2",
+    "poolside_v1",
+)
 
 _TELEMETRY = Option("telemetry", "--telemetry/--no-telemetry", "flag", True, MAIN)
 _REPORT = Option("report_addr", "--report_addr", flavours=MAIN)
@@ -65,11 +77,17 @@ SERVE = (
     Option("pipeline_parallel_size", "--pipeline_parallel_size --pp_size", int, 1, BOTH),
     Option("context_parallel_size", "--context_parallel_size --cp_size", int, 1, BOTH),
     Option("moe_expert_parallel_size", "--moe_expert_parallel_size --ep_size", int, None, BOTH),
-    Option("moe_cluster_parallel_size", "--moe_cluster_parallel_size --cluster_size", int, None, BOTH),
+    Option(
+        "moe_cluster_parallel_size", "--moe_cluster_parallel_size --cluster_size", int, None, BOTH
+    ),
     Option("gpus_per_node", "--gpus_per_node", int),
     Option("free_gpu_memory_fraction", "--kv_cache_free_gpu_memory_fraction", float, 0.9, OLD),
     Option(
-        "free_gpu_memory_fraction", "--free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction", float, 0.9, BOTH
+        "free_gpu_memory_fraction",
+        "--free_gpu_memory_fraction --kv_cache_free_gpu_memory_fraction",
+        float,
+        0.9,
+        BOTH,
     ),
     Option("kv_cache_dtype", "--kv_cache_dtype", ("auto", "fp8", "nvfp4"), "auto", MAIN),
     Option("num_postprocess_workers", "--num_postprocess_workers", int, 0),
@@ -122,7 +140,9 @@ DISAGGREGATED = (
     Option("server_start_timeout", "-t --server_start_timeout", int, 180),
     Option("request_timeout", "-r --request_timeout", int, 180),
     Option("log_level", "-l --log_level", _LEVELS, "info"),
-    Option("schedule_style", "-s --schedule_style", ("context_first", "generation_first"), None, MAIN),
+    Option(
+        "schedule_style", "-s --schedule_style", ("context_first", "generation_first"), None, MAIN
+    ),
     Option("metrics_log_interval", "--metrics-log-interval", int, 0),
     _TELEMETRY,
     _REPORT,
@@ -153,7 +173,15 @@ MM_EMBEDDING = (
     _TELEMETRY,
 )
 
-_EMBEDDED = ("tokenizer", "host", "port", "log_level", "max_batch_size", "max_num_tokens", "trust_remote_code")
+_EMBEDDED = (
+    "tokenizer",
+    "host",
+    "port",
+    "log_level",
+    "max_batch_size",
+    "max_num_tokens",
+    "trust_remote_code",
+)
 EMBEDDINGS = (
     *(option for option in SERVE if option.name in _EMBEDDED),
     Option("max_queue_delay", "--max_queue_delay", float, 0.005),

@@ -1,4 +1,5 @@
-"""The orchestrator: sends every request to a context worker and then to a generation worker, and has no model."""
+"""The orchestrator: sends every request to a context worker and then to a generation worker, and
+has no model."""
 
 from __future__ import annotations
 
@@ -25,7 +26,16 @@ from tests.standin.discovery import Store, prefix
 from tests.standin.etcd import SCHEME, Etcd
 from tests.standin.faults import Faults
 from tests.standin.fields import CompletionRequest, Invalid, Request, parse, set_fields
-from tests.standin.metrics import RETURN, TRACE_VARIABLE, Metrics, Stripped, Told, Traces, event, wanted
+from tests.standin.metrics import (
+    RETURN,
+    TRACE_VARIABLE,
+    Metrics,
+    Stripped,
+    Told,
+    Traces,
+    event,
+    wanted,
+)
 from tests.standin.options import Flavour
 from tests.standin.perf import Routed
 from tests.standin.relay import WorkerRefused
@@ -39,14 +49,20 @@ WATCH_S = 0.5
 """Between two looks at the registered workers."""
 RETRY_S = 1.0
 LOST_RETRIES = 5
-"""How often main asks again when a connection is lost, whatever max_retries says, but for TRTLLM_DISAGG_NO_RETRY=1."""
-ONE_PROMPT = "Disaggregated server currently only supports single string prompt or list of integers in request"
+"""How often main asks again when a connection is lost, whatever max_retries says, but for
+TRTLLM_DISAGG_NO_RETRY=1."""
+ONE_PROMPT = (
+    "Disaggregated server currently only supports single string prompt or list of integers in"
+    " request"
+)
 
 
 class Orchestrating:
     """The server of `trtllm-serve disaggregated`."""
 
-    def __init__(self, config: Orchestrator, faults: Faults, flavour: Flavour, request_timeout_s: float) -> None:
+    def __init__(
+        self, config: Orchestrator, faults: Faults, flavour: Flavour, request_timeout_s: float
+    ) -> None:
         self.config, self.faults, self.flavour = config, faults, flavour
         self._timeout = aiohttp.ClientTimeout(total=request_timeout_s)
         self._ctx = Router(config.ctx_router, config.urls("ctx"), flavour)
@@ -79,10 +95,12 @@ class Orchestrating:
         elif config.cluster:
             self._store.add_routes(self.app)
 
-    # ------------------------------------------------------------------------------------------------------- workers
+    # -------------------------------------------------------------------------------------------------------
+    # workers
 
     async def workers_healthy(self, timeout_s: float) -> bool:
-        """Greets the workers of the file, then waits until all are healthy; False after `timeout_s`."""
+        """Greets the workers of the file, then waits until all are healthy; False after
+        `timeout_s`."""
         urls = [*self.config.urls("ctx"), *self.config.urls("gen")]
         deadline = time.monotonic() + timeout_s
         async with self._session() as session:
@@ -102,7 +120,10 @@ class Orchestrating:
         async with self._session() as self._client, self._metrics.writing(), self._traces.writing():
             tasks = []
             if self.config.cluster:
-                tasks = [asyncio.create_task(self._store.forget()), asyncio.create_task(self._watch())]
+                tasks = [
+                    asyncio.create_task(self._store.forget()),
+                    asyncio.create_task(self._watch()),
+                ]
             try:
                 yield
             finally:
@@ -117,10 +138,14 @@ class Orchestrating:
         """What a worker is asked before its first request. Failures are only logged."""
         try:
             closing, sent = {"Connection": "close"}, time.monotonic()
-            async with session.get(f"http://{url}/steady_clock_offset", headers=closing) as response:
+            async with session.get(
+                f"http://{url}/steady_clock_offset", headers=closing
+            ) as response:
                 remote = (await response.json())["receive_ts"]
             body = {"offset": sent - remote}
-            async with session.post(f"http://{url}/steady_clock_offset", json=body, headers=closing):
+            async with session.post(
+                f"http://{url}/steady_clock_offset", json=body, headers=closing
+            ):
                 pass
         except (aiohttp.ClientError, OSError, ValueError, KeyError) as error:
             log(f"cannot get the clock of {url}: {error}")
@@ -171,7 +196,8 @@ class Orchestrating:
         least, there = self.config.cluster.minimal_instances, self._registered()
         return all(len(there[name]) >= least.get(name, 1) for name in there)
 
-    # -------------------------------------------------------------------------------------------------- small routes
+    # --------------------------------------------------------------------------------------------------
+    # small routes
 
     async def _health(self, request: web.Request) -> web.Response:
         not_ready = 503 if self.flavour == "main" else 500
@@ -185,7 +211,9 @@ class Orchestrating:
             async with self._client.get(f"http://{self._ctx.servers[0]}/v1/models") as response:
                 return json_response(response.status, await response.read())
         except (aiohttp.ClientError, OSError) as error:
-            return json_response(503, encode({"detail": f"No context server answers: {type(error).__name__}"}))
+            return json_response(
+                503, encode({"detail": f"No context server answers: {type(error).__name__}"})
+            )
 
     async def _version(self, request: web.Request) -> web.Response:
         return json_response(200, encode({"version": VERSIONS[self.flavour]}))
@@ -213,10 +241,14 @@ class Orchestrating:
     async def _prometheus(self, request: web.Request) -> web.Response:
         counts = {"total_requests": self._requests}
         counts |= {"ctx_retry_requests": self._ctx.retries, "gen_retry_requests": self._gen.retries}
-        lines = [f"# TYPE {name}_total counter\n{name}_total {count}.0\n" for name, count in counts.items()]
+        lines = [
+            f"# TYPE {name}_total counter\n{name}_total {count}.0\n"
+            for name, count in counts.items()
+        ]
         return web.Response(text="".join(lines))
 
-    # ----------------------------------------------------------------------------------------------------- inference
+    # -----------------------------------------------------------------------------------------------------
+    # inference
 
     async def _receive(self, http: web.Request) -> web.StreamResponse:
         told, either = Told(time.monotonic()), self.flavour != "main"
@@ -239,7 +271,10 @@ class Orchestrating:
         except asyncio.CancelledError:
             status = "client_disconnected"
             if self.flavour == "main":
-                log(f'"POST {http.path} HTTP/1.1" 499: the client has gone, and its request is given up')
+                log(
+                    f'"POST {http.path} HTTP/1.1" 499: the client has gone, and its request is'
+                    " given up"
+                )
             raise
         finally:
             note_response(status, None, told.number)
@@ -274,7 +309,9 @@ class Orchestrating:
             told.done()
             if request.stream:
                 return await _done_only(http, self._event(http, told))
-            final = answer.model_dump_json(exclude={"choices": {"__all__": {"disaggregated_params"}}})
+            final = answer.model_dump_json(
+                exclude={"choices": {"__all__": {"disaggregated_params"}}}
+            )
             return json_response(200, final.encode())
         params = answer.choices[0].disaggregated_params
         assert params is not None
@@ -287,9 +324,19 @@ class Orchestrating:
         return response
 
     async def _both_at_once(
-        self, http: web.Request, request: Request, fields: dict[str, Any], number: int, context: str, told: Told
+        self,
+        http: web.Request,
+        request: Request,
+        fields: dict[str, Any],
+        number: int,
+        context: str,
+        told: Told,
     ) -> web.StreamResponse:
-        params = {"request_type": "generation_only", "ctx_request_id": number, "disagg_request_id": number}
+        params = {
+            "request_type": "generation_only",
+            "ctx_request_id": number,
+            "disagg_request_id": number,
+        }
         body = {**fields, "disaggregated_params": {**params, "schedule_style": 1}}
         first = asyncio.create_task(self._context(request, fields, number, context, told))
         try:
@@ -302,7 +349,9 @@ class Orchestrating:
             await asyncio.gather(first, return_exceptions=True)
         return response
 
-    async def _context(self, request: Request, fields: dict[str, Any], number: int, url: str, told: Told) -> Answer:
+    async def _context(
+        self, request: Request, fields: dict[str, Any], number: int, url: str, told: Told
+    ) -> Answer:
         params = {"request_type": "context_only", "disagg_request_id": number}
         body = {**fields, "stream": False, "stream_options": None, "disaggregated_params": params}
         told.dispatched = time.monotonic()
@@ -340,16 +389,22 @@ class Orchestrating:
     def _event(self, http: web.Request, told: Told) -> bytes:
         return event(told.fields()) if self._exposes and wanted(http.headers) else b""
 
-    # -------------------------------------------------------------------------------------------- to and from a worker
+    # --------------------------------------------------------------------------------------------
+    # to and from a worker
 
-    async def _whole(self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told) -> Answer:
-        """A worker's whole answer, asked for again after errors of the connection and statuses that say one."""
+    async def _whole(
+        self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told
+    ) -> Answer:
+        """A worker's whole answer, asked for again after errors of the connection and statuses that
+        say one."""
         for attempt in itertools.count():
             router.busy[url] = router.busy.get(url, 0) + 1
             try:
                 async with self._post(url, request, body) as response:
                     if "text/event-stream" in response.headers.get("Content-Type", ""):
-                        raise ValueError("Received an event-stream although request stream was False")
+                        raise ValueError(
+                            "Received an event-stream although request stream was False"
+                        )
                     await self._raise_for_status(response)
                     raw = await response.read()
                     told.hear("ctx" if router is self._ctx else "gen", url, response.headers)
@@ -364,15 +419,19 @@ class Orchestrating:
         kind: type[Answer] = TextAnswer if isinstance(request, CompletionRequest) else ChatAnswer
         return kind.model_validate_json(raw)
 
-    async def _relayed(self, url: str, request: Request, body: dict[str, Any], told: Told) -> AsyncIterator[bytes]:
-        """A worker's stream as it comes. An answer of another type is not asked for again, broken connections are
-        until the first byte."""
+    async def _relayed(
+        self, url: str, request: Request, body: dict[str, Any], told: Told
+    ) -> AsyncIterator[bytes]:
+        """A worker's stream as it comes. An answer of another type is not asked for again, broken
+        connections are until the first byte."""
         started = False
         for attempt in itertools.count():
             try:
                 async with self._post(url, request, body) as response:
                     if "text/event-stream" not in response.headers.get("Content-Type", ""):
-                        raise ValueError("Received no event-stream although request stream was True")
+                        raise ValueError(
+                            "Received no event-stream although request stream was True"
+                        )
                     await self._raise_for_status(response)
                     stripped = Stripped()
                     async for part in response.content.iter_any():
@@ -399,7 +458,9 @@ class Orchestrating:
         return max(self.config.max_retries, LOST_RETRIES if lost else 0)
 
     def _post(self, url: str, request: Request, body: dict[str, Any]) -> Any:
-        path = "/v1/completions" if isinstance(request, CompletionRequest) else "/v1/chat/completions"
+        path = (
+            "/v1/completions" if isinstance(request, CompletionRequest) else "/v1/chat/completions"
+        )
         headers = {"Content-Type": "application/json"}
         if self.flavour != "main":
             return self._client.post(f"http://{url}{path}", data=encode(body), headers=headers)
@@ -407,7 +468,9 @@ class Orchestrating:
         if self._exposes or self._metrics.folder is not None:
             headers[RETURN] = "1"
         headers |= auth.headers(self.config.auth_key, body.get("disaggregated_params") or {})
-        return self._client.post(f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers)
+        return self._client.post(
+            f"http://{url}{path}", data=msgspec.msgpack.encode(body), headers=headers
+        )
 
     async def _raise_for_status(self, response: aiohttp.ClientResponse) -> None:
         if self.flavour == "main" and response.status >= 400:
@@ -426,7 +489,9 @@ class Orchestrating:
     def _request_id(self) -> int:
         """Time, node and a counter, above 2 ** 40."""
         ticks = int(time.monotonic() * 1000) & (2**39 - 1)
-        return (1 << 40) + (ticks << 22 | self.config.node_id << 14 | next(self._numbers) % (1 << 14)) % (2**63 - 2**40)
+        return (1 << 40) + (
+            ticks << 22 | self.config.node_id << 14 | next(self._numbers) % (1 << 14)
+        ) % (2**63 - 2**40)
 
 
 async def _is_healthy(session: aiohttp.ClientSession, url: str) -> bool:
@@ -447,7 +512,11 @@ def _one_prompt(prompt: Any) -> Any:
 
 def _is_final(answer: Answer, request: Request) -> bool:
     """Whether the context worker's first token was the whole answer."""
-    most = request.max_tokens if isinstance(request, CompletionRequest) else request.max_completion_tokens
+    most = (
+        request.max_tokens
+        if isinstance(request, CompletionRequest)
+        else request.max_completion_tokens
+    )
     return most == 1 or answer.choices[0].finish_reason not in ("length", "not_finished")
 
 

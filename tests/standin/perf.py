@@ -1,5 +1,6 @@
-"""What became of each request, as GET /perf_metrics tells it: a worker's own records, and both legs put together by the
-orchestrator. Read once, they are gone. Times are those of a clock that starts with the machine, in seconds."""
+"""What became of each request, as GET /perf_metrics tells it: a worker's own records, and both legs
+put together by the orchestrator. Read once, they are gone. Times are those of a clock that starts
+with the machine, in seconds."""
 
 from __future__ import annotations
 
@@ -21,13 +22,19 @@ class Performed:
     """The records of a worker, none unless its config asks for them."""
 
     def __init__(self, config: Worker) -> None:
-        most = config.args.get("perf_metrics_max_requests") if config.args.get("return_perf_metrics") else 0
+        most = (
+            config.args.get("perf_metrics_max_requests")
+            if config.args.get("return_perf_metrics")
+            else 0
+        )
         self._records: deque[dict[str, Any]] = deque(maxlen=most or 0)
         self._number = 0
         self.offset_s = 0.0
         """By how much the clock of whoever collects the records is ahead."""
 
-    def note(self, request: Request, *, arrived: float, began: float, prompt_tokens: int) -> dict[str, Any]:
+    def note(
+        self, request: Request, *, arrived: float, began: float, prompt_tokens: int
+    ) -> dict[str, Any]:
         """Keep a request that was worked on from `began` until now, and return its times."""
         params, now = request.disaggregated_params, time.monotonic()
         generation = params is not None and params.request_type == "generation_only"
@@ -41,14 +48,22 @@ class Performed:
             "server_first_token_time": now,
         }
         if generation:
-            timing |= {"kv_cache_transfer_start": began, "kv_cache_transfer_end": began + size / BYTES_PER_S}
+            timing |= {
+                "kv_cache_transfer_start": began,
+                "kv_cache_transfer_end": began + size / BYTES_PER_S,
+            }
         timing = {name: at + self.offset_s for name, at in timing.items()}
         if generation:
             timing["kv_cache_size"] = size
         blocks = -(-prompt_tokens // 32)
         kv_cache = {"num_total_allocated_blocks": blocks, "num_new_allocated_blocks": blocks}
         kv_cache |= {"num_reused_blocks": 0, "num_missed_blocks": blocks}
-        metrics = {"first_iter": 0, "last_iter": 0, "timing_metrics": timing, "kv_cache_metrics": kv_cache}
+        metrics = {
+            "first_iter": 0,
+            "last_iter": 0,
+            "timing_metrics": timing,
+            "kv_cache_metrics": kv_cache,
+        }
         self._number += 1
         one: dict[str, Any] = {"request_id": self._number, "perf_metrics": metrics}
         if params is not None:
@@ -63,7 +78,8 @@ class Performed:
 
 
 class Routed:
-    """Which servers an orchestrator gave each request to, at most `most`, until their records are there."""
+    """Which servers an orchestrator gave each request to, at most `most`, until their records are
+    there."""
 
     def __init__(self, most: int) -> None:
         self._requests: deque[tuple[str, str, int, float, float]] = deque(maxlen=most)

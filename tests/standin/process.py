@@ -21,7 +21,9 @@ from tests.standin.options import Flavour
 FOLDER = Path(__file__).resolve().parent
 """Put first on PATH, it is where `trtllm-serve` is found."""
 READY_S = 30.0
-HTTP = httpx.Client(trust_env=False, verify=False, timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0))
+HTTP = httpx.Client(
+    trust_env=False, verify=False, timeout=20.0, limits=httpx.Limits(max_keepalive_connections=0)
+)
 """One for all, since each takes long to make; no connection outlives its request."""
 
 
@@ -36,7 +38,11 @@ def environment(
     """Our environment with the stand-in as `trtllm-serve`, which gets what is meant for it."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("STANDIN_")}
     env |= {"PATH": f"{FOLDER}{os.pathsep}{env.get('PATH', '')}", "STANDIN_PYTHON": sys.executable}
-    env |= {"SERVE_EVAL_PASS_ENV": "STANDIN_*", "STANDIN_FLAVOUR": flavour, "STANDIN_LOAD_S": str(load_s)}
+    env |= {
+        "SERVE_EVAL_PASS_ENV": "STANDIN_*",
+        "STANDIN_FLAVOUR": flavour,
+        "STANDIN_LOAD_S": str(load_s),
+    }
     if faults is not None:
         env["STANDIN_FAULTS"] = json.dumps(faults)
     if answers is not None:

@@ -1,7 +1,8 @@
-"""Ranks of real MPI, started as TensorRT-LLM starts its own: by mpi4py's pool, which spawns them from a thread.
+"""Ranks of real MPI, started as TensorRT-LLM starts its own: by mpi4py's pool, which spawns them
+from a thread.
 
-Where that fails the thread ends with a traceback, and the server waits for its ranks for ever, as the real one does.
-"""
+Where that fails the thread ends with a traceback, and the server waits for its ranks for ever, as
+the real one does."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ class Ranks:
 
         from tests.standin.serving import log
 
-        log(f"rank 0 using MpiPoolSession to spawn MPI processes ({MPI.Get_library_version().split(',')[0]})")
+        log(
+            "rank 0 using MpiPoolSession to spawn MPI processes"
+            f" ({MPI.Get_library_version().split(',')[0]})"
+        )
         with socket.create_server(("127.0.0.1", 0), backlog=count) as door:
             self.pool = MPIPoolExecutor(max_workers=count, path=sys.path)
             for _ in range(count):
@@ -37,7 +41,9 @@ class Ranks:
             log(f"MPI rank {about['rank']} of {about['size']}: process [{about['pid']}]")
 
     @asynccontextmanager
-    async def until_the_end_of(self, meanwhile: AbstractAsyncContextManager[None] | None) -> AsyncIterator[None]:
+    async def until_the_end_of(
+        self, meanwhile: AbstractAsyncContextManager[None] | None
+    ) -> AsyncIterator[None]:
         """They end after `meanwhile`."""
         async with meanwhile or nullcontext():
             yield
@@ -52,7 +58,11 @@ def attend(port: int) -> None:
 
     MPI.COMM_WORLD.Barrier()
     with socket.create_connection(("127.0.0.1", port)) as line:
-        about = {"rank": MPI.COMM_WORLD.Get_rank(), "size": MPI.COMM_WORLD.Get_size(), "pid": os.getpid()}
+        about = {
+            "rank": MPI.COMM_WORLD.Get_rank(),
+            "size": MPI.COMM_WORLD.Get_size(),
+            "pid": os.getpid(),
+        }
         line.sendall(json.dumps(about).encode() + b"\n")
         if line.recv(3) != b"end":
             time.sleep(ALONE_S)

@@ -21,21 +21,24 @@ TYPES: dict[Flavour, tuple[str, ...]] = {
 
 
 class Router:
-    """In turns, or with `load_balancing` who has least to do. Raises ValueError for a type that the flavour has not."""
+    """In turns, or with `load_balancing` who has least to do. Raises ValueError for a type that the
+    flavour has not."""
 
     def __init__(self, section: Section, servers: list[str], flavour: Flavour) -> None:
         self._kind = section.type.lower()
         if self._kind not in TYPES[flavour]:
             known = list(TYPES[flavour])
-            raise ValueError(f"Unsupported router type: {section.type}. Supported types are: {known}")
+            raise ValueError(
+                f"Unsupported router type: {section.type}. Supported types are: {known}"
+            )
         self.servers, self.busy = list(servers), dict.fromkeys(servers, 0)
         self._number, self._turn = section.server_role, 0
         self._counts_tokens = flavour != "main" and bool(section.args.get("use_tokens"))
         self.retries = 0
 
     def next(self, request: Request, but: str | None = None) -> str:
-        """Raises ValueError where there is no server, and for a request whose tokens a version before main cannot
-        count: any for generation, and any chat."""
+        """Raises ValueError where there is no server, and for a request whose tokens a version
+        before main cannot count: any for generation, and any chat."""
         if not self.servers:
             raise ValueError(f"No {self._number} servers available")
         if (

@@ -1,4 +1,5 @@
-"""A server process as uvicorn runs it: bound early, listening late, ended by the signal that it was sent."""
+"""A server process as uvicorn runs it: bound early, listening late, ended by the signal that it was
+sent."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def note(what: str) -> None:
 
 
 def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
-    """A socket that is bound and does not listen. The 1.2 line does not set SO_REUSEADDR. Raises RuntimeError."""
+    """A socket that is bound and does not listen. The 1.2 line does not set SO_REUSEADDR. Raises
+    RuntimeError."""
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         if flavour == "main":
@@ -89,10 +91,9 @@ async def serve(
 ) -> None:
     """Serves until a signal comes, which then ends the process.
 
-    `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or after, and left
-    when the open requests are finished. `hangs`: it is never left. `report`: the file of --report_addr. `loading` is
-    what happens behind the open port, as on main.
-    """
+    `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or
+    after, and left when the open requests are finished. `hangs`: it is never left. `report`: the
+    file of --report_addr. `loading` is what happens behind the open port, as on main."""
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     caught: list[signal.Signals] = []
 
@@ -105,7 +106,11 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, number)
     runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, keepalive_timeout=keepalive_s, shutdown_timeout=_FOR_EVER
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        keepalive_timeout=keepalive_s,
+        shutdown_timeout=_FOR_EVER,
     )
     await runner.setup()
     log(f"Started server process [{os.getpid()}]")
@@ -168,7 +173,9 @@ async def _unless(ended: asyncio.Event, start: Awaitable[None]) -> bool:
 
 
 def _write_address(report: Path, host: str, port: int) -> None:
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    name = (
+        socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    )
     partial = report.with_name(report.name + ".partial")
     partial.write_text(f"{name}:{port}\n")
     partial.replace(report)

@@ -14,11 +14,26 @@ from tests.standin.options import Flavour
 
 OWN: list[dict[str, Any]] = [
     {"argv": ["M", "--tp_size", "2"], "flavour": "v12", "rc": 0, "subcommand": "serve"},
-    {"argv": ["--host", "h", "M"], "flavour": "v12", "rc": 2, "error": "Error: No such option '--host'."},
+    {
+        "argv": ["--host", "h", "M"],
+        "flavour": "v12",
+        "rc": 2,
+        "error": "Error: No such option '--host'.",
+    },
     {"argv": ["M", "--server-role", "context"], "flavour": "main", "rc": 2},
-    {"argv": ["disagg", "-c", "x"], "flavour": "v12", "rc": 2, "error": "Error: No such option '-c'."},
+    {
+        "argv": ["disagg", "-c", "x"],
+        "flavour": "v12",
+        "rc": 2,
+        "error": "Error: No such option '-c'.",
+    },
     {"argv": ["disaggregated", "--config", "x"], "flavour": "v12", "rc": 2},
-    {"argv": ["disaggregated", "--config", "x"], "flavour": "main", "rc": 0, "subcommand": "disaggregated"},
+    {
+        "argv": ["disaggregated", "--config", "x"],
+        "flavour": "main",
+        "rc": 0,
+        "subcommand": "disaggregated",
+    },
     {"argv": ["M", "--log_level", "INFO"], "flavour": "main", "rc": 2},
     {"argv": ["serve"], "flavour": "main", "rc": 2, "error": "Error: Missing argument 'MODEL'."},
     {"argv": [], "flavour": "v12", "rc": 2},
@@ -56,7 +71,9 @@ def test_command_lines_of_ours(row: dict[str, Any], capsys: pytest.CaptureFixtur
     check(row, capsys)
 
 
-def test_every_command_line_of_the_conformance_file(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_line_of_the_conformance_file(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["argv"]
     failed = []
     for number, row in enumerate(rows):
@@ -71,5 +88,8 @@ def test_the_help_names_every_option() -> None:
     for flavour in ("v12", "main"):
         command = group(flavour, lambda *_: None).commands["serve"]  # type: ignore[arg-type]
         text = command.get_help(click.Context(command))
-        assert all(flag in text for flag in ("--tp_size", "--config", "--server_role", "--disagg_cluster_uri"))
+        assert all(
+            flag in text
+            for flag in ("--tp_size", "--config", "--server_role", "--disagg_cluster_uri")
+        )
         assert ("--report_addr" in text) == (flavour == "main")

@@ -15,11 +15,30 @@ from tests.standin.options import Flavour
 
 GEN = {"urls": ["c:3"]}
 OWN: list[dict[str, Any]] = [
-    {"config": {"context_servers": {"urls": ["a:1", "b:2"], "num_instances": 2}, "generation_servers": GEN}, "rc": 0},
+    {
+        "config": {
+            "context_servers": {"urls": ["a:1", "b:2"], "num_instances": 2},
+            "generation_servers": GEN,
+        },
+        "rc": 0,
+    },
     {"config": {"context_servers": {"urls": ["http://a:1"]}, "generation_servers": GEN}, "rc": 1},
-    {"config": {"context_servers": {"urls": ["a:1"], "num_instances": 2}, "generation_servers": GEN}, "rc": 1},
-    {"config": {"disagg_cluster": {"cluster_uri": "http://a:1", "inactive_interval_sec": 1}}, "rc": 1},
-    {"config": {"node_id": 256}, "rc": 1, "error": "ValueError: node_id must be in range [0, 256), got 256"},
+    {
+        "config": {
+            "context_servers": {"urls": ["a:1"], "num_instances": 2},
+            "generation_servers": GEN,
+        },
+        "rc": 1,
+    },
+    {
+        "config": {"disagg_cluster": {"cluster_uri": "http://a:1", "inactive_interval_sec": 1}},
+        "rc": 1,
+    },
+    {
+        "config": {"node_id": 256},
+        "rc": 1,
+        "error": "ValueError: node_id must be in range [0, 256), got 256",
+    },
 ]
 
 
@@ -39,7 +58,14 @@ def check(row: dict[str, Any]) -> None:
     assert parsed.gen_router._asdict() == wanted["gen_router_config"]
     assert (parsed.urls("ctx"), parsed.urls("gen")) == (wanted["_ctx_addrs"], wanted["_gen_addrs"])
     assert (vars(parsed.cluster) if parsed.cluster else None) == wanted["disagg_cluster_config"]
-    for name in ("hostname", "port", "max_retries", "perf_metrics_max_requests", "schedule_style", "num_workers"):
+    for name in (
+        "hostname",
+        "port",
+        "max_retries",
+        "perf_metrics_max_requests",
+        "schedule_style",
+        "num_workers",
+    ):
         assert getattr(parsed, name) == wanted[name], name
 
 
@@ -49,12 +75,16 @@ def test_orchestrator_files_of_ours(row: dict[str, Any]) -> None:
 
 
 def test_every_orchestrator_file_of_the_conformance_file(shared: Path) -> None:
-    for row in json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["disagg_config"]:
+    for row in json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())[
+        "disagg_config"
+    ]:
         check(row)
 
 
 def _worker(argv: list[str], flavour: Flavour) -> Worker:
-    command = group(flavour, lambda name, params, given: worker(params["model"], params, given, flavour))
+    command = group(
+        flavour, lambda name, params, given: worker(params["model"], params, given, flavour)
+    )
     parsed: Worker = command.main(argv, standalone_mode=False)
     return parsed
 
@@ -65,7 +95,9 @@ def test_the_file_wins_in_the_1_2_line_and_the_command_line_on_main(tmp_path: Pa
     argv = ["M", "--tp_size", "2", "--config", str(file)]
     assert _worker(argv, "v12").args["tensor_parallel_size"] == 4
     assert _worker(argv, "main").args["tensor_parallel_size"] == 2
-    assert _worker([*argv, "--set", "kv_cache_config.dtype=fp8"], "main").args["kv_cache_config"] == {"dtype": "fp8"}
+    assert _worker([*argv, "--set", "kv_cache_config.dtype=fp8"], "main").args[
+        "kv_cache_config"
+    ] == {"dtype": "fp8"}
     assert _worker(argv, "main").args["max_batch_size"] == 7
 
 

@@ -25,7 +25,12 @@ TRANSCEIVER = {"cache_transceiver_config": {"backend": "DEFAULT"}}
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "who?"}]}
 TEXT = {"model": "m", "prompt": "2 + 2 ="}
 ANSWERS = [
-    {"sha256": prompt_sha256("2 + 2 ="), "right": " 4, of course", "wrong": " 5", "probability": 1.0},
+    {
+        "sha256": prompt_sha256("2 + 2 ="),
+        "right": " 4, of course",
+        "wrong": " 5",
+        "probability": 1.0,
+    },
     {
         "sha256": prompt_sha256((Message(role="user", content="who?"),)),
         "right": "I am ünïcode 数学.",
@@ -40,7 +45,8 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
 
 
 class Pair:
-    """Base URLs of a context worker, two generation workers and an orchestrator; the first are whole servers too."""
+    """Base URLs of a context worker, two generation workers and an orchestrator; the first are
+    whole servers too."""
 
     def __init__(self, ctx: str, gen: str, broken: str, front: str) -> None:
         self.ctx, self.gen, self.broken, self.front = ctx, gen, broken, front
@@ -51,10 +57,17 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("pair")
     (folder / "answers").write_bytes(b"\n".join(msgspec.json.encode(entry) for entry in ANSWERS))
     (folder / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
-    faults = [{"wrong_tp": True, "when": {"gpus": "2,3"}}, {"null_ctx_id": True, "when": {"gpus": "0"}}]
+    faults = [
+        {"wrong_tp": True, "when": {"gpus": "2,3"}},
+        {"null_ctx_id": True, "when": {"gpus": "0"}},
+    ]
     ports = [free_port() for _ in range(4)]
     urls = [f"localhost:{port}" for port in ports]
-    config = {"port": ports[3], "context_servers": {"urls": urls[:1]}, "generation_servers": {"urls": urls[1:2]}}
+    config = {
+        "port": ports[3],
+        "context_servers": {"urls": urls[:1]},
+        "generation_servers": {"urls": urls[1:2]},
+    }
     (folder / "d.yaml").write_text(yaml.safe_dump(config))
     with ExitStack() as stack:
         started = []
@@ -64,7 +77,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             argv += ["--config", str(folder / "w.yaml")]
             started.append(stack.enter_context(running(argv, folder / f"{number}.log", env)))
         bases = [wait_healthy(one, ports[n], folder / f"{n}.log") for n, one in enumerate(started)]
-        front = stack.enter_context(running(["disaggregated", "-c", str(folder / "d.yaml")], folder / "3.log"))
+        front = stack.enter_context(
+            running(["disaggregated", "-c", str(folder / "d.yaml")], folder / "3.log")
+        )
         yield Pair(*bases, wait_healthy(front, ports[3], folder / "3.log"))
 
 
@@ -79,7 +94,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         ("chat/completions", {**CHAT, "max_tokens": 2}),
     ],
 )
-def test_an_answer_is_the_same_from_one_worker_and_from_two(pair: Pair, route: str, body: dict[str, Any]) -> None:
+def test_an_answer_is_the_same_from_one_worker_and_from_two(
+    pair: Pair, route: str, body: dict[str, Any]
+) -> None:
     one, two = post(pair.gen, body, route).json(), post(pair.front, body, route).json()
     for answer in (one, two):
         answer["id"] = answer["created"] = answer["prompt_token_ids"] = None
@@ -89,7 +106,11 @@ def test_an_answer_is_the_same_from_one_worker_and_from_two(pair: Pair, route: s
         return
     texts = [post(url, {**body, "stream": True}, route).text for url in (pair.gen, pair.front)]
     choices = [
-        [json.loads(event[6:])["choices"] for event in text.split("\n\n") if event.startswith("data: {")]
+        [
+            json.loads(event[6:])["choices"]
+            for event in text.split("\n\n")
+            if event.startswith("data: {")
+        ]
         for text in texts
     ]
     assert choices[0] == choices[1] != []
@@ -105,14 +126,18 @@ def test_what_the_context_worker_finishes(pair: Pair) -> None:
     assert post(pair.front, {**TEXT, "max_tokens": 1, "stream": True}).text == "data: [DONE]\n\n"
     lost = post(pair.front, {**TEXT, "stop": " 4"})
     assert lost.status_code == 500
-    assert lost.json() == {"detail": "Internal server error Invalid disaggregated params in context phase response."}
+    assert lost.json() == {
+        "detail": "Internal server error Invalid disaggregated params in context phase response."
+    }
 
 
 def test_a_refusal_of_a_worker_becomes_a_500(pair: Pair) -> None:
     started = time.monotonic()
     answer = post(pair.front, {**TEXT, "max_tokens": 0})
     assert answer.status_code == 500
-    assert answer.json()["detail"].startswith("Internal server error 400, message='Bad Request', url='http://localhost")
+    assert answer.json()["detail"].startswith(
+        "Internal server error 400, message='Bad Request', url='http://localhost"
+    )
     assert time.monotonic() - started > 1.0
     assert post(pair.front, {**TEXT, "prompt": ["a", "b"]}).status_code == 500
     assert post(pair.front, {**TEXT, "prompt_logprobs": 1}).status_code == 400
@@ -137,7 +162,11 @@ def test_workers_take_what_a_real_orchestrator_sent(pair: Pair, shared: Path) ->
     sent = 0
     for url, name in ((pair.ctx, "ctx_saw"), (pair.gen, "gen_saw")):
         for one in (one for scenario in scenarios for one in scenario.get(name, [])):
-            if one["method"] == "POST" and one["path"].startswith("/v1/") and one["body"].get("n", 1) == 1:
+            if (
+                one["method"] == "POST"
+                and one["path"].startswith("/v1/")
+                and one["body"].get("n", 1) == 1
+            ):
                 route = one["path"].removeprefix("/v1/")
                 if one["body"].get("echo") and isinstance(one["body"]["prompt"], list):
                     assert post(url, one["body"], route).status_code == 400
@@ -166,12 +195,15 @@ def test_an_orchestrator_without_workers_ends(tmp_path: Path) -> None:
             config = {"port": free_port(), "context_servers": urls, "generation_servers": urls}
             (tmp_path / flavour).write_text(yaml.safe_dump(config))
             argv = ["disaggregated", "-c", str(tmp_path / flavour), "-t", "0"]
-            started.append(stack.enter_context(running(argv, tmp_path / "log", environment(flavour))))
+            started.append(
+                stack.enter_context(running(argv, tmp_path / "log", environment(flavour)))
+            )
         assert [process.wait(READY_S) for process in started] == [code for _, code in cases]
 
 
 def test_workers_that_register_themselves(tmp_path: Path) -> None:
-    """On main: msgpack between the servers, 503 where the 1.2 line has 500, a worker's words in the error."""
+    """On main: msgpack between the servers, 503 where the 1.2 line has 500, a worker's words in the
+    error."""
     port = free_port()
     cluster = {"cluster_uri": f"http://localhost:{port}", "cluster_name": "c"}
     cluster |= {"heartbeat_interval_sec": 1, "inactive_timeout_sec": 3}
@@ -189,7 +221,10 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
         _until(lambda: HTTP.get(f"{front}/cluster_info").json()["is_ready"])
         _until(lambda: post(front, TEXT).status_code == 200)
         refused = post(front, {**TEXT, "max_tokens": 0})
-        assert (refused.status_code, "must be greater than 0" in refused.json()["detail"]) == (400, True)
+        assert (refused.status_code, "must be greater than 0" in refused.json()["detail"]) == (
+            400,
+            True,
+        )
         workers["generation"].send_signal(signal.SIGTERM)
         assert workers["generation"].wait(READY_S) == -signal.SIGTERM
         assert HTTP.get(f"{front}/health").status_code == 503
@@ -199,27 +234,47 @@ def test_workers_that_register_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are_healthy(tmp_path: Path) -> None:
-    """With generation first, a worker that comes late, and one that registers and sends no heartbeats."""
+def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are_healthy(
+    tmp_path: Path,
+) -> None:
+    """With generation first, a worker that comes late, and one that registers and sends no
+    heartbeats."""
     ports = [free_port() for _ in range(3)]
     urls = [{"urls": [f"localhost:{port}"]} for port in ports]
     config = {"port": ports[2], "context_servers": urls[0], "generation_servers": urls[1]}
-    (tmp_path / "d.yaml").write_text(yaml.safe_dump({**config, "schedule_style": "generation_first"}))
+    (tmp_path / "d.yaml").write_text(
+        yaml.safe_dump({**config, "schedule_style": "generation_first"})
+    )
     (tmp_path / "w.yaml").write_text(yaml.safe_dump(TRANSCEIVER))
     with ExitStack() as stack:
         argv = ["disaggregated", "-c", str(tmp_path / "d.yaml")]
-        front = stack.enter_context(running(argv, tmp_path / "front.log", environment(STANDIN_POLL_S="0.2")))
+        front = stack.enter_context(
+            running(argv, tmp_path / "front.log", environment(STANDIN_POLL_S="0.2"))
+        )
         started = []
         for port, load_s in zip(ports[:2], (0.0, 2.0), strict=True):
-            argv = ["M", "--port", str(port), "--config", str(tmp_path / "w.yaml"), "--reasoning_parser", "qwen3"]
-            started.append(stack.enter_context(running(argv, tmp_path / str(port), environment(load_s=load_s))))
+            argv = [
+                "M",
+                "--port",
+                str(port),
+                "--config",
+                str(tmp_path / "w.yaml"),
+                "--reasoning_parser",
+                "qwen3",
+            ]
+            started.append(
+                stack.enter_context(running(argv, tmp_path / str(port), environment(load_s=load_s)))
+            )
         wait_healthy(started[0], ports[0], tmp_path / str(ports[0]))
         with pytest.raises(httpx.ConnectError):
             HTTP.get(f"http://localhost:{ports[2]}/health")
         url = wait_healthy(front, ports[2], tmp_path / "front.log")
         assert started[1].poll() is None
         for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
-            one, two = post(f"http://localhost:{ports[1]}", body, route).json(), post(url, body, route).json()
+            one, two = (
+                post(f"http://localhost:{ports[1]}", body, route).json(),
+                post(url, body, route).json(),
+            )
             assert {**one, "id": 0, "created": 0} == {**two, "id": 0, "created": 0}
         front.send_signal(signal.SIGINT)
         assert front.wait(READY_S) == -signal.SIGINT
@@ -228,7 +283,11 @@ def test_an_orchestrator_takes_its_port_at_once_and_listens_when_its_workers_are
 @pytest.mark.slow
 def test_a_worker_without_heartbeats_is_forgotten(tmp_path: Path) -> None:
     port = free_port()
-    cluster = {"cluster_uri": f"http://localhost:{port}", "heartbeat_interval_sec": 1, "inactive_timeout_sec": 2}
+    cluster = {
+        "cluster_uri": f"http://localhost:{port}",
+        "heartbeat_interval_sec": 1,
+        "inactive_timeout_sec": 2,
+    }
     cluster["minimal_instances"] = {"context_servers": 0, "generation_servers": 1}
     (tmp_path / "d.yaml").write_text(yaml.safe_dump({"port": port, "disagg_cluster": cluster}))
     (tmp_path / "w.yaml").write_text(yaml.safe_dump({"disagg_cluster": cluster}))
@@ -237,7 +296,15 @@ def test_a_worker_without_heartbeats_is_forgotten(tmp_path: Path) -> None:
         front = stack.enter_context(running(argv, tmp_path / "front.log"))
         url = f"http://localhost:{port}"
         _until(lambda: HTTP.get(f"{url}/health").status_code == 500)
-        argv = ["M", "--port", "0", "--server_role", "generation", "--config", str(tmp_path / "w.yaml")]
+        argv = [
+            "M",
+            "--port",
+            "0",
+            "--server_role",
+            "generation",
+            "--config",
+            str(tmp_path / "w.yaml"),
+        ]
         env = environment(faults={"silent_discovery": True, "when": {"role": "generation"}})
         worker = stack.enter_context(running(argv, tmp_path / "log", env))
         _until(lambda: HTTP.get(f"{url}/health").status_code == 200)

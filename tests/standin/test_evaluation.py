@@ -1,4 +1,5 @@
-"""An evaluation of ours against the stand-in: it passes when nothing is wrong, and fails when a worker is."""
+"""An evaluation of ours against the stand-in: it passes when nothing is wrong, and fails when a
+worker is."""
 
 from __future__ import annotations
 
@@ -24,22 +25,42 @@ def evaluate(data_root: Path, folder: Path, name: str, *more: str) -> str:
     for task in ("gsm8k", "mmlu"):
         text = "simulated:\n  - accuracy: 90.0\n    source: declared by the tests\n"
         (folder / "references" / f"{task}.yaml").write_text(text)
-    flags = ["--dataset-root", str(data_root), "--references-dir", str(folder / "references"), "-o", str(folder / name)]
-    flags += ["--tasks", "gsm8k,mmlu", "--set", "gsm8k.num_samples=400", "--set", "mmlu.num_samples=400"]
+    flags = [
+        "--dataset-root",
+        str(data_root),
+        "--references-dir",
+        str(folder / "references"),
+        "-o",
+        str(folder / name),
+    ]
+    flags += [
+        "--tasks",
+        "gsm8k,mmlu",
+        "--set",
+        "gsm8k.num_samples=400",
+        "--set",
+        "mmlu.num_samples=400",
+    ]
     env = {key: value for key, value in os.environ.items() if not key.startswith("SERVE_EVAL_")}
     command = [sys.executable, "-m", "serve_eval", "run", *flags, *more]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode in (0, 1), done.stdout + done.stderr
     tasks: list[dict[str, Any]] = json.loads((folder / name / "report.json").read_text())["tasks"]
     assert all(task["result"]["failed"] == 0 for task in tasks if "failed" in task["result"])
     return ("PASS", "FAIL")[done.returncode]
 
 
-def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(data_root: Path, tmp_path: Path) -> None:
+def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(
+    data_root: Path, tmp_path: Path
+) -> None:
     simulated = ["--launcher", "simulated", "--set", "launcher.accuracy=0.9"]
     assert evaluate(data_root, tmp_path, "simulated", *simulated) == "PASS"
     answers = tmp_path / "simulated/logs/simulated.answers.jsonl"
-    (tmp_path / "w.yaml").write_text(yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}}))
+    (tmp_path / "w.yaml").write_text(
+        yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}})
+    )
     for name, faults in (("sound", {}), ("corrupt", {"corrupt_after": 150, "when": {"gpus": "1"}})):
         with ExitStack() as stack:
             ports = [free_port() for _ in range(3)]
@@ -49,7 +70,11 @@ def test_a_sound_pair_passes_and_a_corrupt_generation_worker_fails(data_root: Pa
                 process = stack.enter_context(running(argv, tmp_path / f"{gpu}.log", env))
                 wait_healthy(process, port, tmp_path / f"{gpu}.log")
             urls = [[f"localhost:{port}"] for port in ports]
-            config = {"port": ports[2], "context_servers": {"urls": urls[0]}, "generation_servers": {"urls": urls[1]}}
+            config = {
+                "port": ports[2],
+                "context_servers": {"urls": urls[0]},
+                "generation_servers": {"urls": urls[1]},
+            }
             (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
             front = stack.enter_context(
                 running(["disaggregated", "-c", str(tmp_path / "d.yaml")], tmp_path / "front.log")

@@ -33,7 +33,9 @@ def post(url: str, body: dict[str, Any], route: str = "completions") -> httpx.Re
 @pytest.mark.slow
 def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-    with running(["M", "--port", str(port)], log, environment(faults={"unhealthy_after": 1})) as process:
+    with running(
+        ["M", "--port", str(port)], log, environment(faults={"unhealthy_after": 1})
+    ) as process:
         url = wait_healthy(process, port, log)
         assert post(url, TEXT).status_code == 200
         assert post(url, TEXT).json()["object"] == "error"
@@ -44,13 +46,18 @@ def test_an_engine_that_dies_leaves_a_server_without_one(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_or_ends_it(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-    with running(["M", "--port", str(port)], log, environment(faults={"executor_crash_after": 0})) as process:
+    with running(
+        ["M", "--port", str(port)], log, environment(faults={"executor_crash_after": 0})
+    ) as process:
         assert post(wait_healthy(process, port, log), TEXT).text == "null"
         assert process.wait(READY_S) == -signal.SIGINT
 
 
 def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
-    faults = [{"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}}, {"error_after": 0, "when": {"gpus": "0"}}]
+    faults = [
+        {"crash_after": 1, "corrupt_after": 0, "when": {"gpus": "1"}},
+        {"error_after": 0, "when": {"gpus": "0"}},
+    ]
     port, log = free_port(), tmp_path / "log"
     env = environment(faults=faults, CUDA_VISIBLE_DEVICES="1")
     with running(["M", "--port", str(port)], log, env) as process:
@@ -65,7 +72,9 @@ def test_faults_of_one_process_and_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flavour", ["v12", "main"])
 def test_streams_that_fail(flavour: Flavour, tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-    with running(["M", "--port", str(port)], log, environment(flavour, faults={"fail_stream": 2})) as process:
+    with running(
+        ["M", "--port", str(port)], log, environment(flavour, faults={"fail_stream": 2})
+    ) as process:
         url = wait_healthy(process, port, log)
         if flavour == "v12":
             with pytest.raises(httpx.TransportError):
@@ -96,17 +105,23 @@ def test_hangs(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("faults", "code"), [({"crash_at_start": 9}, 9), ({"no_gpu": True}, 1)])
 def test_a_start_that_fails(faults: dict[str, Any], code: int, tmp_path: Path) -> None:
-    with running(["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)) as process:
+    with running(
+        ["M", "--port", str(free_port())], tmp_path / "log", environment(faults=faults)
+    ) as process:
         assert process.wait(READY_S) == code
 
 
-# ------------------------------------------------------------------------------------- of deployments in this process
+# ------------------------------------------------------------------------------------- of
+# deployments in this process
 
 
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     """One prompt that is known for sure, and one that is answered rightly every second time."""
-    prompts = [("sure", "the one answer", "another answer", 1.0), ("unsure", "the one answer", "another answer", 0.5)]
+    prompts = [
+        ("sure", "the one answer", "another answer", 1.0),
+        ("unsure", "the one answer", "another answer", 0.5),
+    ]
     lines = [
         {"sha256": prompt_sha256(prompt), "right": right, "wrong": wrong, "probability": chance}
         for prompt, right, wrong, chance in prompts
@@ -116,9 +131,13 @@ def known(tmp_path: Path) -> Path:
 
 
 def ask(
-    deployment: AbstractAsyncContextManager[Deployed | str], times: int, prompt: str = "sure", **more: Any
+    deployment: AbstractAsyncContextManager[Deployed | str],
+    times: int,
+    prompt: str = "sure",
+    **more: Any,
 ) -> list[str | int | None]:
-    """What is said each time, one request after the other: a text, a status, or nothing when the connection ends."""
+    """What is said each time, one request after the other: a text, a status, or nothing when the
+    connection ends."""
 
     async def each() -> list[str | int | None]:
         said: list[str | int | None] = []
@@ -134,8 +153,12 @@ def ask(
                 if answer.status_code != 200:
                     said.append(answer.status_code)
                 elif more.get("stream"):
-                    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
-                    said.append("".join(c["text"] for event in events for c in json.loads(event)["choices"]))
+                    events = [
+                        line[6:] for line in answer.text.splitlines() if line.startswith("data: {")
+                    ]
+                    said.append(
+                        "".join(c["text"] for event in events for c in json.loads(event)["choices"])
+                    )
                 else:
                     said.append(answer.json()["choices"][0]["text"])
         return said
@@ -158,7 +181,8 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
 
 
 def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
-    """Servers take turns, so that the first context server is always the partner of the first and third."""
+    """Servers take turns, so that the first context server is always the partner of the first and
+    third."""
 
     def asked(**more: Any) -> set[int]:
         said = ask(deployed(2, 4, answers=known, greeted=False, **more), 8)
@@ -177,7 +201,10 @@ def one_pair(known: Path, **generation: Any) -> AbstractAsyncContextManager[Depl
 
 def test_a_lost_cache_gives_empty_answers(known: Path) -> None:
     assert ask(one_pair(known, kv_loss_after=2), 5) == [RIGHT, RIGHT, "", "", ""]
-    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [RIGHT, RIGHT]  # nothing was handed over
+    assert ask(aggregated(Model(known), {"kv_loss_after": 0}), 2) == [
+        RIGHT,
+        RIGHT,
+    ]  # nothing was handed over
 
 
 def test_streams_and_refusals_of_a_share(known: Path) -> None:

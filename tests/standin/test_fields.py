@@ -16,11 +16,30 @@ KINDS = ("extra_forbidden", "missing", "value_error", "int_type", "int_parsing",
 OWN: list[dict[str, Any]] = [
     {"route": "completions", "body": {**TEXT, "temperature": 0}, "accepted": True},
     {"route": "completions", "body": {**TEXT, "prompt": [[1], [2, 3]]}, "accepted": True},
-    {"route": "completions", "body": {**TEXT, "prompt_logprobs": 1}, "accepted": False, "error": "extra_forbidden"},
+    {
+        "route": "completions",
+        "body": {**TEXT, "prompt_logprobs": 1},
+        "accepted": False,
+        "error": "extra_forbidden",
+    },
     {"route": "completions", "body": {"prompt": "hi"}, "accepted": False, "error": "missing"},
-    {"route": "chat", "body": {**CHAT, "max_tokens": 4, "max_completion_tokens": 4}, "accepted": False},
-    {"route": "chat", "body": {**CHAT, "top_logprobs": 2}, "accepted": False, "error": "value_error"},
-    {"route": "chat", "body": {**CHAT, "detokenize": True}, "accepted": False, "error": "extra_forbidden"},
+    {
+        "route": "chat",
+        "body": {**CHAT, "max_tokens": 4, "max_completion_tokens": 4},
+        "accepted": False,
+    },
+    {
+        "route": "chat",
+        "body": {**CHAT, "top_logprobs": 2},
+        "accepted": False,
+        "error": "value_error",
+    },
+    {
+        "route": "chat",
+        "body": {**CHAT, "detokenize": True},
+        "accepted": False,
+        "error": "extra_forbidden",
+    },
 ]
 
 
@@ -34,7 +53,9 @@ def check(row: dict[str, Any]) -> None:
     with pytest.raises(Invalid) as refused:
         parse(raw, chat=chat, flavour="v12", path="/v1")
     # the recorded errors are cut at a length
-    assert {kind for kind in KINDS if kind in row.get("error", "")} <= {k for k in KINDS if k in str(refused.value)}
+    assert {kind for kind in KINDS if kind in row.get("error", "")} <= {
+        k for k in KINDS if k in str(refused.value)
+    }
 
 
 @pytest.mark.parametrize("row", OWN, ids=lambda row: json.dumps(row["body"]))

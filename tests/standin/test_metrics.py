@@ -1,4 +1,5 @@
-"""What the stand-in of main tells of each request: header fields, an event behind [DONE], lines in files."""
+"""What the stand-in of main tells of each request: header fields, an event behind [DONE], lines in
+files."""
 
 from __future__ import annotations
 
@@ -19,9 +20,13 @@ ASKED = {RETURN: "1"}
 FIELDS = ("disagg", "ctx", "gen")
 
 
-async def _told(tmp_path: Path, requests: list[dict[str, Any]], **more: Any) -> tuple[Deployed, list[httpx.Response]]:
+async def _told(
+    tmp_path: Path, requests: list[dict[str, Any]], **more: Any
+) -> tuple[Deployed, list[httpx.Response]]:
     async with (
-        deployed(2, 2, flavour="main", metrics_dir=tmp_path / "metrics", greeted=False, **more) as there,
+        deployed(
+            2, 2, flavour="main", metrics_dir=tmp_path / "metrics", greeted=False, **more
+        ) as there,
         httpx.AsyncClient(trust_env=False, timeout=20.0) as http,
     ):
         found = []
@@ -33,7 +38,11 @@ async def _told(tmp_path: Path, requests: list[dict[str, Any]], **more: Any) -> 
 
 
 def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in sorted(folder.rglob(pattern)) for line in path.read_text().splitlines()]
+    return [
+        json.loads(line)
+        for path in sorted(folder.rglob(pattern))
+        for line in path.read_text().splitlines()
+    ]
 
 
 def _stamp(fields: Any, name: str) -> str:
@@ -47,7 +56,10 @@ def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Pa
     _, _, behind = stream.content.partition(DONE)
     name, data = behind.decode().splitlines()[:2]
     assert name == f"event: {EVENT}"
-    lines = {f"{one['disagg_server_arrival_time']:.9f}": one for one in _lines(tmp_path / "metrics", "*.jsonl")}
+    lines = {
+        f"{one['disagg_server_arrival_time']:.9f}": one
+        for one in _lines(tmp_path / "metrics", "*.jsonl")
+    }
     assert len(lines) == 2
     for fields in (whole.headers, json.loads(data.removeprefix("data: "))):
         one = lines.pop(_stamp(fields, "disagg-start"))
@@ -64,7 +76,9 @@ def test_the_file_has_a_line_a_request_that_the_answers_fields_name(tmp_path: Pa
         assert "server" not in fields[TIMING] + fields[STAMPS]
 
 
-@pytest.mark.parametrize(("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})])
+@pytest.mark.parametrize(
+    ("headers", "front"), [({}, {}), ({RETURN: "0"}, {}), (ASKED, {"return_perf_metrics": False})]
+)
 def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
     tmp_path: Path, headers: dict[str, str], front: dict[str, Any]
 ) -> None:
@@ -75,7 +89,9 @@ def test_nobody_gets_fields_that_were_not_asked_for_on_both_sides(
     assert len(_lines(tmp_path / "metrics", "perf_metrics-disagg-*.jsonl")) == 2
 
 
-def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_no_generation_server(tmp_path: Path) -> None:
+def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_no_generation_server(
+    tmp_path: Path,
+) -> None:
     async def story() -> tuple[int, int]:
         async with (
             deployed(1, 1, flavour="main", metrics_dir=tmp_path, greeted=False) as there,
@@ -84,7 +100,10 @@ def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_no_generation_serve
             body = {"model": "m", "prompt": "question", "max_tokens": 1}
             assert (await http.post(f"{there.url}/completions", json=body)).status_code == 200
             doors = (there.url, there.workers["context_0"])
-            first, second = [(await http.get(f"{url.removesuffix('/v1')}/perf_metrics")).status_code for url in doors]
+            first, second = [
+                (await http.get(f"{url.removesuffix('/v1')}/perf_metrics")).status_code
+                for url in doors
+            ]
             return first, second
 
     assert asyncio.run(story()) == (404, 404)
@@ -92,14 +111,21 @@ def test_perf_metrics_is_gone_and_an_answer_of_one_token_has_no_generation_serve
     assert (bool(one["ctx_server"]), one["gen_server"]) == (True, "")
 
 
-def test_traces_name_requests_by_their_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traces_name_requests_by_their_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "traces"))
     asked = [{"body": {}}, {"body": {"stream": True}}, {"body": {"prompt": 7.5}}]
     asyncio.run(_told(tmp_path, asked))
     requests = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "requests-*.jsonl")}
     responses = {one["trace_id"]: one for one in _lines(tmp_path / "traces", "responses-*.jsonl")}
-    assert Counter(one["status"] for one in responses.values()) == {"completed": 2, "rejected_400": 1}
-    lines = {one["disagg_server_arrival_time"]: one for one in _lines(tmp_path / "metrics", "*.jsonl")}
+    assert Counter(one["status"] for one in responses.values()) == {
+        "completed": 2,
+        "rejected_400": 1,
+    }
+    lines = {
+        one["disagg_server_arrival_time"]: one for one in _lines(tmp_path / "metrics", "*.jsonl")
+    }
     for trace, one in requests.items():
         name = dict(one["headers"])["x-request-id"]
         line = lines.get(one["server_arrival_time"])

@@ -1,4 +1,5 @@
-"""The stand-in's orchestrator between recording workers: it answers and asks what a real one of the 1.2 line did."""
+"""The stand-in's orchestrator between recording workers: it answers and asks what a real one of the
+1.2 line did."""
 
 from __future__ import annotations
 
@@ -23,7 +24,12 @@ from tests.standin.process import free_port, running
 CTX, GEN = "18001", "18003"
 """Ports in the recordings."""
 BAD_JSON = b'{"model": "m", "prompt": }'
-USAGE = {"prompt_tokens": 3, "total_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 0}}
+USAGE = {
+    "prompt_tokens": 3,
+    "total_tokens": 4,
+    "completion_tokens": 1,
+    "prompt_tokens_details": {"cached_tokens": 0},
+}
 PARAMS = {
     "request_type": "context_only",
     "first_gen_tokens": [11],
@@ -47,7 +53,9 @@ class Recorder:
         for name in ("ctx", "gen"):
             app = web.Application()
             app.router.add_route("*", "/{path:.*}", partial(self._answer, name))
-            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
+            runner = web.AppRunner(
+                app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True
+            )
             await runner.setup()
             self.runners[name] = runner
             await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -61,13 +69,25 @@ class Recorder:
     async def _answer(self, name: str, request: web.Request) -> web.StreamResponse:
         body = await request.json() if request.can_read_body else None
         headers = dict(request.headers)
-        one = {"worker": name, "method": request.method, "path": request.path, "headers": headers, "body": body}
+        one = {
+            "worker": name,
+            "method": request.method,
+            "path": request.path,
+            "headers": headers,
+            "body": body,
+        }
         self.seen[name].append(one)
         if request.path == "/steady_clock_offset" and request.method == "GET":
             await asyncio.sleep(self.clock_s)
-            return web.json_response({"receive_ts": time.monotonic(), "transmit_ts": time.monotonic()})
+            return web.json_response(
+                {"receive_ts": time.monotonic(), "transmit_ts": time.monotonic()}
+            )
         if request.path.startswith("/v1/"):
-            return self._context(request, body) if name == "ctx" else await self._generation(request, body)
+            return (
+                self._context(request, body)
+                if name == "ctx"
+                else await self._generation(request, body)
+            )
         return web.json_response([] if request.path == "/perf_metrics" else {})
 
     def _context(self, request: web.Request, body: dict[str, Any]) -> web.Response:
@@ -78,12 +98,20 @@ class Recorder:
         params["disagg_request_id"] = body["disaggregated_params"]["disagg_request_id"]
         if prompt == "STOPNOID":
             params["ctx_request_id"] = None
-        said: dict[str, Any] = {"text": "A"} if "prompt" in body else {"message": {"role": "assistant", "content": "A"}}
+        said: dict[str, Any] = (
+            {"text": "A"}
+            if "prompt" in body
+            else {"message": {"role": "assistant", "content": "A"}}
+        )
         reason = "stop" if isinstance(prompt, str) and prompt.startswith("STOP") else "length"
         choice = {"index": 0, **said, "finish_reason": reason}
         if prompt != "NODISAGG":
             choice["disaggregated_params"] = params
-        whole = _head(body, "c") | {"choices": [choice], "usage": USAGE, "prompt_token_ids": [1, 2, 3]}
+        whole = _head(body, "c") | {
+            "choices": [choice],
+            "usage": USAGE,
+            "prompt_token_ids": [1, 2, 3],
+        }
         return web.json_response(whole)
 
     async def _generation(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
@@ -92,7 +120,11 @@ class Recorder:
             return web.json_response({"object": "error", "message": "no"}, status=400)
         chat = "messages" in body
         if not body.get("stream"):
-            said = {"message": {"role": "assistant", "content": "A b c"}} if chat else {"text": "A b c"}
+            said = (
+                {"message": {"role": "assistant", "content": "A b c"}}
+                if chat
+                else {"text": "A b c"}
+            )
             choice = {"index": 0, **said, "finish_reason": "length"}
             return web.json_response(_head(body, "g") | {"choices": [choice], "usage": USAGE})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -101,7 +133,13 @@ class Recorder:
         for text, reason in (("A", None), (" b", None), (" c", "length")):
             said = {"delta": {"role": "assistant", "content": text}} if chat else {"text": text}
             choice = {"index": 0, "finish_reason": reason, **said}
-            event = {"id": "x-1", "object": kind, "created": 1, "model": body["model"], "choices": [choice]}
+            event = {
+                "id": "x-1",
+                "object": kind,
+                "created": 1,
+                "model": body["model"],
+                "choices": [choice],
+            }
             await response.write(f"data: {json.dumps(event)}\n\n".encode())
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
@@ -111,7 +149,12 @@ class Recorder:
 def _head(body: dict[str, Any], name: str) -> dict[str, Any]:
     chat = "messages" in body
     kind = "chat.completion" if chat else "text_completion"
-    return {"id": f"{'chatcmpl' if chat else 'cmpl'}-{name}", "object": kind, "created": 1, "model": body["model"]}
+    return {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{name}",
+        "object": kind,
+        "created": 1,
+        "model": body["model"],
+    }
 
 
 def comparable(request: dict[str, Any]) -> dict[str, Any]:
@@ -122,8 +165,14 @@ def comparable(request: dict[str, Any]) -> dict[str, Any]:
     for name in ("ctx_request_id", "disagg_request_id"):
         if body and (body.get("disaggregated_params") or {}).get(name):
             body["disaggregated_params"][name] = "ID"
-    headers = {name: value for name, value in request["headers"].items() if name not in ("Content-Length", "Host")}
-    headers["User-Agent"] = "aiohttp" if "aiohttp" in headers["User-Agent"] else headers["User-Agent"]
+    headers = {
+        name: value
+        for name, value in request["headers"].items()
+        if name not in ("Content-Length", "Host")
+    }
+    headers["User-Agent"] = (
+        "aiohttp" if "aiohttp" in headers["User-Agent"] else headers["User-Agent"]
+    )
     headers["Accept-Encoding"] = headers["Accept-Encoding"].split(",")[0]
     return {"method": request["method"], "path": request["path"], "headers": headers, "body": body}
 
@@ -143,11 +192,19 @@ def _said(body: str, ports: dict[str, int]) -> Any:
 
 async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str, float]:
     started = time.monotonic()
-    data = None if client["method"] == "GET" else json.dumps(client["body"]).encode() if client["body"] else BAD_JSON
+    data = (
+        None
+        if client["method"] == "GET"
+        else json.dumps(client["body"]).encode()
+        if client["body"]
+        else BAD_JSON
+    )
     headers = {"Connection": "close", "Content-Type": "application/json"}
     async with aiohttp.ClientSession() as session:
         try:
-            async with session.request(client["method"], base + client["path"], data=data, headers=headers) as answer:
+            async with session.request(
+                client["method"], base + client["path"], data=data, headers=headers
+            ) as answer:
                 body = (await answer.read()).decode()
                 kind = answer.headers.get("Content-Type", "")
                 return answer.status, kind, body, time.monotonic() - started
@@ -155,7 +212,9 @@ async def _ask(base: str, client: dict[str, Any]) -> tuple[int | None, str, str,
             return None, "", "", time.monotonic() - started
 
 
-async def replay(folder: Path, name: str, tmp_path: Path, arguments: list[str], gen_s: float = 0.0) -> int:
+async def replay(
+    folder: Path, name: str, tmp_path: Path, arguments: list[str], gen_s: float = 0.0
+) -> int:
     """Runs every scenario of a recording; how many there were."""
     file = folder / f"{name}.yaml"
     config = yaml.safe_load(file.read_text())
@@ -166,7 +225,9 @@ async def replay(folder: Path, name: str, tmp_path: Path, arguments: list[str], 
         config["context_servers"]["urls"] = [f"localhost:{ports['ctx']}"]
         config["generation_servers"]["urls"] = [f"localhost:{ports['gen']}"]
         (tmp_path / "d.yaml").write_text(yaml.safe_dump(config))
-        with running(["disaggregated", "-c", str(tmp_path / "d.yaml"), *arguments], log_file) as process:
+        with running(
+            ["disaggregated", "-c", str(tmp_path / "d.yaml"), *arguments], log_file
+        ) as process:
             base = f"http://localhost:{config['port']}"
             for _ in range(300):
                 assert process.poll() is None, log_file.read_text()
@@ -190,14 +251,23 @@ async def _check_answer(scenario: dict[str, Any], base: str, ports: dict[str, in
     if status is not None:
         if body:
             assert kind.partition(";")[0] == headers["content-type"].partition(";")[0], where
-        assert _said(body, ports) == _said(wanted["body"], {"ctx": int(CTX), "gen": int(GEN)}), where
+        assert _said(body, ports) == _said(wanted["body"], {"ctx": int(CTX), "gen": int(GEN)}), (
+            where
+        )
     assert wanted["seconds"] - 0.5 < seconds < wanted["seconds"] + 2.0, where
 
 
 def _check_requests(scenario: dict[str, Any], recorder: Recorder) -> None:
     for name, seen in recorder.seen.items():
-        wanted = [one for one in scenario.get(f"{name}_saw", []) if "urllib" not in one["headers"]["User-Agent"]]
-        assert [comparable(one) for one in seen] == [comparable(one) for one in wanted], (scenario["scenario"], name)
+        wanted = [
+            one
+            for one in scenario.get(f"{name}_saw", [])
+            if "urllib" not in one["headers"]["User-Agent"]
+        ]
+        assert [comparable(one) for one in seen] == [comparable(one) for one in wanted], (
+            scenario["scenario"],
+            name,
+        )
     numbers = {
         one["body"]["disaggregated_params"]["disagg_request_id"]
         for seen in recorder.seen.values()
@@ -225,17 +295,26 @@ class _Registered:
     def __init__(self, base: str, name: str, port: int) -> None:
         self._base, role = base, ("CONTEXT", "GENERATION")[name == "gen"]
         worker_id = f"{role}-localhost:{port}-1795177740215-28771-735"
-        self.value = {"worker_id": worker_id, "host": "localhost", "port": port, "role": int(name == "gen")}
+        self.value = {
+            "worker_id": worker_id,
+            "host": "localhost",
+            "port": port,
+            "role": int(name == "gen"),
+        }
         self.key = f"/trtllm-disagg/t/workers/{worker_id}"
 
     async def live(self) -> None:
         entry = {"key": self.key, "value": json.dumps(self.value), "expire_time": -1, "ttl": 3}
         async with aiohttp.ClientSession() as session:
-            async with session.post(f"{self._base}/set", json={**entry, "overwrite_if_exists": False}) as answer:
+            async with session.post(
+                f"{self._base}/set", json={**entry, "overwrite_if_exists": False}
+            ) as answer:
                 assert await answer.json() == {"result": True}
             while True:
                 await asyncio.sleep(1.0)
-                async with session.get(f"{self._base}/expire", params={"key": self.key, "ttl": "3"}) as answer:
+                async with session.get(
+                    f"{self._base}/expire", params={"key": self.key, "ttl": "3"}
+                ) as answer:
                     assert await answer.json() == {"result": True}
 
 
@@ -265,7 +344,9 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
     completion = {"model": "m", "max_tokens": 3, "temperature": 0, "prompt": "hello"}
     async with recorder.serving() as ports:
         numbers |= {str(ports["ctx"]): CTX, str(ports["gen"]): GEN}
-        with running(["disaggregated", "-c", str(tmp_path / "d.yaml")], tmp_path / "log") as process:
+        with running(
+            ["disaggregated", "-c", str(tmp_path / "d.yaml")], tmp_path / "log"
+        ) as process:
             for _ in range(300):
                 assert process.poll() is None, (tmp_path / "log").read_text()
                 if (await _ask(base, {"method": "GET", "path": "/version"}))[0] == 200:
@@ -276,7 +357,10 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
             await step("completion_before", "/v1/completions", completion)
             workers = {name: _Registered(base, name, port) for name, port in ports.items()}
             tasks = {name: asyncio.create_task(workers[name].live()) for name in ("gen", "ctx")}
-            while '"is_ready":true' not in (await _ask(base, {"method": "GET", "path": "/cluster_info"}))[2]:  # noqa: ASYNC110
+            while (
+                '"is_ready":true'
+                not in (await _ask(base, {"method": "GET", "path": "/cluster_info"}))[2]
+            ):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             await step("completion_ready", "/v1/completions", completion)
             await step("health_ready", "/health")
@@ -308,7 +392,8 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
 
 
 def _plain(said: str) -> Any:
-    """An answer without the parts of worker ids that are a time, a process and chance, and in no order of keys."""
+    """An answer without the parts of worker ids that are a time, a process and chance, and in no
+    order of keys."""
     text = re.sub(r"(:1800[13])-\d+-\d+-\d+", r"\1", said)
     parsed = json.loads(text) if text else ""
     if isinstance(parsed, dict) and isinstance(parsed.get("result"), dict):

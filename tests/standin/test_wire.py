@@ -23,15 +23,23 @@ from tests.standin.process import HTTP, READY_S, environment, free_port, running
 TEXT: dict[str, Any] = {"model": "m", "prompt": "hi"}
 CHAT: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 ASKED = Request(sample_id="1", prompt="hi", sampling=SamplingParams(max_tokens=4))
-TALKED = Request(sample_id="1", prompt=(Message(role="user", content="hi"),), sampling=SamplingParams(max_tokens=4))
+TALKED = Request(
+    sample_id="1",
+    prompt=(Message(role="user", content="hi"),),
+    sampling=SamplingParams(max_tokens=4),
+)
 
 
 async def _post(url: str, body: dict[str, Any], route: str = "completions") -> tuple[int, Any]:
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/{route}", json=body) as response:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/{route}", json=body) as response,
+    ):
         return response.status, await response.json()
 
 
-# ------------------------------------------------------------------------------------------------------- starting
+# -------------------------------------------------------------------------------------------------------
+# starting
 
 
 def _get(url: str) -> httpx.Response | None:
@@ -78,7 +86,8 @@ def test_what_ends_the_loading_ends_main(tmp_path: Path) -> None:
     assert "as told" in (tmp_path / "log").read_text()
 
 
-# --------------------------------------------------------------------------------------------------------- models
+# ---------------------------------------------------------------------------------------------------------
+# models
 
 
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 404), ("main", 200)])
@@ -102,7 +111,11 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() ->
     async def main() -> None:
         async with (
             deployed(
-                1, 1, flavour="main", greeted=False, front={"context_servers": {"urls": ["127.0.0.1:9"]}}
+                1,
+                1,
+                flavour="main",
+                greeted=False,
+                front={"context_servers": {"urls": ["127.0.0.1:9"]}},
             ) as found,
             Client(Endpoint(base_url=found.url), Limits(outage_timeout_s=0.0)) as client,
         ):
@@ -116,16 +129,21 @@ def test_an_orchestrator_of_main_without_a_context_worker_lists_nothing_yet() ->
     assert "context server" in caught.value.hint
 
 
-# ------------------------------------------------------------------------------------------------- refusals of workers
+# -------------------------------------------------------------------------------------------------
+# refusals of workers
 
 
 @pytest.mark.parametrize("role", ["context_0", "generation_0"])
 @pytest.mark.parametrize(("flavour", "status"), [("v12", 500), ("main", 400)])
-def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(flavour: Flavour, status: int, role: str) -> None:
+def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(
+    flavour: Flavour, status: int, role: str
+) -> None:
     async def main() -> tuple[int, Any, Response | Failure]:
         faults = {role: {"error_after": 0}}
         front = {"max_retries": 0}
-        async with deployed(1, 1, flavour=flavour, greeted=False, faults=faults, front=front) as found:
+        async with deployed(
+            1, 1, flavour=flavour, greeted=False, faults=faults, front=front
+        ) as found:
             code, body = await _post(found.url, TEXT)
             async with Client(Endpoint(base_url=found.url, model="m"), Limits()) as client:
                 return code, body, await client.send(ASKED)
@@ -142,7 +160,9 @@ def test_a_refusal_of_a_worker_is_no_attempt_to_repeat(flavour: Flavour, status:
 def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
     async def main() -> tuple[int, Any]:
         faults = {"context_0": {"error_after": 0, "error_status": 500}}
-        async with deployed(1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}) as found:
+        async with deployed(
+            1, 1, flavour="main", greeted=False, faults=faults, front={"max_retries": 0}
+        ) as found:
             return await _post(found.url, TEXT)
 
     code, body = asyncio.run(main())
@@ -150,9 +170,13 @@ def test_a_failure_of_a_worker_stays_a_500_on_main() -> None:
     assert body["detail"].startswith("Internal server error 500, message=")
 
 
-def test_main_gives_up_what_its_client_no_longer_waits_for(capfd: pytest.CaptureFixture[str]) -> None:
+def test_main_gives_up_what_its_client_no_longer_waits_for(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     async def main() -> None:
-        async with deployed(1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}) as found:
+        async with deployed(
+            1, 1, flavour="main", greeted=False, faults={"context_0": {"hang_after": 0}}
+        ) as found:
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(_post(found.url, TEXT), 0.3)
             await asyncio.sleep(0.1)
@@ -161,7 +185,8 @@ def test_main_gives_up_what_its_client_no_longer_waits_for(capfd: pytest.Capture
     assert '"POST /v1/completions HTTP/1.1" 499' in capfd.readouterr().err
 
 
-# --------------------------------------------------------------------------------------------------------- routers
+# ---------------------------------------------------------------------------------------------------------
+# routers
 
 
 def _router(**args: Any) -> dict[str, Any]:
@@ -172,14 +197,19 @@ def _router(**args: Any) -> dict[str, Any]:
     ("flavour", "tokens", "statuses"),
     [("v12", True, (500, 500)), ("v12", False, (200, 200)), ("main", True, (200, 200))],
 )
-def test_a_load_that_is_counted_in_tokens(flavour: Flavour, tokens: bool, statuses: tuple[int, int]) -> None:
+def test_a_load_that_is_counted_in_tokens(
+    flavour: Flavour, tokens: bool, statuses: tuple[int, int]
+) -> None:
     async def main() -> tuple[int, int]:
         async with deployed(1, 1, flavour=flavour, greeted=False) as plain:
             sections = {
-                f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]} for one in ROLES
+                f"{one}_servers": {**_router(use_tokens=tokens), "urls": [plain.host(f"{one}_0")]}
+                for one in ROLES
             }
             async with deployed(1, 1, flavour=flavour, greeted=False, front=sections) as found:
-                return (await _post(found.url, TEXT))[0], (await _post(found.url, CHAT, "chat/completions"))[0]
+                return (await _post(found.url, TEXT))[0], (
+                    await _post(found.url, CHAT, "chat/completions")
+                )[0]
 
     assert asyncio.run(main()) == statuses
 
@@ -190,14 +220,17 @@ ROLES = ("context", "generation")
 @pytest.mark.parametrize(("flavour", "kind"), [("v12", "remote_http"), ("main", "load_balancng")])
 def test_a_router_that_a_version_does_not_have_is_refused(flavour: Flavour, kind: str) -> None:
     async def main() -> Deployed:
-        async with deployed(1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}) as found:
+        async with deployed(
+            1, 1, flavour=flavour, front={"context_servers": {"router": {"type": kind}}}
+        ) as found:
             return found
 
     with pytest.raises(ValueError, match=f"Unsupported router type: {kind}"):
         asyncio.run(main())
 
 
-# --------------------------------------------------------------------------------------------------------- requests
+# ---------------------------------------------------------------------------------------------------------
+# requests
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
@@ -205,12 +238,20 @@ def test_fields_are_checked_where_the_real_one_checks_them(flavour: Flavour) -> 
     async def main() -> list[tuple[int, Any]]:
         async with deployed(1, 1, flavour=flavour, greeted=False) as found:
             worker = found.workers["context_0"]
-            bodies = ({**TEXT, "disaggregated_params": {"request_type": "nope"}}, {**TEXT, "stream_options": {}})
+            bodies = (
+                {**TEXT, "disaggregated_params": {"request_type": "nope"}},
+                {**TEXT, "stream_options": {}},
+            )
             talked = {**CHAT, "stream_options": {}}
-            return [*[await _post(worker, body) for body in bodies], await _post(worker, talked, "chat/completions")]
+            return [
+                *[await _post(worker, body) for body in bodies],
+                await _post(worker, talked, "chat/completions"),
+            ]
 
     (nope, told), *refused = asyncio.run(main())
     assert nope == 400
-    assert told["message"].startswith("Unknown request type: nope")  # and no error of the request's model
+    assert told["message"].startswith(
+        "Unknown request type: nope"
+    )  # and no error of the request's model
     assert [status for status, _ in refused] == [400, 400]
     assert all("tream" in body["error"] for _, body in refused)

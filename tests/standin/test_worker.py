@@ -32,7 +32,9 @@ TEXT = {"model": "m", "prompt": "hi"}
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder, port = tmp_path_factory.mktemp("worker"), free_port()
     (folder / "Model").mkdir()
-    with running([str(folder / "Model"), "--port", str(port), "--max_num_tokens", "500"], folder / "log") as process:
+    with running(
+        [str(folder / "Model"), "--port", str(port), "--max_num_tokens", "500"], folder / "log"
+    ) as process:
         yield wait_healthy(process, port, folder / "log")
 
 
@@ -58,7 +60,13 @@ def test_small_routes(worker: str) -> None:
 
 def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path) -> None:
     rows = json.loads((shared / "vectors/trtllm_serve_conformance.json").read_text())["request"]
-    handled_later = ("max_tokens", "messages", "prompt", "return_context_logits", "disaggregated_params")
+    handled_later = (
+        "max_tokens",
+        "messages",
+        "prompt",
+        "return_context_logits",
+        "disaggregated_params",
+    )
     for row in rows:
         route = "completions" if row["route"] == "completions" else "chat/completions"
         answer = post(worker, row["body"], route)
@@ -80,7 +88,10 @@ def test_every_body_of_the_conformance_file_over_http(worker: str, shared: Path)
         ({**TEXT, "prompt": []}, "list index out of range"),
         ({**TEXT, "prompt": [300], "echo": True}, 'can only concatenate list (not "str") to list'),
         ({**TEXT, "prompt": "word " * 600}, "should not exceed max_num_tokens (500)"),
-        ({**TEXT, "disaggregated_params": {"request_type": "context_only"}}, "kv_cache_transceiver is disabled"),
+        (
+            {**TEXT, "disaggregated_params": {"request_type": "context_only"}},
+            "kv_cache_transceiver is disabled",
+        ),
     ],
 )
 def test_refusals_while_handling(worker: str, body: dict[str, Any], message: str) -> None:
@@ -110,15 +121,24 @@ def test_completions(worker: str) -> None:
     assert [one["index"] for one in several["choices"]] == [0, 1, 2, 3]
     assert several["choices"][0]["text"] == choice["text"]
     assert several["prompt_token_ids"] == []
-    least = post(worker, {**TEXT, "min_tokens": 30, "max_tokens": 60}).json()["usage"]["completion_tokens"]
+    least = post(worker, {**TEXT, "min_tokens": 30, "max_tokens": 60}).json()["usage"][
+        "completion_tokens"
+    ]
     assert 30 <= least < 60
-    assert post(worker, {**TEXT, "ignore_eos": True, "max_tokens": 40}).json()["usage"]["completion_tokens"] == 40
+    assert (
+        post(worker, {**TEXT, "ignore_eos": True, "max_tokens": 40}).json()["usage"][
+            "completion_tokens"
+        ]
+        == 40
+    )
 
 
 def test_streams_say_the_same(worker: str) -> None:
     for route, body in (("completions", TEXT), ("chat/completions", CHAT)):
         whole = post(worker, body, route).json()
-        events = post(worker, {**body, "stream": True, "stream_options": {}}, route).text.split("\n\n")
+        events = post(worker, {**body, "stream": True, "stream_options": {}}, route).text.split(
+            "\n\n"
+        )
         assert events[-2:] == ["data: [DONE]", ""]
         chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
         assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], whole["usage"])
@@ -145,7 +165,10 @@ def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path:
             assert probe.connect_ex(("127.0.0.1", port)) != 0
         with running(["M", "--port", str(port)], tmp_path / "second") as second:
             assert second.wait(READY_S) == 1
-        assert f"RuntimeError: Failed to bind socket to localhost:{port}" in (tmp_path / "second").read_text()
+        assert (
+            f"RuntimeError: Failed to bind socket to localhost:{port}"
+            in (tmp_path / "second").read_text()
+        )
         wait_healthy(process, port, log)
         process.send_signal(signal.SIGTERM)
         assert process.wait(READY_S) == -signal.SIGTERM
@@ -153,7 +176,9 @@ def test_a_port_is_taken_at_once_and_refuses_until_the_model_is_loaded(tmp_path:
 
 def test_sigterm_lets_open_requests_finish(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
-    with running(["M", "--port", str(port)], log, environment(faults={"latency_s": 0.6})) as process:
+    with running(
+        ["M", "--port", str(port)], log, environment(faults={"latency_s": 0.6})
+    ) as process:
         url = wait_healthy(process, port, log)
         with ThreadPoolExecutor() as pool:
             asking = pool.submit(post, url, TEXT)
@@ -173,15 +198,29 @@ def test_exit_codes(tmp_path: Path) -> None:
         (["serve", "--help"], 0, "--server_role"),
     ]
     with ExitStack() as stack:
-        started = [stack.enter_context(running(case[0], tmp_path / str(n))) for n, case in enumerate(cases)]
-        for number, (process, (arguments, code, said)) in enumerate(zip(started, cases, strict=True)):
+        started = [
+            stack.enter_context(running(case[0], tmp_path / str(n))) for n, case in enumerate(cases)
+        ]
+        for number, (process, (arguments, code, said)) in enumerate(
+            zip(started, cases, strict=True)
+        ):
             assert process.wait(READY_S) == code, arguments
             assert said in (tmp_path / str(number)).read_text()
 
 
 def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
     report = tmp_path / "address"
-    arguments = ["M", "--port", "0", "--report_addr", str(report), "--served_model_name", "x", "--max_seq_len", "9"]
+    arguments = [
+        "M",
+        "--port",
+        "0",
+        "--report_addr",
+        str(report),
+        "--served_model_name",
+        "x",
+        "--max_seq_len",
+        "9",
+    ]
     with running(arguments, tmp_path / "log", environment("main")) as process:
         deadline = time.monotonic() + READY_S
         while not report.exists() and time.monotonic() < deadline:
@@ -190,7 +229,9 @@ def test_main_reports_its_address_and_decodes_msgpack(tmp_path: Path) -> None:
         assert process.poll() is None
         assert HTTP.get(f"{url}/v1/models").json()["data"][0]["id"] == "x"
         headers = {"X-TRTLLM-Msgpack": "1", "Content-Type": "application/json"}
-        packed = HTTP.post(f"{url}/v1/completions", content=msgspec.msgpack.encode(TEXT), headers=headers)
+        packed = HTTP.post(
+            f"{url}/v1/completions", content=msgspec.msgpack.encode(TEXT), headers=headers
+        )
         assert packed.json()["choices"][0]["finish_reason"] == "length"
         error = post(url, {**TEXT, "prompt": "word " * 20}).json()
         assert error["code"] == "context_length_exceeded"
@@ -206,19 +247,27 @@ TOOL = {
 WITH_TOOL = {**CHAT, "tools": [TOOL], "max_completion_tokens": 200}
 
 
-def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(worker: str, tmp_path: Path) -> None:
+def test_a_tool_parser_tells_calls_apart_and_without_one_they_are_text(
+    worker: str, tmp_path: Path
+) -> None:
     port = free_port()
     with running(["M", "--port", str(port), "--tool_parser", "qwen3"], tmp_path / "log") as process:
         url = wait_healthy(process, port, tmp_path / "log")
         choice = post(url, WITH_TOOL, "chat/completions").json()["choices"][0]
         [call] = choice["message"]["tool_calls"]
         assert (choice["finish_reason"], choice["message"]["content"]) == ("tool_calls", "")
-        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("note", {"n": 7})
+        assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == (
+            "note",
+            {"n": 7},
+        )
         streamed = post(url, {**WITH_TOOL, "stream": True}, "chat/completions").content
         answer = StreamedAnswer()
         answer.feed(streamed, 0.0)
         assert answer.finish().tool_calls == (ToolCall("note", '{"n": 7}'),)
-        assert "tool_calls" not in post(url, CHAT, "chat/completions").json()["choices"][0]["message"]["content"]
+        assert (
+            "tool_calls"
+            not in post(url, CHAT, "chat/completions").json()["choices"][0]["message"]["content"]
+        )
         assert _tools(url).works is True
     plain = post(worker, WITH_TOOL, "chat/completions").json()["choices"][0]
     assert (plain["finish_reason"], plain["message"]["tool_calls"]) == ("stop", [])
@@ -233,7 +282,9 @@ def _tools(url: str) -> Ability:
     async def main() -> Ability:
         limits = Limits(stall_timeout_s=READY_S)
         async with Client(Endpoint(base_url=f"{url}/v1", model="M"), limits) as client:
-            task = prepared(prompt=(Message(role="user", content="hi"),), requires=frozenset({Need.TOOLS}))
+            task = prepared(
+                prompt=(Message(role="user", content="hi"),), requires=frozenset({Need.TOOLS})
+            )
             found, _ = await probe(client, [task])
             return next(one for one in found if one.need == Need.TOOLS)
 

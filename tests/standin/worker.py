@@ -1,4 +1,5 @@
-"""A worker: one model behind HTTP, whole answers or one of the two legs of disaggregated serving."""
+"""A worker: one model behind HTTP, whole answers or one of the two legs of disaggregated
+serving."""
 
 from __future__ import annotations
 
@@ -54,8 +55,8 @@ REQUEST_TYPES = ("context_only", "generation_only", "context_and_generation")
 """What is not among them passes the request's model, and is refused when the work begins."""
 UNAVAILABLE = "LLM is unavailable. Please check the server logs for more details."
 NO_TRANSCEIVER = (
-    "kv_cache_transceiver is disabled, please set 'cache_transceiver_config: backend:<backend_type>` "
-    "in config file for disaggregated serving"
+    "kv_cache_transceiver is disabled, please set 'cache_transceiver_config:"
+    " backend:<backend_type>` in config file for disaggregated serving"
 )
 
 
@@ -87,7 +88,9 @@ def create(config: Worker, brain: model.Model, faults: Faults, flavour: Flavour)
 
 
 class _Worker:
-    def __init__(self, config: Worker, brain: model.Model, faults: Faults, flavour: Flavour) -> None:
+    def __init__(
+        self, config: Worker, brain: model.Model, faults: Faults, flavour: Flavour
+    ) -> None:
         self.config, self.brain, self.faults, self.flavour = config, brain, faults, flavour
         args = config.args
         self.max_seq_len = args.get("max_seq_len") or CONTEXT_TOKENS
@@ -99,7 +102,8 @@ class _Worker:
         self._contexts = itertools.count(1)
         self._performed = Performed(config)
 
-    # -------------------------------------------------------------------------------------------------- small routes
+    # --------------------------------------------------------------------------------------------------
+    # small routes
 
     async def health(self, request: web.Request) -> web.Response:
         return web.Response(status=503, text=UNAVAILABLE) if self.dead else web.Response()
@@ -116,8 +120,15 @@ class _Worker:
 
     async def models(self, request: web.Request) -> web.Response:
         path = Path(self.config.model)
-        name = self.config.served_model_name or (path.absolute().name if path.is_dir() else self.config.model)
-        one = {"id": name, "object": "model", "created": int(time.time()), "owned_by": "tensorrt_llm"}
+        name = self.config.served_model_name or (
+            path.absolute().name if path.is_dir() else self.config.model
+        )
+        one = {
+            "id": name,
+            "object": "model",
+            "created": int(time.time()),
+            "owned_by": "tensorrt_llm",
+        }
         return json_response(200, encode({"object": "list", "data": [one]}))
 
     async def nothing(self, request: web.Request) -> web.Response:
@@ -145,7 +156,8 @@ class _Worker:
         ids = [model.BOS, *model.encode((await request.json())["prompt"])]
         return json_response(200, encode({"count": len(ids), "tokens": ids}))
 
-    # ----------------------------------------------------------------------------------------------------- inference
+    # -----------------------------------------------------------------------------------------------------
+    # inference
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         return await self._receive(request, chat=False)
@@ -204,10 +216,14 @@ class _Worker:
             raise bad_request("Generation failed: the executor is gone")
         if faults.strikes(faults.error_after, number):
             kind = "BadRequestError" if faults.error_status < 500 else "InternalServerError"
-            raise RefusedRequest(faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status))
+            raise RefusedRequest(
+                faults.error_status, trtllm_error(faults.error_says, kind, faults.error_status)
+            )
         await asyncio.sleep(faults.pause_s(number))
 
-    async def _answer(self, http: web.Request, request: Request, number: int, arrived: float) -> web.StreamResponse:
+    async def _answer(
+        self, http: web.Request, request: Request, number: int, arrived: float
+    ) -> web.StreamResponse:
         began = time.monotonic()
         self._check(request)
         prompts = self._prompts(request)
@@ -220,7 +236,9 @@ class _Worker:
                 answer = self._whole(ids, request, index, number)
                 outputs.append(generate(answer, request, 1 if context else most))
         prompt_tokens = sum(len(ids) for ids in prompts)
-        timing = self._performed.note(request, arrived=arrived, began=began, prompt_tokens=prompt_tokens)
+        timing = self._performed.note(
+            request, arrived=arrived, began=began, prompt_tokens=prompt_tokens
+        )
         kept = self.flavour == "main" and bool(self.config.args.get("return_perf_metrics"))
         told = metrics.fields("server", timing) if kept and metrics.wanted(http.headers) else {}
         if context:
@@ -228,16 +246,24 @@ class _Worker:
             self._hand_over(request, body, outputs, prompts[0], _place(http))
             return json_response(200, body.model_dump_json().encode(), told)
         if request.stream:
-            return await self._stream(http, request, outputs, prompt_tokens, number, metrics.event(told))
-        return json_response(200, self._body(request, outputs, prompt_tokens).model_dump_json().encode(), told)
+            return await self._stream(
+                http, request, outputs, prompt_tokens, number, metrics.event(told)
+            )
+        return json_response(
+            200, self._body(request, outputs, prompt_tokens).model_dump_json().encode(), told
+        )
 
     def _check(self, request: Request) -> None:
         if self._max_tokens(request) is not None and (self._max_tokens(request) or 0) <= 0:
             raise bad_request(f"`max_tokens` ({self._max_tokens(request)}) must be greater than 0")
         if request.disaggregated_params is not None and not self.transceiver:
             raise bad_request(NO_TRANSCEIVER)
-        if (params := request.disaggregated_params) is not None and params.request_type not in REQUEST_TYPES:
-            raise bad_request(f"Unknown request type: {params.request_type}. Must be {', '.join(REQUEST_TYPES)}")
+        if (
+            params := request.disaggregated_params
+        ) is not None and params.request_type not in REQUEST_TYPES:
+            raise bad_request(
+                f"Unknown request type: {params.request_type}. Must be {', '.join(REQUEST_TYPES)}"
+            )
         if request.n < 1:
             raise bad_request(f"`n` ({request.n}) must be greater than 0")
         if request.logit_bias and self.config.args.get("num_postprocess_workers"):
@@ -246,11 +272,17 @@ class _Worker:
             if request.return_context_logits:
                 raise bad_request("`return_context_logits` needs `gather_context_logits`")
         elif request.chat_template and not self.config.allow_request_chat_template:
-            raise bad_request("Request-level chat_template is not allowed, see --allow_request_chat_template")
+            raise bad_request(
+                "Request-level chat_template is not allowed, see --allow_request_chat_template"
+            )
 
     @staticmethod
     def _max_tokens(request: Request) -> int | None:
-        return request.max_tokens if isinstance(request, CompletionRequest) else request.max_completion_tokens
+        return (
+            request.max_tokens
+            if isinstance(request, CompletionRequest)
+            else request.max_completion_tokens
+        )
 
     def _prompts(self, request: Request) -> list[list[int]]:
         if isinstance(request, ChatCompletionRequest):
@@ -293,32 +325,37 @@ class _Worker:
         left = self.max_seq_len - length
         if self.flavour == "main" and left <= 0:
             message = (
-                f"This model's maximum context length is {self.max_seq_len} tokens. However, your messages resulted "
-                f"in {length} tokens. Please reduce the length of the messages."
+                f"This model's maximum context length is {self.max_seq_len} tokens. However, your"
+                f" messages resulted in {length} tokens. Please reduce the length of the messages."
             )
             error = trtllm_error(message, "BadRequestError", 400)
             raise RefusedRequest(400, {**error, "code": "context_length_exceeded"})
         if length > self.max_num_tokens and not self.config.args.get("enable_chunked_prefill"):
             raise bad_request(
-                f"The sum of prompt length ({length:.1f}), query length (0) should not exceed max_num_tokens "
-                f"({self.max_num_tokens})"
+                f"The sum of prompt length ({length:.1f}), query length (0) should not exceed"
+                f" max_num_tokens ({self.max_num_tokens})"
             )
         if left <= 0:
             raise bad_request(
-                f"`default_max_tokens` ({left}) must be greater than 0, `default_max_tokens` ({left}) = max_seq_len "
-                f"({self.max_seq_len}) - `splited_prompt_len` ({length}) - `query_token_len` (0)"
+                f"`default_max_tokens` ({left}) must be greater than 0, `default_max_tokens`"
+                f" ({left}) = max_seq_len ({self.max_seq_len}) - `splited_prompt_len` ({length}) -"
+                " `query_token_len` (0)"
             )
         return left if wanted is None else min(wanted, left)
 
     def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
-        """The answer that the model would give, from the first token on, which a context worker may have chosen."""
+        """The answer that the model would give, from the first token on, which a context worker may
+        have chosen."""
         params = request.disaggregated_params
         wrong = self.faults.strikes(self.faults.corrupt_after, number)
         first: list[int] = []
         if params is not None and params.request_type == "generation_only":
             state = state_of(params.encoded_opaque_state)
             wrong |= not fits(state, ids)
-            wrong |= self.faults.wrong_tp and state.get("tp", self.tensor_parallel) != self.tensor_parallel
+            wrong |= (
+                self.faults.wrong_tp
+                and state.get("tp", self.tensor_parallel) != self.tensor_parallel
+            )
             wrong |= bool(self.faults.wrong_pair) and is_at(self.faults.wrong_pair, state)
             if self.faults.strikes(self.faults.kv_loss_after, number):
                 return [model.EOS]
@@ -328,7 +365,12 @@ class _Worker:
         return [*first, *answer[len(first) :]] if len(first) < len(answer) else [*first, model.EOS]
 
     def _hand_over(
-        self, request: Request, body: Answer, outputs: list[Output], ids: list[int], place: dict[str, Any]
+        self,
+        request: Request,
+        body: Answer,
+        outputs: list[Output],
+        ids: list[int],
+        place: dict[str, Any],
     ) -> None:
         """Adds what the generation worker needs. `place`: where this worker is."""
         params = request.disaggregated_params
@@ -347,7 +389,8 @@ class _Worker:
                 given.ctx_request_id = None
             choice.disaggregated_params = given
 
-    # ------------------------------------------------------------------------------------------------------- answers
+    # -------------------------------------------------------------------------------------------------------
+    # answers
 
     def _body(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Answer:
         usage = _usage(prompt_tokens, outputs)
@@ -364,13 +407,21 @@ class _Worker:
                 for index, one in enumerate(outputs)
             ]
             return ChatAnswer(model=request.model, choices=choices, usage=usage)
-        several = isinstance(request.prompt, list) and request.prompt and not isinstance(request.prompt[0], int)
+        several = (
+            isinstance(request.prompt, list)
+            and request.prompt
+            and not isinstance(request.prompt[0], int)
+        )
         return TextAnswer(
             model=request.model,
             choices=[
                 TextChoice(
                     index=index,
-                    text=self._echo(request, index // request.n) + one.text if request.detokenize else "",
+                    text=(
+                        self._echo(request, index // request.n) + one.text
+                        if request.detokenize
+                        else ""
+                    ),
                     token_ids=None if request.detokenize else one.ids,
                     logprobs=text_logprobs(one, request.logprobs) if request.logprobs else None,
                     finish_reason=one.finish_reason,
@@ -383,8 +434,13 @@ class _Worker:
         )
 
     def _calls(self, request: Request, output: Output) -> list[dict[str, Any]]:
-        """The calls of an answer, with a tool parser; without one they stay the text that they are."""
-        offered = isinstance(request, ChatCompletionRequest) and request.tools and request.tool_choice != "none"
+        """The calls of an answer, with a tool parser; without one they stay the text that they
+        are."""
+        offered = (
+            isinstance(request, ChatCompletionRequest)
+            and request.tools
+            and request.tool_choice != "none"
+        )
         parsed = offered and self.config.tool_parser and output.finish_reason == "stop"
         return split_calls(output.text) if parsed else []
 
@@ -402,7 +458,9 @@ class _Worker:
         if not request.echo:
             return ""
         if isinstance(request, CompletionRequest):
-            return request.prompt if isinstance(request.prompt, str) else str(request.prompt[number])
+            return (
+                request.prompt if isinstance(request.prompt, str) else str(request.prompt[number])
+            )
         last: dict[str, Any] = dict(request.messages[-1]) if request.messages else {}
         return str(last.get("content") or "") if last.get("role") == "assistant" else ""
 
@@ -420,10 +478,17 @@ class _Worker:
         for number, event in enumerate(self._events(request, outputs, prompt_tokens)):
             told = self.flavour == "main" and isinstance(request, CompletionRequest)
             if number == self.faults.fail_stream and told and self.faults.drawn(received):
-                error = {"message": "Generation failed", "type": "InternalServerError", "code": 500, "param": None}
+                error = {
+                    "message": "Generation failed",
+                    "type": "InternalServerError",
+                    "code": 500,
+                    "param": None,
+                }
                 await response.write(b"data: " + encode({"error": error}) + b"\n\ndata: [DONE]\n\n")
                 break
-            if number in (self.faults.drop_stream, self.faults.fail_stream) and self.faults.drawn(received):
+            if number in (self.faults.drop_stream, self.faults.fail_stream) and self.faults.drawn(
+                received
+            ):
                 if http.transport is not None:
                     http.transport.abort()
                 return response
@@ -431,7 +496,9 @@ class _Worker:
         await response.write_eof(last)
         return response
 
-    def _events(self, request: Request, outputs: list[Output], prompt_tokens: int) -> Iterator[bytes]:
+    def _events(
+        self, request: Request, outputs: list[Output], prompt_tokens: int
+    ) -> Iterator[bytes]:
         chat = isinstance(request, ChatCompletionRequest)
         options = request.stream_options
         body = self._body(request, outputs, prompt_tokens)
@@ -440,20 +507,31 @@ class _Worker:
 
         def event(choice: dict[str, Any] | None, generated: int) -> bytes:
             continuous = options is not None and options.continuous_usage_stats
-            usage = _usage(prompt_tokens, outputs, generated) if choice is None or continuous else None
+            usage = (
+                _usage(prompt_tokens, outputs, generated) if choice is None or continuous else None
+            )
             choices = [] if choice is None else [choice]
             shown = usage.model_dump() if usage else None
             return b"data: " + encode({**head, "choices": choices, "usage": shown}) + b"\n\n"
 
         if chat:
             for index in range(len(outputs)):
-                yield event({"index": index, "delta": {"role": "assistant"}, "finish_reason": None}, 0)[:-2] + b" \n\n"
+                yield (
+                    event(
+                        {"index": index, "delta": {"role": "assistant"}, "finish_reason": None}, 0
+                    )[:-2]
+                    + b" \n\n"
+                )
         for index, output in enumerate(outputs):
             if prefix := self._echo(request, index // request.n):
                 yield event(_chunk(chat, index, prefix), 0)
             if calls := self._calls(request, output):
                 told = [{"index": place, **call} for place, call in enumerate(calls)]
-                chunk = {**_chunk(True, index, ""), "delta": {"tool_calls": told}, "finish_reason": "tool_calls"}
+                chunk = {
+                    **_chunk(True, index, ""),
+                    "delta": {"tool_calls": told},
+                    "finish_reason": "tool_calls",
+                }
                 yield event(chunk, len(output.ids))
                 continue
             shown = ""
@@ -463,7 +541,10 @@ class _Worker:
                     chunk["delta"] = _delta(shown, shown + text, ended=count == len(output.ids))
                     shown += text
                 if count == len(output.ids):
-                    chunk |= {"finish_reason": output.finish_reason, "stop_reason": output.stop_reason}
+                    chunk |= {
+                        "finish_reason": output.finish_reason,
+                        "stop_reason": output.stop_reason,
+                    }
                 if isinstance(request, CompletionRequest) and not request.detokenize:
                     chunk |= {"text": "", "token_ids": output.ids[count - 1 : count]}
                 yield event(chunk, count)
@@ -482,12 +563,17 @@ def _delta(before: str, now: str, *, ended: bool) -> dict[str, str]:
     """What a stream that keeps thoughts apart adds to what it has shown."""
     thoughts, answer = split_thoughts(now, ended=ended)
     old_thoughts, old_answer = split_thoughts(before, ended=False)
-    more = {"reasoning_content": thoughts[len(old_thoughts) :], "content": answer[len(old_answer) :]}
+    more = {
+        "reasoning_content": thoughts[len(old_thoughts) :],
+        "content": answer[len(old_answer) :],
+    }
     return {name: text for name, text in more.items() if text} or {"content": ""}
 
 
 def _chunk(chat: bool, index: int, text: str) -> dict[str, Any]:
-    said: dict[str, Any] = {"delta": {"content": text}} if chat else {"text": text, "token_ids": None}
+    said: dict[str, Any] = (
+        {"delta": {"content": text}} if chat else {"text": text, "token_ids": None}
+    )
     return {"index": index, **said, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 

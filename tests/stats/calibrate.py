@@ -1,8 +1,8 @@
-"""Measured error rates of every rule as Markdown tables: `make calibrate`. Printed, never asserted; seeded.
+"""Measured error rates of every rule as Markdown tables: `make calibrate`. Printed, never asserted;
+seeded.
 
-Figures are percentages of the simulated comparisons; in brackets, where there is one, the exact value by a sum over
-all outcomes.
-"""
+Figures are percentages of the simulated comparisons; in brackets, where there is one, the exact
+value by a sum over all outcomes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ Rates = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Comparisons of one size: an endpoint, and the same one worse by `drop`, which the tables call `name`."""
+    """Comparisons of one size: an endpoint, and the same one worse by `drop`, which the tables call
+    `name`."""
 
     task: str
     n: int
@@ -63,7 +64,8 @@ class Job:
 
 
 def measure(job: Job) -> Rates:
-    """Simulates the comparisons of a job: the share that each rule fails. Always the same for the same job."""
+    """Simulates the comparisons of a job: the share that each rule fails. Always the same for the
+    same job."""
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
     counts: list[tuple[int, int, int]] = []
     with_three = numpy.zeros(2, dtype=int)
@@ -72,17 +74,25 @@ def measure(job: Job) -> Rates:
         after = altered(random, before, to_wrong=job.drop)
         reference, candidate = run(random, before), run(random, after)
         down, up = turned(reference, candidate)
-        counts += zip(reference.sum(axis=1).astype(int).tolist(), down.tolist(), up.tolist(), strict=True)
+        counts += zip(
+            reference.sum(axis=1).astype(int).tolist(), down.tolist(), up.tolist(), strict=True
+        )
         if job.name in TESTED and first < FEWER:
             three = numpy.stack([reference, run(random, before), run(random, before)], axis=1)
             with_three += sum(map(_with_three_runs, three, candidate))
     changes = [(down, up) for _, down, up in counts]
     rates = {
-        "classic": _mean(_classic_fails(right, right + up - down, job.n) for right, down, up in counts),
+        "classic": _mean(
+            _classic_fails(right, right + up - down, job.n) for right, down, up in counts
+        ),
         "exact": _mean(mcnemar_of(*change).p_exact <= ALPHA for change in changes),
         "mid-p": _mean(mcnemar_of(*change).p_mid <= ALPHA for change in changes),
-        "excludes m": _mean(score_noninferiority_p(*change, job.n, job.margin) < ALPHA for change in changes),
-        "excludes 1": _mean(score_noninferiority_p(*change, job.n, POINT) < ALPHA for change in changes),
+        "excludes m": _mean(
+            score_noninferiority_p(*change, job.n, job.margin) < ALPHA for change in changes
+        ),
+        "excludes 1": _mean(
+            score_noninferiority_p(*change, job.n, POINT) < ALPHA for change in changes
+        ),
     }
     if job.name in TESTED:
         rates |= dict(zip(("t", "permutation"), (with_three / FEWER).tolist(), strict=True))
@@ -110,7 +120,9 @@ def _with_three_runs(reference_runs: FloatArray, candidate: FloatArray) -> IntAr
 
 @cache
 def _finding(n: int, down: int, up: int, margin: float) -> PairedFinding:
-    pairs = pair(numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True)
+    pairs = pair(
+        numpy.arange(n) >= up, numpy.arange(n) < n - down, lo=0.0, hi=1.0, higher_is_better=True
+    )
     return finding(mcnemar_of(down, up).p_mid, ALPHA, bounds(pairs, ALPHA).lower, margin)
 
 
@@ -119,7 +131,8 @@ def _mean(values: Iterable[bool]) -> float:
     return sum(row) / len(row)
 
 
-# -------------------------------------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------------------------------------
+# tables
 
 
 def jobs_of(task: str, n: int, flip_rate: float) -> dict[str, Job]:
@@ -160,7 +173,8 @@ def _excluded(jobs: dict[str, Job], rates: dict[str, Rates]) -> list[str]:
         """Where the drop is the margin, and where there is none."""
         return [
             _percent(
-                rates[name][f"excludes {key}"], noninferiority_power(margin, job.n, job.flip_rate, ALPHA, drop=drop)
+                rates[name][f"excludes {key}"],
+                noninferiority_power(margin, job.n, job.flip_rate, ALPHA, drop=drop),
             )
             for name, drop in ((key, margin), ("0", 0.0))
         ]
@@ -186,7 +200,10 @@ def tables(cells: Iterable[dict[str, Job]], found: Mapping[Job, Rates]) -> str:
     return "\n\n".join(
         [
             f"Failed, in % of {REPLICATES} comparisons ({FEWER} in the last three columns):",
-            _table(failed, [_failed(named[name], rates[name]) for named, rates in both for name in TESTED]),
+            _table(
+                failed,
+                [_failed(named[name], rates[name]) for named, rates in both for name in TESTED],
+            ),
             f"Margin excluded, in % of {REPLICATES} comparisons:",
             _table(excluded, [_excluded(*one) for one in both]),
         ]

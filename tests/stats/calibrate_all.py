@@ -1,8 +1,8 @@
-"""Run every simulation of `make calibrate` and print its tables; with `write`, put them into the docs.
+"""Run every simulation of `make calibrate` and print its tables; with `write`, put them into the
+docs.
 
-A table's place in a page is between the lines `<!-- calibrate NAME -->` and `<!-- end -->`, NAME being what follows
-`calibrate_` in the name of the module that prints it.
-"""
+A table's place in a page is between the lines `<!-- calibrate NAME -->` and `<!-- end -->`, NAME
+being what follows `calibrate_` in the name of the module that prints it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-MODULES = ("main", "paired", "early", "onset", "drift", "watch", "workers", "sticky", "flips", "batches")
+MODULES = (
+    "main",
+    "paired",
+    "early",
+    "onset",
+    "drift",
+    "watch",
+    "workers",
+    "sticky",
+    "flips",
+    "batches",
+)
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
@@ -41,7 +52,8 @@ def place(page: str, name: str) -> tuple[int, int] | None:
 
 
 def write(name: str, text: str) -> Path:
-    """Put the tables into the one page that has a place for them. Raises LookupError where none has."""
+    """Put the tables into the one page that has a place for them. Raises LookupError where none
+    has."""
     for path in sorted(DOCS.glob("*.md")):
         page = path.read_text()
         if (found := place(page, name)) is not None:

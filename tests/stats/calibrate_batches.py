@@ -1,5 +1,5 @@
-"""How often the arm `alone` of the invariants is broken where batches change nothing, the numerics or the accuracy, as
-a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
+"""How often the arm `alone` of the invariants is broken where batches change nothing, the numerics
+or the accuracy, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 
 ROUNDS = 10_000
 ARMS = 5
-"""Results that Holm's correction is over: the arms of one task without a chat template and chunks."""
+"""Results that Holm's correction is over: the arms of one task without a chat template and
+chunks."""
 
 
-def _alone(random: Random, n: int, *, benign: float, damage: float, every_time: bool) -> tuple[bool, bool]:
-    """Whether `alone` is broken: by changed answers beside those of `again`, and by the direction of the scores."""
+def _alone(
+    random: Random, n: int, *, benign: float, damage: float, every_time: bool
+) -> tuple[bool, bool]:
+    """Whether `alone` is broken: by changed answers beside those of `again`, and by the direction
+    of the scores."""
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
-    # The prompts that other numerics move are drawn once more: either way of computing is as good as the other.
+    # The prompts that other numerics move are drawn once more: either way of computing is as good
+    # as the other.
     moved = numpy.flatnonzero(random.random(n) < benign / (2 * ACCURACY * (1 - ACCURACY)))
     many = chances.copy()
     many[moved] = endpoints(random, len(moved), flip_rate=FLIP_RATE, accuracy=ACCURACY)
@@ -34,7 +39,10 @@ def _alone(random: Random, n: int, *, benign: float, damage: float, every_time: 
     base, again = run(random, many), run(random, many)
     alone, alone_again = run(random, chances), run(random, chances)
     level = ALPHA / ARMS
-    changed = mcnemar(int(((alone != base) & (again == base)).sum()), int(((again != base) & (alone == base)).sum()))
+    changed = mcnemar(
+        int(((alone != base) & (again == base)).sum()),
+        int(((again != base) & (alone == base)).sum()),
+    )
     change = base + again - alone - alone_again
     worse, better = int((change < 0).sum()), int((change > 0).sum())
     directed = min(1.0, 2 * mcnemar(max(worse, better), min(worse, better)).p_mid)
@@ -54,12 +62,18 @@ BATCHES = {
 
 def tables() -> str:
     """The table."""
-    lines = ["| with many in flight | prompts | by changed answers | by direction |", "|---|---|---|---|"]
+    lines = [
+        "| with many in flight | prompts | by changed answers | by direction |",
+        "|---|---|---|---|",
+    ]
     for what, (benign, damage, every_time) in BATCHES.items():
         for n in PROMPTS:
             random = numpy.random.default_rng(n)
             rounds = max(1, ROUNDS // 5) if damage else ROUNDS
-            found = [_alone(random, n, benign=benign, damage=damage, every_time=every_time) for _ in range(rounds)]
+            found = [
+                _alone(random, n, benign=benign, damage=damage, every_time=every_time)
+                for _ in range(rounds)
+            ]
             cells = [percent(sum(column), rounds) for column in zip(*found, strict=True)]
             lines.append(f"| {what} | {n} | {' | '.join(cells)} |")
     return "\n".join(lines)

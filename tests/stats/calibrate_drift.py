@@ -1,9 +1,9 @@
-"""How often the drift chart of an unchanged endpoint alarms within a year of nights, and what that promise costs, as
-Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
+"""How often the drift chart of an unchanged endpoint alarms within a year of nights, and what that
+promise costs, as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
 
-Prompts differ in their chance of a wrong answer. A run's number of wrong answers is drawn from its exact law; what the
-variance is measured on is drawn prompt by prompt. "Before" is h = 8 as if the estimate were the variance.
-"""
+Prompts differ in their chance of a wrong answer. A run's number of wrong answers is drawn from its
+exact law; what the variance is measured on is drawn prompt by prompt. "Before" is h = 8 as if the
+estimate were the variance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ import numpy
 from scipy.stats import beta
 
 from serve_eval.stats.drift import LIMIT, SLACK
-from serve_eval.stats.false_alarms import MOST, RUNS, Scale, false_alarm_chance, limit_for, measure_scale
+from serve_eval.stats.false_alarms import (
+    MOST,
+    RUNS,
+    Scale,
+    false_alarm_chance,
+    limit_for,
+    measure_scale,
+)
 from serve_eval.stats.instability import Instability, instability, successive_dispersion
 from serve_eval.workflows.drift.chart import STARTING_RUNS, UNEQUAL
 from tests.stats.simulation import endpoints
@@ -45,8 +52,8 @@ FALLS, BEFORE_FALL, FALL_SERIES = (1.0, 2.0), 60, 400
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Shares of series with an alarm, and the limits that some of them had: with the variance known and h = 8, before
-    and after."""
+    """Shares of series with an alarm, and the limits that some of them had: with the variance known
+    and h = 8, before and after."""
 
     series: int
     known: int
@@ -56,7 +63,8 @@ class Cell:
 
 
 def law(wrong: FloatArray) -> tuple[int, FloatArray]:
-    """The least number of wrong answers that is looked at, and the chances of it and of the following ones."""
+    """The least number of wrong answers that is looked at, and the chances of it and of the
+    following ones."""
     sure, open_ = int((wrong == 1.0).sum()), wrong[(wrong > 0.0) & (wrong < 1.0)]
     size = 64
     while size < min(len(open_) + 1, 40 + 24 * math.sqrt(float((open_ * (1.0 - open_)).sum()))):
@@ -74,11 +82,14 @@ def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArr
     """Numbers of wrong answers of independent runs."""
     low, chances = law(wrong)
     total = numpy.cumsum(chances)
-    return numpy.asarray(low + numpy.searchsorted(total / total[-1], random.random(shape)), dtype=numpy.float64)
+    return numpy.asarray(
+        low + numpy.searchsorted(total / total[-1], random.random(shape)), dtype=numpy.float64
+    )
 
 
 def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> FloatArray:
-    """The highest sum of each series in `runs`; rows of `wrong` are series, and `sd` is that of a number of wrong."""
+    """The highest sum of each series in `runs`; rows of `wrong` are series, and `sd` is that of a
+    number of wrong."""
     steps = (wrong / sd[:, None]).T
     total, top, before = numpy.zeros(len(sd)), numpy.zeros(len(sd)), numpy.zeros(len(sd))
     wanted = range(len(steps))[runs]
@@ -91,16 +102,22 @@ def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> Flo
     return top
 
 
-def scale_of(told: Instability, dispersion: float = 1.0, run_df: float = math.inf) -> tuple[float, Scale]:
-    """The standard deviation of a number of wrong answers that the chart takes, and how well it is known."""
+def scale_of(
+    told: Instability, dispersion: float = 1.0, run_df: float = math.inf
+) -> tuple[float, Scale]:
+    """The standard deviation of a number of wrong answers that the chart takes, and how well it is
+    known."""
     n, variance = told.prompts, told.variance * dispersion
     used = max(variance, 1.0 / n)
-    found = measure_scale(variance, told.variance_df, runs=told.runs, prompts=n, used=used, n=n, change=1.0)
+    found = measure_scale(
+        variance, told.variance_df, runs=told.runs, prompts=n, used=used, n=n, change=1.0
+    )
     return math.sqrt(n * used), Scale(found.ratio, found.df, found.flips, run_df)
 
 
 def passes(top: float, scale: Scale) -> bool:
-    """Whether the sum is beyond the limit that belongs to the scale: without looking for that limit."""
+    """Whether the sum is beyond the limit that belongs to the scale: without looking for that
+    limit."""
     below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it is beyond
     return below >= LIMIT and (below >= MOST or false_alarm_chance(below, scale) <= NOMINAL)
 
@@ -108,9 +125,11 @@ def passes(top: float, scale: Scale) -> bool:
 NOMINAL = false_alarm_chance(LIMIT)
 
 
-def measure(random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int) -> Cell:
-    """Series whose variance is that of `runs` reference runs or, if `own`, of their first ones, which are looked at
-    while they come as well."""
+def measure(
+    random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int
+) -> Cell:
+    """Series whose variance is that of `runs` reference runs or, if `own`, of their first ones,
+    which are looked at while they come as well."""
     known = before = after = 0
     limits: list[float] = []
     for _ in range(endpoint_count):
@@ -124,7 +143,11 @@ def measure(random: Random, difficulty: str, n: int, runs: int, *, own: bool, en
         early, late = numpy.zeros(SERIES, dtype=bool), numpy.zeros(SERIES, dtype=bool)
         for seen in range(2, runs + 1) if own else (runs,):
             said = numpy.sqrt(numpy.maximum(1.0, scores[:, :seen].var(axis=1, ddof=1).sum(axis=1)))
-            looked_at = slice(seen - 1, seen) if own and seen < runs else slice(seen - 1 if own else 0, RUNS)
+            looked_at = (
+                slice(seen - 1, seen)
+                if own and seen < runs
+                else slice(seen - 1 if own else 0, RUNS)
+            )
             tops = highest(counts, said, looked_at)
             early |= tops > LIMIT
             for i in numpy.flatnonzero((tops > LIMIT) & ~late):
@@ -151,7 +174,10 @@ def chances() -> Iterator[str]:
                 before, after = 100 * cell.before / cell.series, 100 * cell.after / cell.series
                 shown.append(f"{before:.1f}, {after:.1f} [{100 * low:.1f}, {100 * high:.1f}]{mark}")
                 shown.append(f"{numpy.median(cell.limits):.1f}")
-            yield f"| {difficulty} | {n} | {100 * cell.known / cell.series:.1f} | {' | '.join(shown)} |"
+            yield (
+                f"| {difficulty} | {n} | {100 * cell.known / cell.series:.1f} |"
+                f" {' | '.join(shown)} |"
+            )
 
 
 def interval(hits: int, trials: int) -> tuple[float, float]:
@@ -178,7 +204,11 @@ def effects() -> Iterator[str]:
                 told = instability(first)
                 dispersion, run_df = 1.0, math.inf
                 if told.p is not None and told.p < UNEQUAL:
-                    found = successive_dispersion(first) if own else (told.dispersion or 1.0, float(told.df))
+                    found = (
+                        successive_dispersion(first)
+                        if own
+                        else (told.dispersion or 1.0, float(told.df))
+                    )
                     dispersion, run_df = found or (1.0, math.inf)
                 used, scale = scale_of(told)
                 plain += passes(float(highest(counts, numpy.array([used]))[0]), scale)
@@ -208,12 +238,16 @@ def delays() -> Iterator[str]:
                     if own:
                         counts[0, :runs] = scores.sum(axis=1)
                     used, scale = scale_of(instability(scores))
-                    counts[0, BEFORE_FALL:] += fall * math.sqrt(float((wrong * (1.0 - wrong)).sum()))
-                    found.append((_delay(counts, used, LIMIT), _delay(counts, used, limit_for(scale))))
+                    counts[0, BEFORE_FALL:] += fall * math.sqrt(
+                        float((wrong * (1.0 - wrong)).sum())
+                    )
+                    found.append(
+                        (_delay(counts, used, LIMIT), _delay(counts, used, limit_for(scale)))
+                    )
                 cells.append(numpy.median(numpy.array(found), axis=0))
             yield (
-                f"| {fall:g} standard deviation{'s' if fall > 1 else ''} of a run | {n} | {cells[0][0]:.0f} | "
-                f"{cells[0][1]:.0f} | {cells[1][1]:.0f} |"
+                f"| {fall:g} standard deviation{'s' if fall > 1 else ''} of a run | {n} |"
+                f" {cells[0][0]:.0f} | {cells[0][1]:.0f} | {cells[1][1]:.0f} |"
             )
 
 
@@ -233,8 +267,10 @@ def tables() -> str:
     """All tables."""
     return "\n".join(
         [
-            f"Alarms of an unchanged endpoint within {RUNS} runs, in % of {ENDPOINTS * SERIES} series; "
-            f"{100 * NOMINAL:.1f} is promised:",
+            (
+                f"Alarms of an unchanged endpoint within {RUNS} runs, in % of {ENDPOINTS * SERIES}"
+                f" series; {100 * NOMINAL:.1f} is promised:"
+            ),
             "",
             *chances(),
             "",

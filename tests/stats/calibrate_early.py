@@ -1,8 +1,8 @@
-"""Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded.
+"""Measured error rates of the early stop as Markdown tables: part of `make calibrate`. Printed,
+never asserted; seeded.
 
-Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by sample in random order,
-with what holds a stop up.
-"""
+Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by
+sample in random order, with what holds a stop up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ SIZES = {30: 2000, 100: 2000, 198: 1500, 1319: 400, 4096: 120}
 PAIRED_RUNS = {198: 1500, 1319: 500, 4096: 200}
 POINT = 0.01
 TURNS_BY = 3.2
-"""Drop of the second half, in margins, of an endpoint that turns worse at half: the whole run fails nearly always."""
+"""Drop of the second half, in margins, of an endpoint that turns worse at half: the whole run fails
+nearly always."""
 UNKNOWN = "what comes after a stop cannot be known"
 
 Runs = tuple["FloatArray", "FloatArray"]
@@ -48,8 +49,8 @@ Runs = tuple["FloatArray", "FloatArray"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A row: what is drawn, how many prompts, and how the margin is found. `pairs`: the reference's scores are known;
-    `turns_at` is the prompt from which on the endpoint is worse."""
+    """A row: what is drawn, how many prompts, and how the margin is found. `pairs`: the reference's
+    scores are known; `turns_at` is the prompt from which on the endpoint is worse."""
 
     name: str
     n: int
@@ -77,13 +78,18 @@ class PairedCell:
     references: int = 1
 
 
-# ---------------------------------------------------------------------------------------------------- populations
+# ----------------------------------------------------------------------------------------------------
+# populations
 
 
-def mixture(flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float) -> Runs:
+def mixture(
+    flip_rate: float, drop: float, references: int, random: Generator, n: int, margin: float
+) -> Runs:
     """The mixture of `simulation`; worse by `drop` margins."""
     before = endpoints(random, n, flip_rate=flip_rate)
-    after = altered(random, before, to_wrong=min(drop * margin, 0.5 * float((before == 1.0).mean())))
+    after = altered(
+        random, before, to_wrong=min(drop * margin, 0.5 * float((before == 1.0).mean()))
+    )
     return numpy.mean([run(random, before) for _ in range(references)], axis=0), run(random, after)
 
 
@@ -112,7 +118,9 @@ def turned(flip_rate: float, random: Generator, n: int, margin: float) -> Runs:
     half = n // 2
     before = endpoints(random, n, flip_rate=flip_rate)
     after = before.copy()
-    after[half:] = altered(random, before[half:], to_wrong=min(TURNS_BY * margin, 0.9 * (before[half:] == 1.0).mean()))
+    after[half:] = altered(
+        random, before[half:], to_wrong=min(TURNS_BY * margin, 0.9 * (before[half:] == 1.0).mean())
+    )
     return run(random, before), run(random, after)
 
 
@@ -124,10 +132,13 @@ def rouge(drop: float, random: Generator, n: int, margin: float) -> Runs:
     return reference, numpy.clip(numpy.where(changed, moved, reference), 0.0, 1.0)
 
 
-# ---------------------------------------------------------------------------------------------------------- looks
+# ----------------------------------------------------------------------------------------------------------
+# looks
 
 
-def looked(test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool) -> EarlyStopping:
+def looked(
+    test: EarlyVerdict, reference: FloatArray, candidate: FloatArray, *, pairs: bool
+) -> EarlyStopping:
     """Look at a run as the real one is looked at."""
     scores = candidate.tolist()
     accumulator = SimpleNamespace(task=SimpleNamespace(metric=Metric()), score=scores.__getitem__)
@@ -149,14 +160,19 @@ def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decisi
     lost = numpy.isnan(candidate)
     if lost.mean() > MAX_MISSING:
         return Decision.UNDECIDED
-    worst, best = (float((numpy.where(lost, end, candidate) - reference).sum()) for end in (0.0, 1.0))
+    worst, best = (
+        float((numpy.where(lost, end, candidate) - reference).sum()) for end in (0.0, 1.0)
+    )
     limit = -margin * len(reference)
-    return Decision.FAIL if best < limit else Decision.PASS if worst >= limit else Decision.UNDECIDED
+    return (
+        Decision.FAIL if best < limit else Decision.PASS if worst >= limit else Decision.UNDECIDED
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of so many runs, those decided otherwise (`before`: before the endpoint turned worse), and what was asked."""
+    """Of so many runs, those decided otherwise (`before`: before the endpoint turned worse), and
+    what was asked."""
 
     runs: int
     wrong: int
@@ -189,7 +205,8 @@ def measure(cell: Cell) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class FoundPaired:
-    """Of so many runs, those decided by a look and those passed and failed by a look or at the end."""
+    """Of so many runs, those decided by a look and those passed and failed by a look or at the
+    end."""
 
     runs: int
     stopped: int
@@ -199,14 +216,25 @@ class FoundPaired:
 
 
 def measure_paired(cell: PairedCell) -> FoundPaired:
-    """Simulate the runs of a row: looks at half of alpha, and the bounds of a whole run at the other half."""
+    """Simulate the runs of a row: looks at half of alpha, and the bounds of a whole run at the
+    other half."""
     runs = PAIRED_RUNS[cell.n]
-    code = [cell.n, round(1e6 * cell.flip_rate), round(1e6 * cell.margin), round(100 * cell.share), cell.references]
+    code = [
+        cell.n,
+        round(1e6 * cell.flip_rate),
+        round(1e6 * cell.margin),
+        round(100 * cell.share),
+        cell.references,
+    ]
     random = numpy.random.default_rng(code)
     stopped = passed = failed = asked = 0
     for _ in range(runs):
-        reference, candidate = mixture(cell.flip_rate, cell.share, cell.references, random, cell.n, cell.margin)
-        test = EarlyPaired(cell.n, cell.margin, alpha=SPENT_ON_LOOKS * ALPHA, eps=EPS, max_missing=MAX_MISSING)
+        reference, candidate = mixture(
+            cell.flip_rate, cell.share, cell.references, random, cell.n, cell.margin
+        )
+        test = EarlyPaired(
+            cell.n, cell.margin, alpha=SPENT_ON_LOOKS * ALPHA, eps=EPS, max_missing=MAX_MISSING
+        )
         prefix = looked(test, reference, candidate, pairs=True)
         asked += prefix.looked_at
         decision = prefix.decision if prefix.looked_at < cell.n else None
@@ -224,31 +252,43 @@ def _at_end(reference: FloatArray, candidate: FloatArray, margin: float) -> Deci
         change = candidate - reference
         low, high = _counted_bounds(len(change), int((change < 0).sum()), int((change > 0).sum()))
     else:
-        ends = bounds(pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True), (1 - SPENT_ON_LOOKS) * ALPHA)
+        ends = bounds(
+            pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True),
+            (1 - SPENT_ON_LOOKS) * ALPHA,
+        )
         low, high = ends.lower, ends.upper
-    return Decision.PASS if low > -margin else Decision.FAIL if high < -margin else Decision.UNDECIDED
+    return (
+        Decision.PASS if low > -margin else Decision.FAIL if high < -margin else Decision.UNDECIDED
+    )
 
 
 @cache
 def _counted_bounds(n: int, down: int, up: int) -> tuple[float, float]:
     places = numpy.arange(n)
-    pairs = pair(places >= up, (places < up) | (places >= up + down), lo=0.0, hi=1.0, higher_is_better=True)
+    pairs = pair(
+        places >= up, (places < up) | (places >= up + down), lo=0.0, hi=1.0, higher_is_better=True
+    )
     ends = bounds(pairs, (1 - SPENT_ON_LOOKS) * ALPHA)
     return ends.lower, ends.upper
 
 
-# ------------------------------------------------------------------------------------------------ requests needed
+# ------------------------------------------------------------------------------------------------
+# requests needed
 
 
 def needed(flip_rate: float, margin: float) -> list[float]:
-    """Median requests until a drop of the margin is excluded where there is none, by fixed stakes alone and by those in
-    use, each at the whole alpha and at half of it. The bet alone: runs without end, and nothing missing."""
+    """Median requests until a drop of the margin is excluded where there is none, by fixed stakes
+    alone and by those in use, each at the whole alpha and at half of it. The bet alone: runs
+    without end, and nothing missing."""
     random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
     half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
     for row in counts:
         before = endpoints(random, most, flip_rate=flip_rate)
         values = (0.5 + (run(random, before) - run(random, before)) / 2).tolist()
-        for first, bet in ((0, Wealth(0.5 - half, None, 0.0, 1.0)), (2, MarginWealth(0.5 - half, half))):
+        for first, bet in (
+            (0, Wealth(0.5 - half, None, 0.0, 1.0)),
+            (2, MarginWealth(0.5 - half, half)),
+        ):
             for t, value in enumerate(values, 1):
                 wealth = bet.bet(value)
                 if wealth >= 1 / ALPHA and row[first] == numpy.inf:
@@ -259,14 +299,17 @@ def needed(flip_rate: float, margin: float) -> list[float]:
     return [float(median) for median in numpy.median(counts, axis=0)]
 
 
-# --------------------------------------------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------------------------------------------
+# tables
 
 
 def cells() -> list[Cell]:
     """All rows of the classic rule."""
     found: list[Cell] = []
 
-    def add(name: str, draw: Callable[..., Runs], *, sizes: Sequence[int] = tuple(SIZES), **more: object) -> None:
+    def add(
+        name: str, draw: Callable[..., Runs], *, sizes: Sequence[int] = tuple(SIZES), **more: object
+    ) -> None:
         found.extend(Cell(name, n, draw, **more) for n in sizes)  # type: ignore[arg-type]
 
     for flip_rate in (0.011, 0.034, 0.088, 0.191):
@@ -305,8 +348,12 @@ def paired_cells() -> list[PairedCell]:
     found = []
     for share in (1.0, 0.0):
         for n in (1319, 4096):
-            found += [PairedCell("1 point", n, flip_rate, POINT, share) for flip_rate in (0.011, 0.034)]
-            found.append(PairedCell("1 point, 3 reference runs", n, 0.034, POINT, share, references=3))
+            found += [
+                PairedCell("1 point", n, flip_rate, POINT, share) for flip_rate in (0.011, 0.034)
+            ]
+            found.append(
+                PairedCell("1 point, 3 reference runs", n, 0.034, POINT, share, references=3)
+            )
         for n in PAIRED_RUNS:
             margin = -classic_test(n, 0.0, 50.0, ALPHA, 0.2).threshold / 100
             found += [PairedCell("m", n, flip_rate, margin, share) for flip_rate in (0.034, 0.088)]
@@ -328,8 +375,8 @@ def _rate(hits: int, of: int) -> str:
 
 
 def _row(name: str, found: dict[int, Found]) -> list[str]:
-    """A population: per number of prompts how many runs differ and the share asked; what is beyond its promise is
-    marked with a star, and with the reason."""
+    """A population: per number of prompts how many runs differ and the share asked; what is beyond
+    its promise is marked with a star, and with the reason."""
     shown, why = [], []
     for n in SIZES:
         one = found.get(n)
@@ -386,22 +433,27 @@ def main() -> None:
     for cell, one in rows.items():
         by_name[cell.name][cell.n] = one
     print(
-        f"Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 % interval), nominally "
-        f"{100 * EPS:g} at most; % of the prompts that were asked, on average:\n"
+        "Early classic verdicts that differ from the whole run's, in % of the runs (exact 95 %"
+        f" interval), nominally {100 * EPS:g} at most; % of the prompts that were asked, on"
+        " average:\n"
     )
     head = ["prompts", *(f"n = {n}" for n in SIZES), "remark"]
     print(_table(head, [_row(name, found) for name, found in by_name.items()]))
     print(
-        f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts in %, by looks and end "
-        f"together, nominally {100 * ALPHA:g} at most:\n"
+        f"\nRules that compare pairs, alpha {ALPHA:g}, half of it on the looks; wrong verdicts in"
+        f" %, by looks and end together, nominally {100 * ALPHA:g} at most:\n"
     )
     head = ["margin", "n", "drop", "wrong", "PASS, %", "stopped, %", "asked, %", "remark"]
-    print(_table(head, [_paired_row(cell, found) for cell, found in zip(paired, ends, strict=True)]))
     print(
-        f"\nMedian requests until a drop of 1 point is excluded where there is none, with {len(GRID)} fixed stakes:\n"
+        _table(head, [_paired_row(cell, found) for cell, found in zip(paired, ends, strict=True)])
     )
     print(
-        "| flip rate | fixed, alpha .05 | fixed, .025 | in use, .05 | in use, .025 |\n| --- | --: | --: | --: | --: |"
+        "\nMedian requests until a drop of 1 point is excluded where there is none, with"
+        f" {len(GRID)} fixed stakes:\n"
+    )
+    print(
+        "| flip rate | fixed, alpha .05 | fixed, .025 | in use, .05 | in use, .025 |\n| --- | --: |"
+        " --: | --: | --: |"
     )
     for flip_rate, row in zip((0.011, 0.034), medians, strict=True):
         print(f"| {flip_rate} | {' | '.join(f'{one:.0f}' for one in row)} |")

@@ -1,5 +1,6 @@
-"""How often two endpoints that are alike are said to differ more than one does from itself, and how often two that are
-not, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
+"""How often two endpoints that are alike are said to differ more than one does from itself, and how
+often two that are not, as a Markdown table: part of `make calibrate`. Printed, never asserted;
+seeded."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
     Random = numpy.random.Generator
     Answers = tuple[FloatArray, FloatArray]
-    """Of each prompt a score, and the place where its text departs from what the model would say without noise."""
+    """Of each prompt a score, and the place where its text departs from what the model would say
+    without noise."""
 
 ROUNDS = 10_000
 PROMPTS = (100, 200)
@@ -29,12 +31,15 @@ NEVER = numpy.inf
 
 
 def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
-    """B says something else to a share of the prompts, of which a quarter change their score, half of these each way.
+    """B says something else to a share of the prompts, of which a quarter change their score, half
+    of these each way.
 
-    By noise, texts depart at random places in one run in ten, and wherever the score is the less likely one.
-    """
+    By noise, texts depart at random places in one run in ten, and wherever the score is the less
+    likely one."""
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
-    other = altered(random, chances, to_wrong=changed / 8, to_right=changed / 8) if changed else chances
+    other = (
+        altered(random, chances, to_wrong=changed / 8, to_right=changed / 8) if changed else chances
+    )
     touched = (random.random(n) < changed) | (other != chances)
     own_place = random.random(n)
     found = []
@@ -63,7 +68,8 @@ WORLDS: dict[str, tuple[Callable[[Random, int, float], list[Answers]], tuple[flo
 
 
 def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
-    """The signs by score and by text: 1 where B's answer is farther from A's first than A's second one is."""
+    """The signs by score and by text: 1 where B's answer is farther from A's first than A's second
+    one is."""
     (first, place), (second, place_again), (across, place_across) = answers
     by_score = numpy.sign(numpy.abs(across - first) - numpy.abs(second - first))
     # Two texts part where the first of them departs; those that never do are the same.
@@ -92,7 +98,10 @@ def percent(found: int, rounds: int) -> str:
 
 def tables() -> str:
     """The table."""
-    lines = ["| endpoints | prompts | B is off by | by changed scores | by score and text |", "|---|---|---|---|---|"]
+    lines = [
+        "| endpoints | prompts | B is off by | by changed scores | by score and text |",
+        "|---|---|---|---|---|",
+    ]
     for name, (world, sizes) in WORLDS.items():
         for n in PROMPTS:
             for size in sizes:

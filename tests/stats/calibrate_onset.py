@@ -1,5 +1,6 @@
-"""How often a healthy run is said to degrade, in the end and while it goes on, and how soon one that does is noticed,
-as Markdown tables: part of `make calibrate`. Printed, never asserted; seeded."""
+"""How often a healthy run is said to degrade, in the end and while it goes on, and how soon one
+that does is noticed, as Markdown tables: part of `make calibrate`. Printed, never asserted;
+seeded."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ RUNS = 500
 REFERENCES = {"": 0, "one run": 1, "three runs": 3}
 """Runs of the reference by how the table calls them; without one the scores alone are looked at."""
 UNSTEADY = 0.1
-"""Share of the prompts that are right with a chance of their own: two runs disagree on 3.4 % of all."""
+"""Share of the prompts that are right with a chance of their own: two runs disagree on 3.4 % of
+all."""
 LOOKED_AT = {100: 2000, 400: 1200, 1319: 500}
 """Runs of which all measures are looked at as they go on."""
 IN_FLIGHT, EVERY = 64, 20
@@ -36,7 +38,10 @@ def tables() -> str:
 
 def _healthy() -> list[str]:
     lines = [
-        f"| requests | limit | {' | '.join(f'{100 * share:g}% bad' for share in BAD)} | graded scores |",
+        (
+            f"| requests | limit | {' | '.join(f'{100 * share:g}% bad' for share in BAD)} | graded"
+            " scores |"
+        ),
         "|---" * (3 + len(BAD)) + "|",
     ]
     for n, runs in HEALTHY.items():
@@ -47,7 +52,9 @@ def _healthy() -> list[str]:
             cells.append(_alone(found, runs))
         random = numpy.random.default_rng(n)
         found = sum(onset(_below_median(random.random(n)), LEVEL) is not None for _ in range(runs))
-        lines.append(f"| {n} | {limit(n, LEVEL):.2f} | {' | '.join(cells)} | {_alone(found, runs)} |")
+        lines.append(
+            f"| {n} | {limit(n, LEVEL):.2f} | {' | '.join(cells)} | {_alone(found, runs)} |"
+        )
     return lines
 
 
@@ -63,9 +70,13 @@ def _below_median(scores: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
 
 
 def _on_the_way() -> list[str]:
-    """Healthy runs of which hard questions get long answers, which are wrong more often: all measures together."""
+    """Healthy runs of which hard questions get long answers, which are wrong more often: all
+    measures together."""
     lines = [
-        "| requests | accused in the end (95 %) | with a reference (95 %) | on the way | by order of completion |",
+        (
+            "| requests | accused in the end (95 %) | with a reference (95 %) | on the way | by"
+            " order of completion |"
+        ),
         "|---|---|---|---|---|",
     ]
     for n, runs in LOOKED_AT.items():
@@ -75,23 +86,30 @@ def _on_the_way() -> list[str]:
             course, known = _run(random, n)
             at_end += bool(degradations(course, Metric(), n))
             against += bool(degradations(course, Metric(), n, known))
-            before += any(degradations(_first(course, k), Metric(), n) for k in _prefixes(course) if k >= min(FIRST, n))
-            by_end += bool(degradations(_in_order(course, numpy.argsort(course.ended_s)), Metric(), n))
+            before += any(
+                degradations(_first(course, k), Metric(), n)
+                for k in _prefixes(course)
+                if k >= min(FIRST, n)
+            )
+            by_end += bool(
+                degradations(_in_order(course, numpy.argsort(course.ended_s)), Metric(), n)
+            )
         last = " | ".join(f"{100 * count / runs:.2f}" for count in (before, by_end))
         lines.append(f"| {n} | {_share(at_end, runs)} | {_share(against, runs)} | {last} |")
     return lines
 
 
 def _share(hits: int, runs: int) -> str:
-    """Percent with the exact interval, marked where that lies beyond the level of all measures together."""
+    """Percent with the exact interval, marked where that lies beyond the level of all measures
+    together."""
     low, high = interval(hits, runs)
     told = f"{100 * hits / runs:.2f} ({100 * low:.2g} to {100 * high:.2g})"
     return told if low <= sum(ALPHA.values()) else f"**{told}**: beyond the level"
 
 
 def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | None]:
-    """A healthy run with IN_FLIGHT requests at a time, each taking as long as its answer, and what three runs before it
-    let expect."""
+    """A healthy run with IN_FLIGHT requests at a time, each taking as long as its answer, and what
+    three runs before it let expect."""
     hard = random.random(n)
     earlier = [(random.random(n) >= hard / 2).astype(float).tolist() for _ in range(3)]
     lengths = numpy.exp(3 + 3 * hard + 0.3 * random.standard_normal(n)).astype(numpy.intc)
@@ -101,7 +119,9 @@ def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | Non
         starts[i] = free[slot]
         free[slot] += lengths[i]
     values = (random.random(n) >= hard / 2).astype(float)
-    empty, circling = (bytes((random.random(n) < share).astype(numpy.uint8)) for share in (0.01, 0.02))
+    empty, circling = (
+        bytes((random.random(n) < share).astype(numpy.uint8)) for share in (0.01, 0.02)
+    )
     course = Course(
         started_s=array("d", starts),
         ended_s=array("d", starts + lengths),
@@ -140,14 +160,24 @@ def _in_order(course: Course, order: NDArray[numpy.int64]) -> Course:
 
 def _falling() -> list[str]:
     lines = [
-        "| falls at 100 of 400 from, to | reference | noticed within 40 | noticed | median requests until then |",
+        (
+            "| falls at 100 of 400 from, to | reference | noticed within 40 | noticed | median"
+            " requests until then |"
+        ),
         "|---|---|---|---|---|",
     ]
     for before, after in FALLS:
         for name, runs in REFERENCES.items():
-            delays = [delay for seed in range(RUNS) if (delay := _delay(seed, before, after, runs)) is not None]
+            delays = [
+                delay
+                for seed in range(RUNS)
+                if (delay := _delay(seed, before, after, runs)) is not None
+            ]
             soon = sum(delay <= 40 for delay in delays)
-            shown = f"{100 * soon / RUNS:.1f} | {100 * len(delays) / RUNS:.1f} | {numpy.median(delays):.0f}"
+            shown = (
+                f"{100 * soon / RUNS:.1f} | {100 * len(delays) / RUNS:.1f} |"
+                f" {numpy.median(delays):.0f}"
+            )
             lines.append(f"| {before:.0%}, {after:.0%} | {name or 'none'} | {shown} |")
     return lines
 
@@ -155,7 +185,9 @@ def _falling() -> list[str]:
 def _delay(seed: int, before: float, after: float, runs: int) -> int | None:
     """After how many requests a fall at request 100 of 400 is noticed; None where it is not."""
     random = numpy.random.default_rng(seed)
-    steady = (before - UNSTEADY / 2) / (1 - UNSTEADY)  # so that the share of right answers is `before`
+    steady = (before - UNSTEADY / 2) / (
+        1 - UNSTEADY
+    )  # so that the share of right answers is `before`
     chance = (random.random(400) < steady).astype(float)
     unsteady = random.random(400) < UNSTEADY
     chance[unsteady] = random.random(int(unsteady.sum()))

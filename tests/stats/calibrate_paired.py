@@ -1,9 +1,10 @@
-"""Levels and power of the paired rules under attack, as Markdown tables: `make calibrate`. Never asserted; seeded.
+"""Levels and power of the paired rules under attack, as Markdown tables: `make calibrate`. Never
+asserted; seeded.
 
-Endpoints with difficulties, ties, correlations and missing answers that the tables of `calibrate` do not have. Figures
-are percentages of simulated comparisons; in square brackets the exact 95 % interval of the figure before it. A figure
-whose interval lies above its nominal level is bold, and the last column says why.
-"""
+Endpoints with difficulties, ties, correlations and missing answers that the tables of `calibrate`
+do not have. Figures are percentages of simulated comparisons; in square brackets the exact 95 %
+interval of the figure before it. A figure whose interval lies above its nominal level is bold, and
+the last column says why."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ Random = numpy.random.Generator
 Chances = Callable[[Random, int], "FloatArray"]
 
 
-# ------------------------------------------------------------------------------------------------------ endpoints
+# ------------------------------------------------------------------------------------------------------
+# endpoints
 
 
 def _all(chance: float) -> Chances:
@@ -73,11 +75,11 @@ SETTINGS: dict[str, Chances] = {
 class Job:
     """Comparisons of `n` prompts with `before` reference runs and `after` runs of the candidate.
 
-    `setting` names the chances of a right answer; `drop` is the share of all prompts by which the candidate is worse
-    (`everywhere`: of every right answer), `altered` the share that it answers otherwise for good, half of it right.
-    `half` of the answers score one half, `missing` have none, `run_sd` is the spread of a shift of whole runs in
-    logits, and `texts` are graded as ROUGE would.
-    """
+    `setting` names the chances of a right answer; `drop` is the share of all prompts by which the
+    candidate is worse (`everywhere`: of every right answer), `altered` the share that it answers
+    otherwise for good, half of it right. `half` of the answers score one half, `missing` have none,
+    `run_sd` is the spread of a shift of whole runs in logits, and `texts` are graded as ROUGE
+    would."""
 
     setting: str
     n: int
@@ -179,12 +181,14 @@ MARGIN_JOBS = [
 ]
 
 
-# ---------------------------------------------------------------------------------------------------- measurement
+# ----------------------------------------------------------------------------------------------------
+# measurement
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of each way to test: how many of `of` comparisons prove a drop at each of LEVELS. `fails` is the verdict FAIL."""
+    """Of each way to test: how many of `of` comparisons prove a drop at each of LEVELS. `fails` is
+    the verdict FAIL."""
 
     of: int
     proven: dict[str, tuple[int, ...]]
@@ -205,7 +209,10 @@ def measure(job: Job) -> Found:
         p["anchors"].append(1.0 if told.anchors is None else _p(told.anchors.test.p))
         p["t"].append(_p(drop_test(pairs, Method.PAIRED_T).p))
         p["exchange"].append(_p(drop_test(pairs, Method.EXCHANGE).p))
-    proven = {way: tuple(sum(one <= level for one in found) for level in LEVELS) for way, found in p.items()}
+    proven = {
+        way: tuple(sum(one <= level for one in found) for level in LEVELS)
+        for way, found in p.items()
+    }
     return Found(REPLICATES, proven, fails)
 
 
@@ -215,8 +222,8 @@ def _p(p: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """How often a drop of the margin is excluded, by the bounds of before and by ours: where the true drop is the
-    margin, and where there is none."""
+    """How often a drop of the margin is excluded, by the bounds of before and by ours: where the
+    true drop is the margin, and where there is none."""
 
     of: int
     before: tuple[int, int]
@@ -228,7 +235,9 @@ def exclude(job: Job) -> Excluded:
     counts = []
     for lost in (job.drop, 0.0):
         here = Job(job.setting, job.n, job.before, drop=lost, half=job.half, texts=job.texts)
-        random = numpy.random.default_rng([*here.name.encode(), job.n, job.before, round(1e6 * job.drop)])
+        random = numpy.random.default_rng(
+            [*here.name.encode(), job.n, job.before, round(1e6 * job.drop)]
+        )
         before = ours = 0
         for _ in range(REPLICATES):
             pairs = draw(here, random)
@@ -248,25 +257,32 @@ def _old_lower(differences: FloatArray) -> float:
 
 SUITE_JOBS: dict[str, list[Job]] = {
     "40 of Beta(1, 9), n = 30": [Job("Beta(1, 9)", 30)] * 40,
-    "10 of Beta(1, 9), n = 30; 30 of flip rate .034, n = 198": [Job("Beta(1, 9)", 30)] * 10
-    + [Job("flip rate .034", 198)] * 30,
-    "40 of another build, 4% altered for good, n = 198": [Job("flip rate .034", 198, altered=0.04)] * 40,
+    "10 of Beta(1, 9), n = 30; 30 of flip rate .034, n = 198": (
+        [Job("Beta(1, 9)", 30)] * 10 + [Job("flip rate .034", 198)] * 30
+    ),
+    "40 of another build, 4% altered for good, n = 198": (
+        [Job("flip rate .034", 198, altered=0.04)] * 40
+    ),
 }
 WAYS = {"t": Method.PAIRED_T, "exchange": Method.EXCHANGE, "auto": Method.AUTO}
 
 
 def suite(name: str, part: int) -> dict[str, int]:
-    """In how many of SUITES suites of healthy endpoints any drop is proven under Holm's correction."""
+    """In how many of SUITES suites of healthy endpoints any drop is proven under Holm's
+    correction."""
     random = numpy.random.default_rng([*name.encode(), part])
     alarms = dict.fromkeys(WAYS, 0)
     for _ in range(SUITES):
         drawn = [draw(job, random) for job in SUITE_JOBS[name]]
         for way, method in WAYS.items():
-            alarms[way] += min(holm([_p(drop_test(pairs, method).p) for pairs in drawn])) <= LEVELS[0]
+            alarms[way] += (
+                min(holm([_p(drop_test(pairs, method).p) for pairs in drawn])) <= LEVELS[0]
+            )
     return alarms
 
 
-# --------------------------------------------------------------------------------------------------------- tables
+# ---------------------------------------------------------------------------------------------------------
+# tables
 
 
 def interval(count: int, of: int) -> tuple[float, float]:
@@ -320,7 +336,17 @@ def level_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
             ]
         )
     names = [f"p <= {100 * level:g} %" for level in LEVELS]
-    header = ["endpoint", "n", "runs", "t before", "exchange alone", *names, "anchors", "FAIL", "beyond, since"]
+    header = [
+        "endpoint",
+        "n",
+        "runs",
+        "t before",
+        "exchange alone",
+        *names,
+        "anchors",
+        "FAIL",
+        "beyond, since",
+    ]
     return table(header, rows)
 
 
@@ -331,7 +357,10 @@ def power_table(jobs: Sequence[Job], found: Sequence[Found]) -> str:
         [job.name, str(job.n), f"{job.before}", *(_plain(one.proven[way], one.of) for way in ways)]
         for job, one in zip(jobs, found, strict=True)
     ]
-    return table(["endpoint", "n", "reference runs", "t before", "permutation", "exchange alone", "anchors"], rows)
+    return table(
+        ["endpoint", "n", "reference runs", "t before", "permutation", "exchange alone", "anchors"],
+        rows,
+    )
 
 
 def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
@@ -349,7 +378,15 @@ def margin_table(jobs: Sequence[Job], found: Sequence[Excluded]) -> str:
         ]
         for job, one in zip(jobs, found, strict=True)
     ]
-    header = ["endpoint", "n", "reference runs", "margin, points", "drop = margin, before", "now", "no drop, before"]
+    header = [
+        "endpoint",
+        "n",
+        "reference runs",
+        "margin, points",
+        "drop = margin, before",
+        "now",
+        "no drop, before",
+    ]
     return table([*header, "now"], rows)
 
 
@@ -365,18 +402,28 @@ def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
 def anchor_table() -> str:
     """Prompts for a power of .8 at level .01 and a loss of one point of stable prompts."""
     rows = [[f"{rate:.3f}", *map(str, anchor_sizes(rate))] for rate in (0.011, 0.034, 0.088)]
-    header = ["flip rate", "one run", "permutation, 3 runs (formula)", "anchors of 3 runs", "of 5", "of 10"]
+    header = [
+        "flip rate",
+        "one run",
+        "permutation, 3 runs (formula)",
+        "anchors of 3 runs",
+        "of 5",
+        "of 10",
+    ]
     return table(header, rows)
 
 
 def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> list[int]:
-    """One run: by exact sums. Permutation: by its normal approximation. Anchors of K runs: by exact sums too.
+    """One run: by exact sums. Permutation: by its normal approximation. Anchors of K runs: by exact
+    sums too.
 
-    An unsure prompt, right with a chance p uniform in 0..1, is an anchor that one run has wrong with probability
-    E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)), and 3 flip rates of all prompts are unsure.
-    """
+    An unsure prompt, right with a chance p uniform in 0..1, is an anchor that one run has wrong
+    with probability E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)), and 3 flip rates of all prompts are
+    unsure."""
     three = compute_pairs(drop, flip_rate * (1 + 1 / 3) / 2 + drop, alpha, 0.2)
-    anchors = [num_pairs_for(drop, 2 * 3 * flip_rate / (k * (k + 1)), alpha, 0.2) for k in (3, 5, 10)]
+    anchors = [
+        num_pairs_for(drop, 2 * 3 * flip_rate / (k * (k + 1)), alpha, 0.2) for k in (3, 5, 10)
+    ]
     return [num_pairs_for(drop, flip_rate, alpha, 0.2), round(three), *anchors]
 
 
@@ -384,14 +431,19 @@ def tables(parts: dict[str, Any]) -> str:
     """Everything that was measured, as Markdown."""
     return "\n\n".join(
         [
-            f"**No drop.** A drop is proven, in % of {REPLICATES} comparisons, at 5 / 1 / .125 %; `runs` are those of "
-            "the reference and of the candidate:",
+            (
+                f"**No drop.** A drop is proven, in % of {REPLICATES} comparisons, at 5 / 1 / .125"
+                " %; `runs` are those of the reference and of the candidate:"
+            ),
             level_table(LEVEL_JOBS, parts["level"]),
             f"**A drop.** It is proven, in % of {REPLICATES} comparisons, at 5 / 1 / .125 %:",
             power_table(POWER_JOBS, parts["power"]),
             f"**The margin is excluded** at 5 %, in % of {REPLICATES} comparisons:",
             margin_table(MARGIN_JOBS, parts["margin"]),
-            f"**Suites of {TESTS} tests** under Holm's correction: any false alarm, in % of {2 * SUITES} suites:",
+            (
+                f"**Suites of {TESTS} tests** under Holm's correction: any false alarm, in % of"
+                f" {2 * SUITES} suites:"
+            ),
             suite_table(parts["suite"], 2 * SUITES),
             "**Prompts for a power of 80 %** at level 1 %, when a point of stable prompts is lost:",
             anchor_table(),
@@ -402,14 +454,17 @@ def tables(parts: dict[str, Any]) -> str:
 def main() -> None:
     began = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        suites = {name: [pool.submit(suite, name, part) for part in range(2)] for name in SUITE_JOBS}
+        suites = {
+            name: [pool.submit(suite, name, part) for part in range(2)] for name in SUITE_JOBS
+        }
         parts: dict[str, Any] = {
             "level": list(pool.map(measure, LEVEL_JOBS)),
             "power": list(pool.map(measure, POWER_JOBS)),
             "margin": list(pool.map(exclude, MARGIN_JOBS)),
         }
         parts["suite"] = {
-            name: {way: sum(part.result()[way] for part in both) for way in WAYS} for name, both in suites.items()
+            name: {way: sum(part.result()[way] for part in both) for way in WAYS}
+            for name, both in suites.items()
         }
     print(tables(parts))
     print(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores")

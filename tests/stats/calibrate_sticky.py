@@ -1,5 +1,6 @@
-"""How often the attribution of a run accuses healthy servers when alike prompts go to one of them, and how often it
-names the bad one, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
+"""How often the attribution of a run accuses healthy servers when alike prompts go to one of them,
+and how often it names the bad one, as a Markdown table: part of `make calibrate`. Printed, never
+asserted; seeded."""
 
 from __future__ import annotations
 
@@ -27,19 +28,30 @@ def tables() -> str:
     """The table. A cell beyond the level names the reason."""
     named = " | ".join(f"+{by:.0%} named, before / now" for by in WORSE)
     lines = [
-        f"| answers | stuck to servers by subject | known | anybody healthy accused, before | now (95 %) | {named} |",
+        (
+            "| answers | stuck to servers by subject | known | anybody healthy accused, before |"
+            f" now (95 %) | {named} |"
+        ),
         "|---" * (5 + len(WORSE)) + "|",
     ]
     for answers, sticky, name in [
         *((400, sticky, name) for sticky in STICKY for name in KNOWN),
-        *((1319, sticky, name) for sticky in STICKY[1:] for name in ("nothing", "one run", "three runs")),
+        *(
+            (1319, sticky, name)
+            for sticky in STICKY[1:]
+            for name in ("nothing", "one run", "three runs")
+        ),
     ]:
         random = numpy.random.default_rng([answers, round(100 * sticky)])
-        told = [played(random, sticky, KNOWN[name], answers=answers) for _ in range(ROUNDS[answers])]
+        told = [
+            played(random, sticky, KNOWN[name], answers=answers) for _ in range(ROUNDS[answers])
+        ]
         cells = [_percent(told, lambda one: bool(one.before))[0], _level(told, name)]
         for by in WORSE if answers == 400 else ():
             found = [played(random, sticky, KNOWN[name], worse=by) for _ in range(FOUND_ROUNDS)]
-            before, now = (_percent(found, holds)[0] for holds in (lambda one: "g1" in one.before, _named))
+            before, now = (
+                _percent(found, holds)[0] for holds in (lambda one: "g1" in one.before, _named)
+            )
             cells.append(f"{before} / {now}")
         cells += ["-"] * (2 + len(WORSE) - len(cells))
         lines.append(f"| {answers} | {sticky:.0%} | {name} | {' | '.join(cells)} |")

@@ -1,10 +1,10 @@
-"""How often a watch of a healthy endpoint ever alarms, and how soon a fall is noticed: part of `make calibrate`.
-Printed, never asserted; seeded. A month is 30 days of a round every ten minutes.
+"""How often a watch of a healthy endpoint ever alarms, and how soon a fall is noticed: part of
+`make calibrate`. Printed, never asserted; seeded. A month is 30 days of a round every ten minutes.
 
-Prompts differ in their chance of a right answer, most of them always or never right; two answers to one prompt differ
-with FLIPS. Requests fail and answers are empty now and then. The baseline is learnt from such answers as well, and
-everything that a watch bets on is bet on. Where rounds vary, answers of one round share its state, in the baseline too.
-"""
+Prompts differ in their chance of a right answer, most of them always or never right; two answers to
+one prompt differ with FLIPS. Requests fail and answers are empty now and then. The baseline is
+learnt from such answers as well, and everything that a watch bets on is bet on. Where rounds vary,
+answers of one round share its state, in the baseline too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 Random = numpy.random.Generator
 State = Callable[[Random, "FloatArray"], "FloatArray"]
-"""From the chances of right answers to those of one round, all answers of a row sharing its state."""
+"""From the chances of right answers to those of one round, all answers of a row sharing its
+state."""
 
 MONTHS, ROUNDS = 1000, 4320
 """Healthy months, and the rounds of one."""
@@ -37,7 +38,14 @@ EDGE_ROUNDS = 1000
 FALLS, LATE, RUNS = ((0.05, 8), (0.05, 24), (0.1, 8), (0.3, 8)), (0, 1000), 200
 """Falls, and the passes of the baseline before them."""
 MOST_QUESTIONS = 60
-FLOORS = ((0.9, 0.03, 8), (0.9, 0.03, 24), (0.97, 0.015, 8), (0.5, 0.03, 8), (0.5, 0.19, 8), (0.2, 0.03, 8))
+FLOORS = (
+    (0.9, 0.03, 8),
+    (0.9, 0.03, 24),
+    (0.97, 0.015, 8),
+    (0.5, 0.03, 8),
+    (0.5, 0.19, 8),
+    (0.2, 0.03, 8),
+)
 """Accuracy, flip rate and passes of baselines."""
 BASELINES = 400
 VARYING, VARYING_ROUNDS = 300, 1000
@@ -48,8 +56,9 @@ WORSE, LOSS = 0.05, 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
-    """Many watches with their baselines: per prompt the chance of a right answer, the mean of the answers of the
-    baseline, and the least mean difference that is healthy; the same of whether there is anything to score."""
+    """Many watches with their baselines: per prompt the chance of a right answer, the mean of the
+    answers of the baseline, and the least mean difference that is healthy; the same of whether
+    there is anything to score."""
 
     right: FloatArray
     usual: FloatArray
@@ -85,11 +94,14 @@ def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
     scores = run(random, numpy.broadcast_to(right, usable.shape)) * usable
     usual, least = _baseline(scores, FLOOR_ALPHA[ACCURACY])
     usual_usable, least_usable = _baseline(usable.astype(float), FLOOR_ALPHA[USABLE])
-    return Watches(right=right, usual=usual, least=least, usual_usable=usual_usable, least_usable=least_usable)
+    return Watches(
+        right=right, usual=usual, least=least, usual_usable=usual_usable, least_usable=least_usable
+    )
 
 
 def varying(random: Random, months: int, questions: int, state: State) -> Watches:
-    """Of Beta(.5, 9.5) chances of a wrong answer, asked in rounds that vary; answers always hold something."""
+    """Of Beta(.5, 9.5) chances of a wrong answer, asked in rounds that vary; answers always hold
+    something."""
     right = 1.0 - random.beta(0.5, 9.5, (months, PROMPTS))
     scores = numpy.empty((PASSES, months, PROMPTS))
     for row in scores:
@@ -100,7 +112,9 @@ def varying(random: Random, months: int, questions: int, state: State) -> Watche
             numpy.put_along_axis(row, asked, given, axis=1)
     usual, least = _baseline(scores, FLOOR_ALPHA[ACCURACY])
     none = numpy.ones_like(usual)
-    return Watches(right=right, usual=usual, least=least, usual_usable=none, least_usable=-numpy.ones(months))
+    return Watches(
+        right=right, usual=usual, least=least, usual_usable=none, least_usable=-numpy.ones(months)
+    )
 
 
 def _baseline(scores: FloatArray, alpha: float) -> tuple[FloatArray, FloatArray]:
@@ -123,22 +137,26 @@ def alarms(
     failed_share: float = FAILED,
     empty_share: float = EMPTY,
 ) -> dict[str, IntArray]:
-    """By what is bet on the round of each watch's alarm, 0 where there was none. From the round behind `after` on, a
-    share `fall` of the prompts that were always right is always wrong."""
+    """By what is bet on the round of each watch's alarm, 0 where there was none. From the round
+    behind `after` on, a share `fall` of the prompts that were always right is always wrong."""
     months = len(known.right)
     rows, right = numpy.arange(months)[:, None], known.right
     logs = {kind: numpy.full((months, len(GRID)), -math.inf) for kind in ALPHA}
     found = {kind: numpy.zeros(months, dtype=numpy.int64) for kind in ALPHA}
     room = numpy.sort(1.0 - known.usual_usable, axis=1)[:, -questions:].mean(axis=1)
     most = (
-        numpy.array([sequential_monitor.highest_mean(row.tolist(), questions) for row in known.usual])
+        numpy.array(
+            [sequential_monitor.highest_mean(row.tolist(), questions) for row in known.usual]
+        )
         if round_means
         else room
     )
     for t in range(1, rounds + 1):
         if fall and t == after + 1:
             sure = right == 1.0
-            right = numpy.where(sure & (random.random(right.shape) < fall / sure.mean()), 0.0, right)
+            right = numpy.where(
+                sure & (random.random(right.shape) < fall / sure.mean()), 0.0, right
+            )
         drawn = random.random((months, PROMPTS), dtype=numpy.float32)
         if round_means:
             places = (random.random((months, 1)) + numpy.arange(questions)) * PROMPTS / questions
@@ -154,7 +172,9 @@ def alarms(
         if round_means:
             gained = {
                 ACCURACY: sequential_monitor.gains(values.mean(axis=1)[:, None], known.least, most),
-                USABLE: sequential_monitor.gains(given.mean(axis=1)[:, None], known.least_usable, room),
+                USABLE: sequential_monitor.gains(
+                    given.mean(axis=1)[:, None], known.least_usable, room
+                ),
             }
         else:
             gained = {
@@ -177,22 +197,38 @@ def healthy() -> str:
     slack = 100.0 * (known.right.mean(axis=1) - (known.least + known.usual.mean(axis=1)))
     at_edge = replace(known, least=(known.right * (1.0 - EMPTY) - known.usual).mean(axis=1))
     edge = int((alarms(random, at_edge, EDGE_ROUNDS, QUESTIONS)[ACCURACY] > 0).sum())
-    lines = ["| healthy months | rounds of each | alarms by " + " | alarms by ".join(ALPHA) + " | with any | allowed |"]
+    lines = [
+        "| healthy months | rounds of each | alarms by "
+        + " | alarms by ".join(ALPHA)
+        + " | with any | allowed |"
+    ]
     lines.append("|---" * (4 + len(ALPHA)) + "|")
     counts = [int((rounds > 0).sum()) for rounds in found.values()]
     some = int(numpy.any([rounds > 0 for rounds in found.values()], axis=0).sum())
     allowed = (sum(ALPHA.values()) + sum(FLOOR_ALPHA.values())) * MONTHS
-    lines.append(f"| {MONTHS} | {ROUNDS} | {' | '.join(map(str, counts))} | {some} | {allowed:.0f} |")
-    lines += ["", f"The accuracy that is bet on lay {slack.mean():.1f} points below the true one on average."]
-    lines += ["", f"Bet on the true accuracy itself, {edge} alarmed by it within {EDGE_ROUNDS} rounds; "]
+    lines.append(
+        f"| {MONTHS} | {ROUNDS} | {' | '.join(map(str, counts))} | {some} | {allowed:.0f} |"
+    )
+    lines += [
+        "",
+        f"The accuracy that is bet on lay {slack.mean():.1f} points below the true one on average.",
+    ]
+    lines += [
+        "",
+        f"Bet on the true accuracy itself, {edge} alarmed by it within {EDGE_ROUNDS} rounds; ",
+    ]
     lines[-1] += f"{ALPHA[ACCURACY] * MONTHS:.0f} are allowed for ever."
     return "\n".join(lines)
 
 
 def floors() -> str:
-    """How far floors lie below the true accuracy, before and after, and how often they lie above it."""
+    """How far floors lie below the true accuracy, before and after, and how often they lie above
+    it."""
     lines = [
-        "| accuracy | flip rate | passes | points below, by the first pass | by all earlier ones | too high, % |",
+        (
+            "| accuracy | flip rate | passes | points below, by the first pass | by all earlier"
+            " ones | too high, % |"
+        ),
         "|--:|--:|--:|--:|--:|--:|",
     ]
     alpha = FLOOR_ALPHA[ACCURACY]
@@ -209,7 +245,10 @@ def floors() -> str:
         low, top = interval(high, BASELINES)
         cells = f"{numpy.mean(before):.2f} | {numpy.mean(after):.2f} | {100 * high / BASELINES:.1f}"
         mark = " (!)" if low > alpha else ""
-        lines.append(f"| {accuracy:g} | {flips:g} | {passes} | {cells} [{100 * low:.1f}, {100 * top:.1f}]{mark} |")
+        lines.append(
+            f"| {accuracy:g} | {flips:g} | {passes} | {cells} [{100 * low:.1f},"
+            f" {100 * top:.1f}]{mark} |"
+        )
     return "\n".join(lines)
 
 
@@ -222,14 +261,19 @@ def dependent() -> str:
         f"{WORSE:.0%} of the rounds lose {LOSS:.0%}": sometimes_worse,
     }
     lines = [
-        "| rounds | questions | floor too high | answers bet on | round means | at the edge: answers | round means |",
+        (
+            "| rounds | questions | floor too high | answers bet on | round means | at the edge:"
+            " answers | round means |"
+        ),
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
     for place, (name, state) in enumerate(settings.items()):
         for questions in (QUESTIONS, MOST_QUESTIONS):
             random = numpy.random.default_rng([place, questions])
             known = varying(random, VARYING, questions, state)
-            true = numpy.mean([state(random, known.right).mean(axis=1) for _ in range(2000)], axis=0)
+            true = numpy.mean(
+                [state(random, known.right).mean(axis=1) for _ in range(2000)], axis=0
+            )
             floor = known.least + TOLERANCE + known.usual.mean(axis=1)
             cells = [_share(int((floor > true).sum()), VARYING, FLOOR_ALPHA[ACCURACY])]
             for watched in (known, replace(known, least=true - known.usual.mean(axis=1))):
@@ -251,12 +295,18 @@ def dependent() -> str:
 
 def _share(hits: int, trials: int, allowed: float) -> str:
     low, high = interval(hits, trials)
-    return f"{100 * hits / trials:.1f} [{100 * low:.1f}, {100 * high:.1f}]{' (!)' if low > allowed else ''}"
+    return (
+        f"{100 * hits / trials:.1f} [{100 * low:.1f},"
+        f" {100 * high:.1f}]{' (!)' if low > allowed else ''}"
+    )
 
 
 def falls() -> str:
     """How soon falls are noticed."""
-    lines = [f"| fall | passes | bet on | {' | '.join(_columns())} |", "|---" * (3 + len(_columns())) + "|"]
+    lines = [
+        f"| fall | passes | bet on | {' | '.join(_columns())} |",
+        "|---" * (3 + len(_columns())) + "|",
+    ]
     for means in (False, True):
         for fall, passes in FALLS:
             cells = []
@@ -264,9 +314,15 @@ def falls() -> str:
                 for questions in (QUESTIONS, MOST_QUESTIONS):
                     random = numpy.random.default_rng([round(100 * fall), passes, after, questions])
                     known = watches(random, RUNS, passes)
-                    found = alarms(random, known, after + 1000, questions, fall=fall, after=after, round_means=means)[
-                        ACCURACY
-                    ]
+                    found = alarms(
+                        random,
+                        known,
+                        after + 1000,
+                        questions,
+                        fall=fall,
+                        after=after,
+                        round_means=means,
+                    )[ACCURACY]
                     late = numpy.where(found > after, found - after, numpy.inf)
                     middle, most = numpy.quantile(late, [0.5, 0.9], method="inverted_cdf")
                     cells.append(f"{_rounds(middle)}, {_rounds(most)}")

@@ -1,5 +1,5 @@
-"""How often healthy workers are accused, and how often the one that is not is named, as Markdown tables: part of
-`make calibrate`. Printed, never asserted; seeded."""
+"""How often healthy workers are accused, and how often the one that is not is named, as Markdown
+tables: part of `make calibrate`. Printed, never asserted; seeded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ SLOWER = (2.0, 3.0, 5.0)
 """By how many times one generation worker is slower, where that deviation is 0.5."""
 
 
-def _named(deployment: str, chance: Callable[[int, int], float], random: numpy.random.Generator) -> set[str]:
+def _named(
+    deployment: str, chance: Callable[[int, int], float], random: numpy.random.Generator
+) -> set[str]:
     contexts, generations, _ = DEPLOYMENTS[deployment]
     c, g = _dealt(deployment, random)
     cells = []
@@ -56,7 +58,8 @@ def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any
 
 
 def _slow(deployment: str, spread: float, times: float, random: numpy.random.Generator) -> set[str]:
-    """Who is called slow when answers take times with a log-normal distribution, those of g1 so many times longer."""
+    """Who is called slow when answers take times with a log-normal distribution, those of g1 so
+    many times longer."""
     c, g = _dealt(deployment, random)
     taken = numpy.exp(spread * random.standard_normal(ANSWERS)) * numpy.where(g == 1, times, 1.0)
     answers = [Timed(f"c{c[k]}", f"g{g[k]}", f"{k}", float(taken[k]), 0) for k in range(ANSWERS)]
@@ -64,7 +67,9 @@ def _slow(deployment: str, spread: float, times: float, random: numpy.random.Gen
 
 
 def _slow_rows(rounds: int) -> list[str]:
-    head = [f"alike, spread {spread:g}" for spread in SPREADS] + [f"one {times:g} times" for times in SLOWER]
+    head = [f"alike, spread {spread:g}" for spread in SPREADS] + [
+        f"one {times:g} times" for times in SLOWER
+    ]
     lines = [f"| who is called slow | {' | '.join(head)} |", "|---" * (1 + len(head)) + "|"]
     for name, (contexts, generations, in_turns) in DEPLOYMENTS.items():
         cells = []
@@ -109,13 +114,21 @@ def tables() -> str:
                 random = numpy.random.default_rng(round(100 * by))
                 right = "c1+g1" if pair or tied else "g1"
                 told = [
-                    _named(name, lambda c, g, d=by, p=pair: 0.1 + d * (g == 1 and (c == 1 or not p)), random)
+                    _named(
+                        name,
+                        lambda c, g, d=by, p=pair: 0.1 + d * (g == 1 and (c == 1 or not p)),
+                        random,
+                    )
                     for _ in range(rounds)
                 ]
                 counts = [sum(right in one for one in told)]
                 if pair:
-                    counts.append(sum(right not in one and bool(one & {"c1", "g1"}) for one in told))
-                counts.append(sum(bool(one - {right} - ({"c1", "g1"} if pair else set())) for one in told))
+                    counts.append(
+                        sum(right not in one and bool(one & {"c1", "g1"}) for one in told)
+                    )
+                counts.append(
+                    sum(bool(one - {right} - ({"c1", "g1"} if pair else set())) for one in told)
+                )
                 cells.append(" / ".join(f"{100 * count / rounds:.3g}" for count in counts))
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", *_slow_rows(rounds)])

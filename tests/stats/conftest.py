@@ -1,4 +1,5 @@
-"""The shared test vectors by kind. The central ones also stand in the tests as rows, so that they run anywhere."""
+"""The shared test vectors by kind. The central ones also stand in the tests as rows, so that they
+run anywhere."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Simulated endpoints: per prompt the chance of a right answer, and runs drawn from it. Pure, seeded by the caller.
+"""Simulated endpoints: per prompt the chance of a right answer, and runs drawn from it. Pure,
+seeded by the caller.
 
-Prompts are a mixture: a share 3 * flip rate is right with a chance drawn uniformly from 0..1, the others are always
-right or always wrong. Two draws of an unsure prompt differ with probability 1/3, so that two runs of one endpoint
-disagree with the flip rate. Rows of an array are independent endpoints, columns are prompts.
-"""
+Prompts are a mixture: a share 3 * flip rate is right with a chance drawn uniformly from 0..1, the
+others are always right or always wrong. Two draws of an unsure prompt differ with probability 1/3,
+so that two runs of one endpoint disagree with the flip rate. Rows of an array are independent
+endpoints, columns are prompts."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
     Shape = int | tuple[int, ...]
 
 
-def endpoints(random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7) -> FloatArray:
-    """Chance of a right answer per prompt, `accuracy` on average. Raises ValueError where there is no such mixture."""
+def endpoints(
+    random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7
+) -> FloatArray:
+    """Chance of a right answer per prompt, `accuracy` on average. Raises ValueError where there is
+    no such mixture."""
     unsure = 3.0 * flip_rate
     if not (0.0 <= unsure <= 1.0 and unsure / 2.0 <= accuracy <= 1.0 - unsure / 2.0):
         raise ValueError(f"no mixture has the flip rate {flip_rate} and the accuracy {accuracy}")
@@ -28,10 +32,15 @@ def endpoints(random: numpy.random.Generator, shape: Shape, *, flip_rate: float,
 
 
 def altered(
-    random: numpy.random.Generator, chances: FloatArray, *, to_wrong: float = 0.0, to_right: float = 0.0
+    random: numpy.random.Generator,
+    chances: FloatArray,
+    *,
+    to_wrong: float = 0.0,
+    to_right: float = 0.0,
 ) -> FloatArray:
-    """Another endpoint: of all prompts, a share `to_wrong` that was always right is now always wrong, a regression, and
-    a share `to_right` the reverse. With both alike much changes and nothing is worse.
+    """Another endpoint: of all prompts, a share `to_wrong` that was always right is now always
+    wrong, a regression, and a share `to_right` the reverse. With both alike much changes and
+    nothing is worse.
 
     Raises ValueError where too few prompts are certain.
     """
@@ -40,14 +49,17 @@ def altered(
         certain = chances == now
         there = float(certain.mean())
         if share > there:
-            raise ValueError(f"{share} of the prompts cannot be turned: {there} of them are certain")
+            raise ValueError(
+                f"{share} of the prompts cannot be turned: {there} of them are certain"
+            )
         if share:
             result[certain & (random.random(chances.shape) < share / there)] = 1.0 - now
     return result
 
 
 def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> FloatArray:
-    """The chances of one run that moves as a whole: all logits shifted by one normal number of spread `sd`."""
+    """The chances of one run that moves as a whole: all logits shifted by one normal number of
+    spread `sd`."""
     if not sd:
         return chances
     factor = numpy.exp(random.normal(0.0, sd))
@@ -66,7 +78,8 @@ def turned(reference: FloatArray, candidate: FloatArray) -> tuple[IntArray, IntA
 
 
 def chance_below(n: int, down: float, up: float, limit: float) -> float:
-    """P(number up - number down of n prompts < `limit`), when a prompt goes down and up with these chances.
+    """P(number up - number down of n prompts < `limit`), when a prompt goes down and up with these
+    chances.
 
     Exact up to rounding: the n-th power of the characteristic function of one prompt.
     """

@@ -1,4 +1,5 @@
-"""Simulated runs behind a router that sends prompts of one subject to one server, and who is accused by them."""
+"""Simulated runs behind a router that sends prompts of one subject to one server, and who is
+accused by them."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ from serve_eval.verdicts.below_reference import estimate_expected
 
 ALPHA, SERVERS, SUBJECTS = 0.01, 4, 20
 UNSTEADY = 0.1
-"""Share of the prompts that are right with a chance of their own, in a subject of 75 %: 3.4 % flip between two runs."""
+"""Share of the prompts that are right with a chance of their own, in a subject of 75 %: 3.4 % flip
+between two runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the attribution knows of the prompts: they stand by `place` where those of a subject are neighbours in the
-    data set, the task tells the `subject`, and there is a reference of so many `runs`."""
+    """What the attribution knows of the prompts: they stand by `place` where those of a subject are
+    neighbours in the data set, the task tells the `subject`, and there is a reference of so many
+    `runs`."""
 
     place: bool = False
     subject: bool = False
@@ -32,8 +35,8 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Accused:
-    """The servers that are accused by their wrong answers, `before` by all prompts at once, and `now`. `dealt_by` is
-    what the router's choice was seen to have to do with."""
+    """The servers that are accused by their wrong answers, `before` by all prompts at once, and
+    `now`. `dealt_by` is what the router's choice was seen to have to do with."""
 
     before: frozenset[str]
     now: frozenset[str]
@@ -41,19 +44,26 @@ class Accused:
 
 
 def played(
-    random: numpy.random.Generator, sticky: float, known: Setting, *, worse: float = 0.0, answers: int = 400
+    random: numpy.random.Generator,
+    sticky: float,
+    known: Setting,
+    *,
+    worse: float = 0.0,
+    answers: int = 400,
 ) -> Accused:
     """Simulate a run of so many `answers` on one context and four generation servers.
 
-    The share `sticky` of the requests goes where all of their subject go, the rest at random. Server g1 turns the share
-    `worse` of its right answers wrong. Subjects are right in 75 % +- 15 %; hard ones have more unsteady prompts.
-    """
+    The share `sticky` of the requests goes where all of their subject go, the rest at random.
+    Server g1 turns the share `worse` of its right answers wrong. Subjects are right in 75 % +- 15
+    %; hard ones have more unsteady prompts."""
     subject = numpy.arange(answers) * SUBJECTS // answers
     if not known.place:
         subject = random.permutation(subject)
     right = numpy.clip(random.normal(0.75, 0.15, SUBJECTS), 0.2, 0.98)
     chance = (random.random(answers) < right[subject]).astype(float)
-    unsteady = random.random(answers) < numpy.clip(UNSTEADY * (1.0 - right) / 0.25, 0.0, 0.9)[subject]
+    unsteady = (
+        random.random(answers) < numpy.clip(UNSTEADY * (1.0 - right) / 0.25, 0.0, 0.9)[subject]
+    )
     chance[unsteady] = random.random(int(unsteady.sum()))
     home = random.integers(SERVERS, size=SUBJECTS)
     stuck = random.random(answers) < sticky
@@ -65,11 +75,16 @@ def played(
         for name in range(SERVERS)
     ]
     measures, dealt_by = compare_workers(
-        [AttributedAnswer(lines[server[i]], i, float(values[i]), empty=False, response=None) for i in range(answers)],
+        [
+            AttributedAnswer(lines[server[i]], i, float(values[i]), empty=False, response=None)
+            for i in range(answers)
+        ],
         Metric(),
         estimate_expected(runs, lo=0.0, hi=1.0, higher_is_better=True),
         answers,
-        lambda places: {SUBJECT: [int(subject[place]) for place in places]} if known.subject else {},
+        lambda places: (
+            {SUBJECT: [int(subject[place]) for place in places]} if known.subject else {}
+        ),
     )
     sums = [
         Cell("c0", f"g{name}", int((server == name).sum()), int((~values[server == name]).sum()))

@@ -18,9 +18,12 @@ def _pairs(reference: list[list[float]], candidate: list[float], *, better: bool
 
 
 def _runs(patterns: dict[str, int]) -> Pairs:
-    """So many prompts of each pattern: the scores of three reference runs and of the candidate, as digits."""
+    """So many prompts of each pattern: the scores of three reference runs and of the candidate, as
+    digits."""
     columns = [
-        [NAN if c == "-" else float(c) for c in pattern] for pattern, count in patterns.items() for _ in range(count)
+        [NAN if c == "-" else float(c) for c in pattern]
+        for pattern, count in patterns.items()
+        for _ in range(count)
     ]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return _pairs(rows[:3], rows[3])
@@ -59,7 +62,9 @@ def test_a_missing_answer_is_lost_for_one_end_and_kept_for_the_other() -> None:
     [
         _pairs([[1.0] * 50], [0.0] * 50),
         _runs({"1110": 9, "0111": 80}),
-        pair(numpy.zeros((3, 50)), numpy.zeros(50), lo=-math.inf, hi=math.inf, higher_is_better=True),
+        pair(
+            numpy.zeros((3, 50)), numpy.zeros(50), lo=-math.inf, hi=math.inf, higher_is_better=True
+        ),
     ],
     ids=["one reference run", "few anchors", "no best score"],
 )

@@ -29,7 +29,9 @@ CASES: list[tuple[list[float], float, str, float, float]] = [
 ]
 
 
-def _both_ways(differences: list[float], null: float, side: str, last: float, largest: float, within: float) -> None:
+def _both_ways(
+    differences: list[float], null: float, side: str, last: float, largest: float, within: float
+) -> None:
     sign = 1.0 if side == "pass" else -1.0
     wealth, logs = Wealth(sign * null, None, -1.0, 1.0), []
     for difference in differences:
@@ -37,7 +39,9 @@ def _both_ways(differences: list[float], null: float, side: str, last: float, la
         logs.append(wealth.log)
     assert logs[-1] == pytest.approx(last, abs=within)
     assert max(logs) == pytest.approx(largest, abs=within)
-    assert log_wealth(sign * numpy.array(differences, dtype=float), sign * null) == pytest.approx(last, abs=within)
+    assert log_wealth(sign * numpy.array(differences, dtype=float), sign * null) == pytest.approx(
+        last, abs=within
+    )
 
 
 @pytest.mark.parametrize(("differences", "null", "side", "last", "largest"), CASES)
@@ -66,7 +70,9 @@ VALUES = st.lists(st.sampled_from([-1.0, -0.3, 0.0, 0.0, 0.0, 0.4, 1.0]), min_si
 
 
 @given(VALUES, st.sampled_from([0.2, 0.05, 0.001]))
-def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(values: list[float], alpha: float) -> None:
+def test_the_bound_lies_below_the_mean_and_its_test_rejects_exactly_at_it(
+    values: list[float], alpha: float
+) -> None:
     lower = mean_lower_bound(values, alpha)
     assert -1.0 <= lower <= float(numpy.mean(values)) + 1e-12
     if lower > -1.0:
@@ -93,7 +99,8 @@ def test_an_impossible_hypothesis_is_refuted_and_an_empty_one_is_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [([], "one or more"), ([1.5], r"outside -1\.\.1"), ([math.nan], "position 0 is nan")]
+    ("values", "message"),
+    [([], "one or more"), ([1.5], r"outside -1\.\.1"), ([math.nan], "position 0 is nan")],
 )
 def test_values_outside_the_range_are_refused(values: list[float], message: str) -> None:
     with pytest.raises(ServeEvalError, match=message) as caught:

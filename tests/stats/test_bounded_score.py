@@ -11,7 +11,9 @@ from serve_eval.errors import ServeEvalError
 from serve_eval.stats.bounded_score import mean_score_lower_bound, mean_score_p, mean_score_z
 from serve_eval.stats.tango import score_bounds, score_noninferiority_p, score_z
 
-VALUES = st.lists(st.sampled_from([-1.0, -2 / 3, -0.5, -1 / 3, 0.0, 1 / 3, 0.5, 1.0]), min_size=1, max_size=60)
+VALUES = st.lists(
+    st.sampled_from([-1.0, -2 / 3, -0.5, -1 / 3, 0.0, 1 / 3, 0.5, 1.0]), min_size=1, max_size=60
+)
 
 
 def _answers(down: int, up: int, n: int) -> list[float]:
@@ -20,17 +22,25 @@ def _answers(down: int, up: int, n: int) -> list[float]:
 
 @settings(max_examples=200)
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 300), st.floats(-0.9, 0.9))
-def test_right_or_wrong_answers_have_tangos_score(down: int, up: int, more: int, difference: float) -> None:
+def test_right_or_wrong_answers_have_tangos_score(
+    down: int, up: int, more: int, difference: float
+) -> None:
     n = down + up + more
     z = mean_score_z(_answers(down, up, n), difference)
     assert z == pytest.approx(float(score_z(down, up, n, difference)), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize(("down", "up", "n"), [(10, 8, 1319), (0, 0, 200), (5, 0, 198), (0, 7, 100), (30, 30, 60)])
+@pytest.mark.parametrize(
+    ("down", "up", "n"), [(10, 8, 1319), (0, 0, 200), (5, 0, 198), (0, 7, 100), (30, 30, 60)]
+)
 def test_right_or_wrong_answers_have_tangos_bounds(down: int, up: int, n: int) -> None:
     values = _answers(down, up, n)
-    assert mean_score_lower_bound(values, 0.05) == pytest.approx(score_bounds(down, up, n, 0.05)[0], abs=1e-9)
-    assert mean_score_p(values, -0.02) == pytest.approx(score_noninferiority_p(down, up, n, 0.02), rel=1e-6)
+    assert mean_score_lower_bound(values, 0.05) == pytest.approx(
+        score_bounds(down, up, n, 0.05)[0], abs=1e-9
+    )
+    assert mean_score_p(values, -0.02) == pytest.approx(
+        score_noninferiority_p(down, up, n, 0.02), rel=1e-6
+    )
 
 
 def test_the_variance_under_the_hypothesis_is_the_likeliest_one() -> None:
@@ -77,7 +87,8 @@ def test_a_better_value_never_lowers_the_bound(values: list[float], more: list[f
 
 
 @pytest.mark.parametrize(
-    ("values", "alpha", "message"), [([], 0.05, "one or more"), ([2.0], 0.05, "outside -1..1"), ([0.0], 1.0, "alpha")]
+    ("values", "alpha", "message"),
+    [([], 0.05, "one or more"), ([2.0], 0.05, "outside -1..1"), ([0.0], 1.0, "alpha")],
 )
 def test_values_and_alpha_are_checked(values: list[float], alpha: float, message: str) -> None:
     with pytest.raises(ServeEvalError, match=message):

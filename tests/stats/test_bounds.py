@@ -25,13 +25,17 @@ def _right_or_wrong(down: int, up: int, n: int, missing: int = 0) -> Pairs:
 def _texts(differences: Any, **options: Any) -> Pairs:
     shift = numpy.asarray(differences, dtype=float)
     lo, hi = options.pop("range", (0.0, 1.0))
-    return pair(numpy.full(len(shift), 0.5), 0.5 + shift, lo=lo, hi=hi, higher_is_better=True, **options)
+    return pair(
+        numpy.full(len(shift), 0.5), 0.5 + shift, lo=lo, hi=hi, higher_is_better=True, **options
+    )
 
 
 def test_right_or_wrong_answers_take_the_score_bounds() -> None:
     result = bounds(_right_or_wrong(10, 8, 1319), 0.05)
     assert result.method is BoundsMethod.TANGO
-    assert (result.lower, result.upper) == pytest.approx((-0.007270760001112364, 0.004049079039039326), abs=3e-6)
+    assert (result.lower, result.upper) == pytest.approx(
+        (-0.007270760001112364, 0.004049079039039326), abs=3e-6
+    )
 
 
 def test_scores_within_a_range_take_the_score_bounds_for_any_values() -> None:
@@ -39,9 +43,13 @@ def test_scores_within_a_range_take_the_score_bounds_for_any_values() -> None:
     pairs = _texts(differences)
     result = bounds(pairs, 0.05)
     assert result.method is BoundsMethod.SCORE
-    assert (result.lower, result.upper) == pytest.approx(paired_t(differences).bounds(0.05), abs=1e-3)
+    assert (result.lower, result.upper) == pytest.approx(
+        paired_t(differences).bounds(0.05), abs=1e-3
+    )
     assert (
-        noninferiority(pairs, -result.lower + 1e-6, 0.05).p < 0.05 < noninferiority(pairs, -result.lower - 1e-6, 0.05).p
+        noninferiority(pairs, -result.lower + 1e-6, 0.05).p
+        < 0.05
+        < noninferiority(pairs, -result.lower - 1e-6, 0.05).p
     )
 
 
@@ -51,7 +59,9 @@ def test_many_changes_without_a_range_take_the_t_bounds() -> None:
     result = bounds(pairs, 0.05)
     assert result.method is BoundsMethod.T
     assert (result.lower, result.upper) == pytest.approx(paired_t(differences).bounds(0.05))
-    assert noninferiority(pairs, 0.05, 0.05).p == pytest.approx(paired_t(differences).noninferiority_p(0.05))
+    assert noninferiority(pairs, 0.05, 0.05).p == pytest.approx(
+        paired_t(differences).noninferiority_p(0.05)
+    )
 
 
 def test_few_changed_texts_prove_less_than_the_t_bounds_say() -> None:
@@ -75,7 +85,9 @@ def test_one_answer_of_half_a_point_moves_the_bound_by_less_than_one_answer() ->
 
 
 def test_one_pair_of_texts_excludes_what_one_right_or_wrong_pair_does() -> None:
-    assert bounds(_texts([0.0]), 0.05).lower == pytest.approx(bounds(_right_or_wrong(0, 0, 1), 0.05).lower, abs=1e-9)
+    assert bounds(_texts([0.0]), 0.05).lower == pytest.approx(
+        bounds(_right_or_wrong(0, 0, 1), 0.05).lower, abs=1e-9
+    )
 
 
 def test_clusters_and_weights_widen_the_bounds() -> None:
@@ -90,8 +102,12 @@ def test_clusters_and_weights_widen_the_bounds() -> None:
 def test_points_and_proportions_have_the_same_bounds() -> None:
     differences = numpy.zeros(100)
     differences[:5] = -0.25
-    points = pair(numpy.full(100, 50.0), 50.0 + 100 * differences, lo=0.0, hi=100.0, higher_is_better=True)
-    assert bounds(points, 0.05).lower == pytest.approx(100 * bounds(_texts(differences), 0.05).lower)
+    points = pair(
+        numpy.full(100, 50.0), 50.0 + 100 * differences, lo=0.0, hi=100.0, higher_is_better=True
+    )
+    assert bounds(points, 0.05).lower == pytest.approx(
+        100 * bounds(_texts(differences), 0.05).lower
+    )
 
 
 def test_few_changes_in_a_metric_without_a_range_say_nothing() -> None:
@@ -103,7 +119,10 @@ def test_few_changes_in_a_metric_without_a_range_say_nothing() -> None:
 
 
 def test_missing_answers_lower_the_lower_bound_and_raise_the_upper_one() -> None:
-    full, open_pairs = bounds(_right_or_wrong(10, 8, 1000), 0.05), bounds(_right_or_wrong(10, 8, 1000, 20), 0.05)
+    full, open_pairs = (
+        bounds(_right_or_wrong(10, 8, 1000), 0.05),
+        bounds(_right_or_wrong(10, 8, 1000, 20), 0.05),
+    )
     assert open_pairs.lower < full.lower == pytest.approx(open_pairs.lower_at_best)
     assert open_pairs.lower == bounds(_right_or_wrong(30, 8, 1000), 0.05).lower
 
@@ -123,7 +142,9 @@ def test_a_gain_is_non_inferior_but_not_equivalent() -> None:
     assert equivalence(pairs, 0.1, 0.05).p <= 0.05 < equivalence(pairs, 0.02, 0.05).p
 
 
-@pytest.mark.parametrize(("margin", "alpha", "message"), [(-0.1, 0.05, "margin"), (0.1, 0.0, "alpha")])
+@pytest.mark.parametrize(
+    ("margin", "alpha", "message"), [(-0.1, 0.05, "margin"), (0.1, 0.0, "alpha")]
+)
 def test_margin_and_alpha_are_checked(margin: float, alpha: float, message: str) -> None:
     for test in (noninferiority, equivalence):
         with pytest.raises(ServeEvalError, match=message):

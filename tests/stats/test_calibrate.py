@@ -13,7 +13,9 @@ from tests.stats import calibrate, calibrate_all
 PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
 
 
-def test_a_small_calibration_prints_the_tables_of_the_method(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_calibration_prints_the_tables_of_the_method(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("REPLICATES", "FEWER", "CHUNK"):
         monkeypatch.setattr(calibrate, name, 40)
     jobs = calibrate.jobs_of("JSON", 100, 0.034)
@@ -28,7 +30,9 @@ def test_a_small_calibration_prints_the_tables_of_the_method(monkeypatch: pytest
     page = PAGE.splitlines()
     for row in rows:
         if row.startswith("| JSON 100 | 0.034 |"):
-            assert _exact(row) in [_exact(line) for line in page if line.startswith("| JSON 100 | 0.034 |")]
+            assert _exact(row) in [
+                _exact(line) for line in page if line.startswith("| JSON 100 | 0.034 |")
+            ]
         else:
             assert row in page
 
@@ -36,7 +40,11 @@ def test_a_small_calibration_prints_the_tables_of_the_method(monkeypatch: pytest
 @pytest.mark.parametrize("name", calibrate_all.MODULES)
 def test_the_tables_of_every_part_have_their_place_in_the_docs(name: str) -> None:
     pages = [path.read_text() for path in calibrate_all.DOCS.glob("*.md")]
-    found = [text[slice(*span)] for text in pages if (span := calibrate_all.place(text, name)) is not None]
+    found = [
+        text[slice(*span)]
+        for text in pages
+        if (span := calibrate_all.place(text, name)) is not None
+    ]
     assert len(found) == 1
     assert found[0].count("\n| ") > 3
     assert hasattr(import_module(calibrate_all.module_name(name)), "main")

@@ -1,4 +1,5 @@
-"""The drift chart's false alarms: the worst cell holds in small, and the page has rows for the same series."""
+"""The drift chart's false alarms: the worst cell holds in small, and the page has rows for the same
+series."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from tests.stats import calibrate_drift
 PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
 
 
-def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> None:
+def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (
+    None
+):
     """100 prompts that are wrong with .03, two reference runs: 720 series."""
     random = numpy.random.default_rng(12)
     cell = calibrate_drift.measure(random, "all .03", 100, 2, own=False, endpoint_count=18)
@@ -31,7 +34,9 @@ def test_runs_are_drawn_from_the_law_of_their_prompts() -> None:
         assert counts.var() == pytest.approx(variance, rel=0.06), name
 
 
-def test_the_page_of_the_method_has_rows_for_the_same_series(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_the_method_has_rows_for_the_same_series(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("ENDPOINTS", "SERIES", "EFFECT_SERIES", "FALL_SERIES"):
         monkeypatch.setattr(calibrate_drift, name, 1)
     rows = [line for line in calibrate_drift.tables().splitlines() if line.startswith("|")]

@@ -1,4 +1,5 @@
-"""The tables of endpoints beside themselves: in small they run, and the page has those that were printed."""
+"""The tables of endpoints beside themselves: in small they run, and the page has those that were
+printed."""
 
 from __future__ import annotations
 

@@ -49,7 +49,9 @@ def test_the_worst_cell_of_student_is_seen_to_break() -> None:
     """The cells above are no test where the t test would pass them as well."""
     random = numpy.random.default_rng(1)
     job = Job("all .01", 100, 10)
-    broken = sum((drop_test(draw(job, random), "paired_t").p or 0.0) <= 0.05 for _ in range(REPLICATES))
+    broken = sum(
+        (drop_test(draw(job, random), "paired_t").p or 0.0) <= 0.05 for _ in range(REPLICATES)
+    )
     assert broken > 2 * acceptance_region(REPLICATES, 0.05)[1]
 
 
@@ -97,7 +99,11 @@ def test_the_prompts_that_anchors_take() -> None:
 def test_a_small_calibration_prints_every_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calibrate, "REPLICATES", 20)
     monkeypatch.setattr(calibrate, "SUITES", 1)
-    jobs = {"LEVEL_JOBS": calibrate.measure, "POWER_JOBS": calibrate.measure, "MARGIN_JOBS": calibrate.exclude}
+    jobs = {
+        "LEVEL_JOBS": calibrate.measure,
+        "POWER_JOBS": calibrate.measure,
+        "MARGIN_JOBS": calibrate.exclude,
+    }
     parts: dict[str, Any] = {}
     for name, simulate in jobs.items():
         few = [job for job in getattr(calibrate, name) if job.n <= 200][:3]

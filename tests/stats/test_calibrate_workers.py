@@ -1,4 +1,5 @@
-"""The tables of healthy and bad workers: in small they run, and the page has those that were printed."""
+"""The tables of healthy and bad workers: in small they run, and the page has those that were
+printed."""
 
 from __future__ import annotations
 

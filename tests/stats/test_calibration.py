@@ -1,8 +1,8 @@
 """Seeded simulations in process: does each rule keep the level and the power that it promises?
 
-Rejections are compared with the exact level of the discrete test at the simulated size and flip rate, and may differ
-from it by chance only. `make calibrate` prints the same for the sizes of real tasks.
-"""
+Rejections are compared with the exact level of the discrete test at the simulated size and flip
+rate, and may differ from it by chance only. `make calibrate` prints the same for the sizes of real
+tasks."""
 
 from __future__ import annotations
 
@@ -34,9 +34,15 @@ mcnemar_of = cache(mcnemar)
 
 
 def _outcomes(
-    seed: int, n: int = N, flip_rate: float = FLIP_RATE, *, drop: float = 0.0, both_ways: float = 0.0
+    seed: int,
+    n: int = N,
+    flip_rate: float = FLIP_RATE,
+    *,
+    drop: float = 0.0,
+    both_ways: float = 0.0,
 ) -> list[tuple[int, int]]:
-    """Numbers of prompts down and up between a run of one endpoint and a run of another, per replicate.
+    """Numbers of prompts down and up between a run of one endpoint and a run of another, per
+    replicate.
 
     `both_ways` of the prompts change for good, half of them to right.
     """
@@ -64,18 +70,25 @@ def _check(rejections: int, level: float) -> None:
     assert low <= rejections <= high
 
 
-# ------------------------------------------------------------------------------------- how much chance is allowed
+# ------------------------------------------------------------------------------------- how much
+# chance is allowed
 
 
-@pytest.mark.parametrize(("replicates", "low", "high"), [(1000, 29, 74), (2000, 69, 133), (5000, 201, 302)])
-def test_the_acceptance_region_equals_exact_binomial_sums(replicates: int, low: int, high: int) -> None:
+@pytest.mark.parametrize(
+    ("replicates", "low", "high"), [(1000, 29, 74), (2000, 69, 133), (5000, 201, 302)]
+)
+def test_the_acceptance_region_equals_exact_binomial_sums(
+    replicates: int, low: int, high: int
+) -> None:
     assert acceptance_region(replicates, 0.05) == (low, high)
 
 
 def test_the_shared_vectors_hold(vectors: Any) -> None:
     for vector in vectors("calibration_region"):
         inputs, expected = vector["inputs"], vector["expected"]
-        region = acceptance_region(inputs["replicates"], inputs["alpha"], inputs["check_false_alarm"])
+        region = acceptance_region(
+            inputs["replicates"], inputs["alpha"], inputs["check_false_alarm"]
+        )
         assert region == (expected["low"], expected["high"])
 
 
@@ -88,10 +101,13 @@ def test_a_region_needs_a_level_and_replicates(arguments: tuple[Any, ...], messa
         acceptance_region(*arguments)
 
 
-# ------------------------------------------------------------------------------------------------ the classic rule
+# ------------------------------------------------------------------------------------------------
+# the classic rule
 
 
-@pytest.mark.parametrize(("n", "accuracy", "level"), [(198, 0.5, 0.0486), (4096, 0.5, 0.0499), (4096, 0.9, 0.0030)])
+@pytest.mark.parametrize(
+    ("n", "accuracy", "level"), [(198, 0.5, 0.0486), (4096, 0.5, 0.0499), (4096, 0.9, 0.0030)]
+)
 def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own(
     n: int, accuracy: float, level: float
 ) -> None:
@@ -100,7 +116,9 @@ def test_the_classic_rule_has_its_level_where_each_side_draws_prompts_of_its_own
     change = accuracy * (1 - accuracy)
     exact = chance_below(n, change, change, -n * margin)
     assert exact == pytest.approx(level, abs=6e-5)
-    reference, value = numpy.random.default_rng(20240604).binomial(n, accuracy, (2, REPLICATES)).tolist()
+    reference, value = (
+        numpy.random.default_rng(20240604).binomial(n, accuracy, (2, REPLICATES)).tolist()
+    )
     _check(sum(_classic_fails(r, v, n) for r, v in zip(reference, value, strict=True)), exact)
 
 
@@ -113,25 +131,36 @@ def test_the_classic_rule_hardly_ever_alarms_where_both_sides_answer_the_same_pr
     _check(sum(_classic_fails(100, 100 + up - down, N) for down, up in noisy), exact)
 
 
-# -------------------------------------------------------------------------------------------------- paired tests
+# --------------------------------------------------------------------------------------------------
+# paired tests
 
 
 @pytest.mark.parametrize("drop", [0.0, MARGIN, THETA], ids=["no drop", "the margin", "theta"])
 def test_mcnemars_tests_prove_a_drop_as_often_as_their_exact_sums_say(drop: float) -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240601, drop=drop)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA))
-    _check(sum(test.p_exact <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA, mid_p=False))
+    _check(
+        sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(drop, N, FLIP_RATE, ALPHA)
+    )
+    _check(
+        sum(test.p_exact <= ALPHA for test in tests),
+        compute_paired_power(drop, N, FLIP_RATE, ALPHA, mid_p=False),
+    )
 
 
 @pytest.mark.parametrize(("n", "flip_rate"), [(100, 0.034), (1319, 0.011)])
 def test_mid_p_keeps_its_level_where_little_changes(n: int, flip_rate: float) -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240607, n, flip_rate)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, n, flip_rate, ALPHA))
+    _check(
+        sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, n, flip_rate, ALPHA)
+    )
 
 
 def test_a_change_for_good_that_makes_nothing_worse_is_no_regression_to_mid_p() -> None:
     tests = [mcnemar_of(down, up) for down, up in _outcomes(20240608, both_ways=0.04)]
-    _check(sum(test.p_mid <= ALPHA for test in tests), compute_paired_power(0.0, N, FLIP_RATE + 0.04, ALPHA))
+    _check(
+        sum(test.p_mid <= ALPHA for test in tests),
+        compute_paired_power(0.0, N, FLIP_RATE + 0.04, ALPHA),
+    )
 
 
 def test_tango_excludes_the_margin_at_its_exact_level_where_the_drop_equals_it() -> None:
@@ -165,7 +194,8 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
     assert all(found(down, up)[1].p_mid <= ALPHA for down, up in classic)
 
 
-# ------------------------------------------------------------------------------------------------ the early stop
+# ------------------------------------------------------------------------------------------------
+# the early stop
 
 
 @pytest.mark.parametrize(
@@ -178,7 +208,11 @@ def test_the_finding_fails_as_often_as_its_exact_sums_say_and_whenever_the_class
         (MARGIN, "mean only", 0.95),
         (THETA, "mean only", 0.85),
     ],
-    ids=[f"{drop}, {mode}" for mode in ("pairs", "mean only") for drop in ("no drop", "the margin", "theta")],
+    ids=[
+        f"{drop}, {mode}"
+        for mode in ("pairs", "mean only")
+        for drop in ("no drop", "the margin", "theta")
+    ],
 )
 def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
     drop: float, mode: str, asked: float
@@ -199,7 +233,9 @@ def test_an_early_stop_agrees_with_the_full_run_except_with_probability_eps(
             threshold = reference.mean() - MARGIN
             stop, values = EarlyClassic.mean_only(N, threshold, eps=eps), candidate
         early = stop.update(values.tolist())
-        full = Decision.FAIL if _classic_fails(reference.sum(), candidate.sum(), N) else Decision.PASS
+        full = (
+            Decision.FAIL if _classic_fails(reference.sum(), candidate.sum(), N) else Decision.PASS
+        )
         wrong += early is not None and early is not full
         looked_at += stop.looked_at
     assert wrong <= acceptance_region(runs, eps)[1]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.classic import Decision, classic_test, decide, num_samples_for, power_table
 
-# n, reference, sigma, alpha, beta, higher is better -> theta, threshold. The published table of the suite's README for
-# 14042 questions, and the parameters that the suite registers per task.
+# n, reference, sigma, alpha, beta, higher is better -> theta, threshold. The published table of the
+# suite's README for 14042 questions, and the parameters that the suite registers per task.
 CASES = [
     (32, 0.0, 50.0, 0.05, 0.2, True, 31.080936, -20.560670),
     (64, 0.0, 50.0, 0.05, 0.2, True, 21.977540, -14.538589),
@@ -30,9 +30,18 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("n", "reference", "sigma", "alpha", "beta", "better", "theta", "threshold"), CASES)
+@pytest.mark.parametrize(
+    ("n", "reference", "sigma", "alpha", "beta", "better", "theta", "threshold"), CASES
+)
 def test_theta_and_threshold_equal_the_published_ones(
-    n: int, reference: float, sigma: float, alpha: float, beta: float, better: bool, theta: float, threshold: float
+    n: int,
+    reference: float,
+    sigma: float,
+    alpha: float,
+    beta: float,
+    better: bool,
+    theta: float,
+    threshold: float,
 ) -> None:
     test = classic_test(n, reference, sigma, alpha, beta, better)
     assert test.theta == pytest.approx(theta, abs=5e-7)
@@ -46,13 +55,20 @@ def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
         inputs, expected = dict(vector["inputs"]), vector["expected"]
         if vector["kind"] == "classic":
             test = classic_test(**inputs)
-            assert test.theta == pytest.approx(expected["theta"], abs=vector["tolerance"]), vector["id"]
-            assert test.threshold == pytest.approx(expected["threshold"], abs=vector["tolerance"]), vector["id"]
+            assert test.theta == pytest.approx(expected["theta"], abs=vector["tolerance"]), vector[
+                "id"
+            ]
+            assert test.threshold == pytest.approx(
+                expected["threshold"], abs=vector["tolerance"]
+            ), vector["id"]
             seen += 1
         elif vector["kind"] == "classic_verdict":
             evaluated = inputs.pop("evaluated")
             threshold = classic_test(**inputs).threshold
-            assert decide((evaluated, evaluated), threshold, inputs["higher_is_better"]).value == expected["verdict"]
+            assert (
+                decide((evaluated, evaluated), threshold, inputs["higher_is_better"]).value
+                == expected["verdict"]
+            )
             seen += 1
     assert seen == 14
 
@@ -102,7 +118,9 @@ def test_a_decision_needs_both_bounds(
 
 
 @given(st.floats(-100, 100), st.floats(0, 50), st.floats(0, 50), st.booleans())
-def test_a_better_value_never_makes_the_decision_worse(value: float, width: float, gain: float, better: bool) -> None:
+def test_a_better_value_never_makes_the_decision_worse(
+    value: float, width: float, gain: float, better: bool
+) -> None:
     rank = {Decision.FAIL: 0, Decision.UNDECIDED: 1, Decision.PASS: 2}
     step = gain if better else -gain
     before = decide((value, value + width), 0.0, better)

@@ -1,4 +1,5 @@
-"""Who of several workers is to blame: exact p-values, deployments with one fault each, and false accusations."""
+"""Who of several workers is to blame: exact p-values, deployments with one fault each, and false
+accusations."""
 
 from __future__ import annotations
 
@@ -29,24 +30,34 @@ SIDE = st.integers(0, 60).flatmap(lambda n: st.tuples(st.just(n), st.integers(0,
 
 
 @given(SIDE, SIDE)
-def test_one_table_is_the_one_sided_test_of_fisher(its: tuple[int, int], others: tuple[int, int]) -> None:
+def test_one_table_is_the_one_sided_test_of_fisher(
+    its: tuple[int, int], others: tuple[int, int]
+) -> None:
     assert no_worse([(*its, *others)]) == pytest.approx(float(_fisher(*its, *others)), rel=1e-9)
 
 
 def test_small_tables_have_the_p_that_is_worked_out_by_hand() -> None:
     assert no_worse([(3, 3, 3, 0)]) == pytest.approx(1 / 20)
-    assert no_worse([(4, 3, 4, 1)]) == pytest.approx(17 / 70)  # the lady tasting tea (Fisher 1935, chapter 2)
-    assert no_worse([(50, 48, 150, 12)]) == pytest.approx(3.0105900e-32, rel=1e-6)  # scipy.stats.fisher_exact
+    assert no_worse([(4, 3, 4, 1)]) == pytest.approx(
+        17 / 70
+    )  # the lady tasting tea (Fisher 1935, chapter 2)
+    assert no_worse([(50, 48, 150, 12)]) == pytest.approx(
+        3.0105900e-32, rel=1e-6
+    )  # scipy.stats.fisher_exact
     assert no_worse([(2, 1, 2, 1), (1, 1, 1, 0)]) == pytest.approx(5 / 6 * 1 / 2 + 1 / 6 * 1 / 2)
 
 
-@pytest.mark.parametrize("tables", [[], [(0, 0, 5, 3)], [(5, 0, 5, 0)], [(5, 5, 5, 5)], [(4, 0, 9, 7)]])
+@pytest.mark.parametrize(
+    "tables", [[], [(0, 0, 5, 3)], [(5, 0, 5, 0)], [(5, 5, 5, 5)], [(4, 0, 9, 7)]]
+)
 def test_what_cannot_be_worse_has_p_one(tables: list[tuple[int, int, int, int]]) -> None:
     assert no_worse(tables) == 1.0
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
-def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(down: int, up: int) -> None:
+def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_exact_test(
+    down: int, up: int
+) -> None:
     strata = [(1, 1, 1, 0)] * down + [(1, 0, 1, 1)] * up + [(1, 1, 1, 1), (1, 0, 1, 0)]
     expected = mcnemar(down, up).p_exact if down else 1.0
     assert no_worse(strata) == pytest.approx(expected, rel=1e-9)
@@ -67,7 +78,9 @@ IN_TURNS: dict[str, Router] = {
 AT_RANDOM: Router = lambda _, rng: (rng.randrange(2), rng.randrange(4))  # noqa: E731
 
 
-def _cells(router: Router, chance: Callable[[int, int], float], *, n: int = 400, seed: int = 0) -> list[Cell]:
+def _cells(
+    router: Router, chance: Callable[[int, int], float], *, n: int = 400, seed: int = 0
+) -> list[Cell]:
     rng, counts = random.Random(seed), dict[tuple[int, int], list[int]]()
     for k in range(n):
         context, generation = router(k, rng)
@@ -87,8 +100,16 @@ def _accused(cells: list[Cell], alpha: float = ALPHA) -> list[str]:
         (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (g == 1), ["g1"]),
         (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (c == 1), ["c1"]),
         (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (c == 1 and g == 2), ["c1+g2"]),
-        (AT_RANDOM, lambda c, g: 0.9 if (c == 1) == (g > 1) else 0.1, ["c0+g0", "c0+g1", "c1+g2", "c1+g3"]),
-        (AT_RANDOM, lambda c, g: 1 - 0.95 * (1 - 0.5 * (c == 1)) * (1 - 0.5 * (g == 1)), ["c1", "g1"]),
+        (
+            AT_RANDOM,
+            lambda c, g: 0.9 if (c == 1) == (g > 1) else 0.1,
+            ["c0+g0", "c0+g1", "c1+g2", "c1+g3"],
+        ),
+        (
+            AT_RANDOM,
+            lambda c, g: 1 - 0.95 * (1 - 0.5 * (c == 1)) * (1 - 0.5 * (g == 1)),
+            ["c1", "g1"],
+        ),
         (AT_RANDOM, lambda c, g: 0.2 + 0.6 * (g in (0, 3)), ["g0", "g3"]),
         (AT_RANDOM, lambda c, g: 0.6, []),
         (IN_TURNS["2 x 4"], lambda c, g: 0.2 + 0.6 * (g == 1), ["g1"]),
@@ -108,13 +129,27 @@ def test_who_is_to_blame_is_named_and_nobody_else(
 
 def test_workers_that_always_work_together_are_one_row() -> None:
     found = rows({"wrong answers": _cells(IN_TURNS["2 x 2"], lambda c, g: 0.3)}, ALPHA)
-    assert [(row.role, row.worker) for row in found] == [("pair", ("c0", "g0")), ("pair", ("c1", "g1"))]
+    assert [(row.role, row.worker) for row in found] == [
+        ("pair", ("c0", "g0")),
+        ("pair", ("c1", "g1")),
+    ]
 
 
 def test_a_row_has_the_worker_and_all_others_of_its_role() -> None:
-    cells = [Cell("c0", "g0", 50, 48), Cell("c0", "g1", 70, 5), Cell("c0", "g2", 80, 7), Cell("c0", None, 9, 9)]
+    cells = [
+        Cell("c0", "g0", 50, 48),
+        Cell("c0", "g1", 70, 5),
+        Cell("c0", "g2", 80, 7),
+        Cell("c0", None, 9, 9),
+    ]
     first = rows({"wrong answers": cells}, ALPHA)[0]
-    assert (first.worker, first.answers, first.bad, first.others, first.others_bad) == (("g0",), 50, 48, 150, 12)
+    assert (first.worker, first.answers, first.bad, first.others, first.others_bad) == (
+        ("g0",),
+        50,
+        48,
+        150,
+        12,
+    )
     assert first.p == pytest.approx(3.0105900e-32, rel=1e-6)
     assert first.p_holm == pytest.approx(3 * first.p)
 
@@ -144,7 +179,9 @@ CELLS = st.lists(
 
 
 @given(CELLS)
-def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(cells: list[Cell]) -> None:
+def test_any_table_gives_probabilities_and_never_more_bad_answers_than_answers(
+    cells: list[Cell],
+) -> None:
     for row in rows({"wrong answers": cells}, ALPHA):
         assert 0.0 <= row.p <= row.p_holm <= 1.0
         assert row.accused == (row.p_holm <= ALPHA)
@@ -157,18 +194,23 @@ def test_the_order_of_the_answers_does_not_matter(cells: list[Cell], rng: random
     mixed = list(cells)
     rng.shuffle(mixed)
     before, after = rows({"m": cells}, ALPHA), rows({"m": mixed}, ALPHA)
-    assert [(r.worker, pytest.approx(r.p, abs=1e-9)) for r in before] == [(r.worker, r.p) for r in after]
+    assert [(r.worker, pytest.approx(r.p, abs=1e-9)) for r in before] == [
+        (r.worker, r.p) for r in after
+    ]
 
 
 def test_healthy_workers_are_rarely_accused() -> None:
     """At a level of a fifth, where few rounds tell: P(Bin(60, 0.2) > 23) is 0.0003."""
     for name, router in {**IN_TURNS, "at random": AT_RANDOM}.items():
-        false = sum(bool(_accused(_cells(router, lambda c, g: 0.3, n=200, seed=s), 0.2)) for s in range(60))
+        false = sum(
+            bool(_accused(_cells(router, lambda c, g: 0.3, n=200, seed=s), 0.2)) for s in range(60)
+        )
         assert false <= 23, name
 
 
 def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
-    """Four prompts that one of two sound servers gets wrong by its own numerics are four coins, not sixteen."""
+    """Four prompts that one of two sound servers gets wrong by its own numerics are four coins, not
+    sixteen."""
     cells = [
         Cell(f"c{c}", f"g{g}", 1, int(prompt < 4 and g == 1), prompt)
         for prompt in range(50)
@@ -181,7 +223,8 @@ def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
 
 
 def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
-    """g0 answers half of the time; what all get wrong, the others get wrong more often only because they answer."""
+    """g0 answers half of the time; what all get wrong, the others get wrong more often only because
+    they answer."""
     cells = [
         Cell(f"c{c}", f"g{g}", 1, 1, prompt)
         for prompt in range(40)
@@ -193,6 +236,8 @@ def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=3, max_size=3), max_size=8))
-def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(blocks: list[list[int]]) -> None:
+def test_blocks_of_one_answer_each_are_tables_of_one_against_the_others(
+    blocks: list[list[int]],
+) -> None:
     tables = [(1, block[0], len(block) - 1, sum(block[1:])) for block in blocks]
     assert no_worse_in_blocks(blocks) == pytest.approx(no_worse(tables), rel=1e-9)

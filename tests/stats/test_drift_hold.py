@@ -7,7 +7,9 @@ from serve_eval.stats.drift_hold import ALPHA, SHARE, DriftHold
 from serve_eval.stats.onset import chart, latest, limit, worse_than_usual
 
 
-def _hold(values: list[float | None], references: list[float] | None = None, *, worst: float = 0.0) -> DriftHold:
+def _hold(
+    values: list[float | None], references: list[float] | None = None, *, worst: float = 0.0
+) -> DriftHold:
     hold = DriftHold(1000, worst)
     for i, value in enumerate(values):
         hold.add(value, None if references is None else references[i])

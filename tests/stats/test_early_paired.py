@@ -25,7 +25,8 @@ VALUES = st.lists(st.floats(0.0, 1.0), max_size=40)
 def test_no_bet_grows_on_average_under_its_hypothesis(
     earlier: list[float], null: float, gap: float, spread: float
 ) -> None:
-    """Of two values whose mean is `null` the one or the other comes; stakes know nothing but what came before."""
+    """Of two values whose mean is `null` the one or the other comes; stakes know nothing but what
+    came before."""
     low, high = null * (1.0 - spread), null + (1.0 - null) * spread
     if high - low < 1e-6:
         return
@@ -38,8 +39,14 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
     assert chance * wealth(high) + (1.0 - chance) * wealth(low) <= wealth() * (1.0 + 1e-9)
 
 
-def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> None:
-    null, gap, values = 0.495, 0.005, random.Random(1).choices([0.0, 0.5, 1.0], [0.02, 0.96, 0.02], k=200)
+def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (
+    None
+):
+    null, gap, values = (
+        0.495,
+        0.005,
+        random.Random(1).choices([0.0, 0.5, 1.0], [0.02, 0.96, 0.02], k=200),
+    )
     bet, fixed, following = MarginWealth(null, gap), Wealth(null, None, 0.0, 1.0), 1.0
     for t, value in enumerate(values):
         variance = (20 * 0.05 + sum((x - 0.5) ** 2 for x in values[:t])) / (20 + t)
@@ -91,7 +98,10 @@ def test_at_a_drop_of_the_margin_either_decision_comes_in_alpha_at_most() -> Non
 
 def test_points_stop_where_proportions_do() -> None:
     values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.01, 0.98, 0.01], k=4000)
-    one, other = EarlyPaired(4000, 0.02, alpha=0.025), EarlyPaired(4000, 2.0, alpha=0.025, span=100.0)
+    one, other = (
+        EarlyPaired(4000, 0.02, alpha=0.025),
+        EarlyPaired(4000, 2.0, alpha=0.025, span=100.0),
+    )
     one.update(values)
     other.update(100.0 * value for value in values)
     assert one.decision is Decision.PASS

@@ -18,7 +18,8 @@ from serve_eval.stats.early_stop import EarlyClassic
 
 
 def _loop(values: list[float], n: int, null: float) -> float:
-    """Log wealth of the bet without replacement as section 3 of the specification writes it, for values in -1..1."""
+    """Log wealth of the bet without replacement as section 3 of the specification writes it, for
+    values in -1..1."""
     wealths, total = [1.0] * len(GRID), 0.0
     for t, x in enumerate(values, 1):
         m = (n * null - total) / (n - t + 1)
@@ -30,7 +31,10 @@ def _loop(values: list[float], n: int, null: float) -> float:
     return math.log(sum(wealths) / len(GRID))
 
 
-@given(st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60), st.integers(0, 400))
+@given(
+    st.lists(st.sampled_from([-1.0, -0.25, 0.0, 0.0, 0.5, 1.0]), min_size=1, max_size=60),
+    st.integers(0, 400),
+)
 def test_both_wealths_follow_the_recursion_of_the_paper(values: list[float], more: int) -> None:
     n, margin = len(values) + more + 1, 0.05
     stop = EarlyClassic.for_pairs(n, margin, eps=1e-12)
@@ -72,14 +76,19 @@ def test_the_reference_mean_alone_decides_later_than_pairs() -> None:
     threshold = sum(reference) / 2000 - 0.026
     with_pairs = EarlyClassic.for_pairs(2000, 0.026)
     mean_only = EarlyClassic.mean_only(2000, threshold)
-    assert with_pairs.update(c - r for c, r in zip(candidate, reference, strict=True)) is Decision.PASS
+    assert (
+        with_pairs.update(c - r for c, r in zip(candidate, reference, strict=True)) is Decision.PASS
+    )
     assert mean_only.update(candidate) is Decision.PASS
     assert with_pairs.looked_at < mean_only.looked_at < 2000
 
 
 def test_points_and_proportions_stop_at_the_same_sample() -> None:
     values = random.Random(4).choices([-1.0, 0.0, 1.0], [0.02, 0.96, 0.02], k=1000)
-    one, other = EarlyClassic.for_pairs(1000, 0.0366), EarlyClassic.for_pairs(1000, 3.66, span=100.0)
+    one, other = (
+        EarlyClassic.for_pairs(1000, 0.0366),
+        EarlyClassic.for_pairs(1000, 3.66, span=100.0),
+    )
     one.update(values)
     other.update(100.0 * value for value in values)
     assert (one.decision, one.looked_at) == (other.decision, other.looked_at)
@@ -88,7 +97,9 @@ def test_points_and_proportions_stop_at_the_same_sample() -> None:
 def test_lower_is_better_by_negation() -> None:
     stop = EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0)
     assert stop.update([-0.9] * 500) is Decision.FAIL
-    assert EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0).update([-0.01] * 500) is Decision.PASS
+    assert (
+        EarlyClassic.mean_only(500, -0.20, lo=-1.0, hi=0.0).update([-0.01] * 500) is Decision.PASS
+    )
 
 
 def test_a_missing_answer_makes_both_bets_poorer() -> None:
@@ -105,10 +116,13 @@ def test_a_missing_answer_makes_both_bets_poorer() -> None:
     assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
 
 
-# ------------------------------------------------------------------------------------------------------ its level
+# ------------------------------------------------------------------------------------------------------
+# its level
 
 
-def _decisions(values: Sequence[float | None], runs: int, **options: float) -> Counter[Decision | None]:
+def _decisions(
+    values: Sequence[float | None], runs: int, **options: float
+) -> Counter[Decision | None]:
     """Of one population in random orders; None is a missing answer. Scores lie in 0..1."""
     rng, found, row = random.Random(1), Counter[Decision | None](), list(values)
     for _ in range(runs):
@@ -126,7 +140,8 @@ def _decisions(values: Sequence[float | None], runs: int, **options: float) -> C
 
 
 def test_the_first_sample_with_the_evidence_needed_decides() -> None:
-    """2 / eps of one bet and 1 / eps that at most two of a hundred are missing, both computed here."""
+    """2 / eps of one bet and 1 / eps that at most two of a hundred are missing, both computed
+    here."""
     n, eps, margin = 100, 0.05, 0.2
     for seed in range(20):
         values = random.Random(seed).choices([-1.0, 0.0, 1.0], [0.04, 0.92, 0.04], k=n)
@@ -134,7 +149,8 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
             t
             for t in range(1, n + 1)
             if _loop(values[:t], n, -margin) >= math.log(2 / eps)
-            and 0.5 * comb(n, t) / comb(n - 3, t) + 0.25 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
+            and 0.5 * comb(n, t) / comb(n - 3, t)
+            + 0.25 * sum(comb(n - j, t) / comb(n - 3, t) for j in (1, 2))
             >= 1 / eps
         )
         stop = EarlyClassic.for_pairs(n, margin, eps=eps)
@@ -142,20 +158,28 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
         assert stop.looked_at == wanted
         quick = EarlyClassic.for_pairs(n, margin, eps=eps, max_missing=1.0)
         quick.update(values)
-        wanted = next(t for t in range(1, n + 1) if _loop(values[:t], n, -margin) >= math.log(2 / eps))
+        wanted = next(
+            t for t in range(1, n + 1) if _loop(values[:t], n, -margin) >= math.log(2 / eps)
+        )
         assert quick.looked_at == wanted < stop.looked_at
 
 
-def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> None:
-    """The worst case: with the one missing answer wrong it fails by one answer, with it right it passes by none. Each
-    bet may err. With half of the evidence, 29 % would be decided."""
+def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (
+    None
+):
+    """The worst case: with the one missing answer wrong it fails by one answer, with it right it
+    passes by none. Each bet may err. With half of the evidence, 29 % would be decided."""
     eps, runs = 0.2, 600
-    found = _decisions([1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps, max_missing=1.0)
+    found = _decisions(
+        [1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps, max_missing=1.0
+    )
     assert runs - found[None] <= acceptance_region(runs, eps)[1]
     assert found[Decision.PASS] > 0 < found[Decision.FAIL]
 
 
-def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> None:
+def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (
+    None
+):
     eps, runs = 0.2, 250
     below = _decisions([1.0] * 199 + [0.0] * 201, runs, threshold=0.5, eps=eps, max_missing=1.0)
     assert below[Decision.PASS] <= acceptance_region(runs, eps / 2)[1]
@@ -172,7 +196,9 @@ def test_missing_answers_count_as_worst_for_one_bet_and_as_best_for_the_other() 
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(value: float) -> None:
+def test_a_run_with_one_missing_answer_too_many_is_decided_with_probability_eps_at_most(
+    value: float,
+) -> None:
     """Whatever the scores say: they are all alike."""
     eps, runs, n = 0.2, 1000, 100
     found = _decisions([value] * (n - 3) + [None] * 3, runs, threshold=0.5, eps=eps)
@@ -189,7 +215,9 @@ def test_what_holds_a_decision_up_is_asked_only_where_there_would_be_one() -> No
 
 
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=4, max_size=40), st.integers(0, 10))
-def test_what_is_certain_by_counting_is_never_decided_the_other_way(values: list[float], tenths: int) -> None:
+def test_what_is_certain_by_counting_is_never_decided_the_other_way(
+    values: list[float], tenths: int
+) -> None:
     """Even where the mean lies exactly on the threshold and the last values leave no choice."""
     margin = tenths / 10
     verdict = EarlyClassic.for_pairs(len(values), margin, eps=1e-9).update(values)
@@ -209,7 +237,9 @@ def test_what_is_certain_by_counting_is_never_decided_the_other_way(values: list
         ({"threshold": math.nan}, "finite range and threshold", "to the end"),
     ],
 )
-def test_a_plan_that_cannot_stop_is_refused(arguments: dict[str, float], message: str, hint: str) -> None:
+def test_a_plan_that_cannot_stop_is_refused(
+    arguments: dict[str, float], message: str, hint: str
+) -> None:
     usual = {"n": 10, "threshold": -0.1, "lo": -1.0, "hi": 1.0, "eps": 0.01} | arguments
     with pytest.raises(ServeEvalError, match=message) as caught:
         EarlyClassic(**usual)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""What the formulas give at their edges and with their less used options, each against its definition."""
+"""What the formulas give at their edges and with their less used options, each against its
+definition."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def test_an_acceptance_region_begins_behind_what_is_too_rare() -> None:
     assert acceptance_region(10, 0.5, 1.9 * none)[0] == 0
 
 
-def _pairs(reference: list[float], candidate: list[float], weights: list[float] | None = None) -> Pairs:
+def _pairs(
+    reference: list[float], candidate: list[float], weights: list[float] | None = None
+) -> Pairs:
     return pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True, weights=weights)
 
 
@@ -42,13 +45,14 @@ def test_a_single_pair_has_a_mean_and_no_p() -> None:
 
 @pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
 def test_weights_count_in_permutation_tests(method: Method) -> None:
-    """Three prompts of weight 4 fell and three of weight 1 rose: of the 64 signs three of the heavy ones and those of
-    the same sum are as low."""
+    """Three prompts of weight 4 fell and three of weight 1 rose: of the 64 signs three of the heavy
+    ones and those of the same sum are as low."""
     reference, candidate = [1.0] * 3 + [0.0] * 3, [0.0] * 3 + [1.0] * 3
     even = drop_test(_pairs(reference, candidate), method)
     uneven = drop_test(_pairs(reference, candidate, [4.0] * 3 + [1.0] * 3), method)
     assert even.p == pytest.approx(0.5)
-    # sums up to -9 of 4 (+-1 +-1 +-1) + (+-1 +-1 +-1): -15, -13 three times, -11 three times, -9 once
+    # sums up to -9 of 4 (+-1 +-1 +-1) + (+-1 +-1 +-1): -15, -13 three times, -11 three times, -9
+    # once
     assert uneven.p_exact == pytest.approx((1 + 3 + 3 + 1) / 64)
     assert uneven.p == pytest.approx((1 + 3 + 3 + 0.5) / 64)
 
@@ -79,7 +83,9 @@ def test_an_early_stop_says_what_to_give() -> None:
 
 @pytest.mark.parametrize("flips", [2.0, 40.0, math.inf])
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
-def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(flips: float, ratio: float) -> None:
+def test_the_chance_within_one_run_is_the_tail_of_the_skewed_variable(
+    flips: float, ratio: float
+) -> None:
     skewness = 0.0 if math.isinf(flips) else 1.0 / math.sqrt(ratio * flips)
     expected = float(pearson3(skewness).sf((3.0 + 0.5) / math.sqrt(ratio)))
     assert _chance(3.0, 1, 0.5, ratio, flips) == pytest.approx(expected, rel=1e-6)
@@ -123,7 +129,8 @@ def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
 
 @pytest.mark.parametrize("largest", [1.0, 100.0])
 def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
-    """A gap of TIE times the largest score at most is rounding; the step is then that of the rest."""
+    """A gap of TIE times the largest score at most is rounding; the step is then that of the
+    rest."""
     found = _on_grid(numpy.array([[0.0, TIE * largest, largest]]))
     assert found is not None
     assert found.tolist()[0][0] == 0
@@ -131,7 +138,8 @@ def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
 
 
 def test_few_large_scores_are_not_inverted() -> None:
-    """Their sum is far from a bell: its characteristic function does not vanish where that of a bell would."""
+    """Their sum is far from a bell: its characteristic function does not vanish where that of a
+    bell would."""
     random = numpy.random.default_rng(0)
     units = random.random((2, 400)) * 1e-3
     units[:, 0] = 0.0, 1.0
@@ -140,7 +148,8 @@ def test_few_large_scores_are_not_inverted() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
-    """Of 3000 alike prompts the sum is normal but for the fourth moment; .5 is at the mean by symmetry."""
+    """Of 3000 alike prompts the sum is normal but for the fourth moment; .5 is at the mean by
+    symmetry."""
     random = numpy.random.default_rng(seed)
     units = random.random((2, 3000))
     centred = units - units.mean(axis=0)

@@ -1,4 +1,5 @@
-"""The chance of a false alarm of the drift chart: against simulated charts, and what an estimate costs."""
+"""The chance of a false alarm of the drift chart: against simulated charts, and what an estimate
+costs."""
 
 from __future__ import annotations
 
@@ -19,15 +20,20 @@ KNOWN = Scale()
 
 def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vectors: Any) -> None:
     """Once the chart has run in, alarms come at the rate 1 / ARL."""
-    arls = {(v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")}
+    arls = {
+        (v["inputs"]["h"], v["inputs"]["shift"]): v["expected"]["arl"] for v in vectors("cusum_arl")
+    }
     for limit in (4.0, 8.0):
         quiet = 1 - false_alarm_chance(limit, runs=4000), 1 - false_alarm_chance(limit, runs=2000)
         assert -2000 / math.log(quiet[0] / quiet[1]) == pytest.approx(arls[limit, 0.0], rel=0.03)
 
 
-@pytest.mark.parametrize(("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)])
+@pytest.mark.parametrize(
+    ("ratio", "flips"), [(1.0, math.inf), (1.5, math.inf), (1.0, 3.0), (2.0, 3.0), (1.5, 1.0)]
+)
 def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float) -> None:
-    """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for them."""
+    """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for
+    them."""
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
         steps = random.normal(size=(runs, charts)) * math.sqrt(ratio)
@@ -53,7 +59,9 @@ def test_the_chance_averages_over_what_the_true_variance_may_be() -> None:
         total = numpy.maximum(0.0, total + root * random.normal(size=charts) - 0.5)
         highest = numpy.maximum(highest, total)
     for limit in (8.0, limit_for(scale)):
-        assert false_alarm_chance(limit, scale) == pytest.approx(float((highest > limit).mean()), abs=0.007)
+        assert false_alarm_chance(limit, scale) == pytest.approx(
+            float((highest > limit).mean()), abs=0.007
+        )
 
 
 def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does() -> None:
@@ -67,7 +75,9 @@ def test_a_known_variance_needs_no_other_limit_and_a_doubtful_one_does() -> None
 
 @settings(max_examples=30)
 @given(st.floats(0.5, 2.0), st.floats(2.0, 200.0), st.floats(0.5, 100.0))
-def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(ratio: float, df: float, flips: float) -> None:
+def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
+    ratio: float, df: float, flips: float
+) -> None:
     scale = Scale(ratio=ratio, df=df, flips=flips)
     limit, target = limit_for(scale), false_alarm_chance(LIMIT)
     if limit < MOST:
@@ -77,16 +87,20 @@ def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(ratio: float
 
 
 def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
-    """Fay and Feuer's upper bound of a count of 0 is that of Poisson's law: -ln(alpha) for one count."""
+    """Fay and Feuer's upper bound of a count of 0 is that of Poisson's law: -ln(alpha) for one
+    count."""
     none = measure_scale(0.0, None, runs=2, prompts=198, used=1 / 198, n=198, change=1.0)
     assert (none.ratio, none.df, none.flips) == pytest.approx((0.5, 2.0, 1.0))
     assert limit_for(none) > 10.0
 
 
 def test_a_variance_of_many_flips_is_known_well() -> None:
-    """m prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1 were seen."""
+    """m prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1
+    were seen."""
     m, n = 400, 10_000
-    scale = measure_scale(m / (2 * n), 2.0 * m, runs=2, prompts=n, used=m / (2 * n), n=n, change=1.0)
+    scale = measure_scale(
+        m / (2 * n), 2.0 * m, runs=2, prompts=n, used=m / (2 * n), n=n, change=1.0
+    )
     assert scale.ratio == pytest.approx((m + 1) / m)
     assert scale.df == pytest.approx(2 * (m + 1))
     assert scale.flips == pytest.approx(m / 2)
@@ -104,12 +118,21 @@ def test_a_variance_of_many_flips_is_known_well() -> None:
     ],
 )
 def test_what_makes_no_scale_is_refused(arguments: dict[str, Any]) -> None:
-    good: dict[str, Any] = {"variance": 0.1, "runs": 2, "prompts": 9, "used": 0.1, "n": 9, "change": 1.0}
+    good: dict[str, Any] = {
+        "variance": 0.1,
+        "runs": 2,
+        "prompts": 9,
+        "used": 0.1,
+        "n": 9,
+        "change": 1.0,
+    }
     with pytest.raises(ServeEvalError):
         measure_scale(variance_df=3.0, **{**good, **arguments})
 
 
-@pytest.mark.parametrize("arguments", [{"limit": 0.0}, {"limit": 8.0, "slack": -1.0}, {"limit": 8.0, "runs": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"limit": 0.0}, {"limit": 8.0, "slack": -1.0}, {"limit": 8.0, "runs": 0}]
+)
 def test_what_makes_no_chart_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ServeEvalError):
         false_alarm_chance(**arguments)

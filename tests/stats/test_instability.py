@@ -31,7 +31,9 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
     for vector in vectors("instability"):
         result = instability(_runs(**vector["inputs"]))
         assert result.variance == pytest.approx(vector["expected"]["v"], abs=vector["tolerance"])
-        assert result.flip_rate == pytest.approx(vector["expected"]["flip_rate"], abs=vector["tolerance"])
+        assert result.flip_rate == pytest.approx(
+            vector["expected"]["flip_rate"], abs=vector["tolerance"]
+        )
 
 
 def test_cochran_q_of_two_runs_is_the_mcnemar_statistic() -> None:
@@ -44,7 +46,13 @@ def test_cochran_q_of_two_runs_is_the_mcnemar_statistic() -> None:
 
 def test_an_endpoint_that_never_varied_has_no_q() -> None:
     result = instability([[1, 0, 1], [1, 0, 1]])
-    assert (result.variance, result.flip_rate, result.mixed, result.cochran_q, result.p) == (0, 0, 0, None, None)
+    assert (result.variance, result.flip_rate, result.mixed, result.cochran_q, result.p) == (
+        0,
+        0,
+        0,
+        None,
+        None,
+    )
 
 
 def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
@@ -54,7 +62,9 @@ def test_scores_that_are_not_right_or_wrong_have_no_flip_rate() -> None:
     assert result.cochran_q == pytest.approx(1.0)  # one prompt alone always gives K - 1
 
 
-@given(arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1)))
+@given(
+    arrays(numpy.int8, st.tuples(st.integers(2, 7), st.integers(1, 40)), elements=st.integers(0, 1))
+)
 def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any) -> None:
     """Cochran's own formula, in whole numbers: (K - 1)(K sum C^2 - T^2) / (K T - sum S^2)."""
     count, rows = len(answers), answers.astype(int)
@@ -74,7 +84,9 @@ def test_q_of_any_scores_is_cochrans_where_they_are_right_or_wrong(answers: Any)
 
 def test_p_of_graded_scores_is_uniform_where_runs_differ_only_prompt_by_prompt() -> None:
     random = numpy.random.default_rng(3)
-    spread = random.exponential(size=60)  # prompts vary by unequal amounts, and most scores are skewed
+    spread = random.exponential(
+        size=60
+    )  # prompts vary by unequal amounts, and most scores are skewed
     p = [instability(spread * random.beta(0.5, 2.0, (4, 60))).p for _ in range(1500)]
     for level in (0.01, 0.05, 0.2):
         below = sum(value is not None and value <= level for value in p)
@@ -108,7 +120,8 @@ def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
 
 
 def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
-    """Of 1000 prompts of two runs, m disagree: v is m / 2000, with a standard error of about sqrt(m) / 2000."""
+    """Of 1000 prompts of two runs, m disagree: v is m / 2000, with a standard error of about
+    sqrt(m) / 2000."""
     for m in (2, 10, 50):
         result = instability(_runs([1] * m + [2] * (1000 - m), 2))
         assert result.variance == pytest.approx(m / 2000)
@@ -120,7 +133,8 @@ def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
 
 
 def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> None:
-    """scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated runs."""
+    """scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated
+    runs."""
     random = numpy.random.default_rng(6)
     scores = random.gamma(2.0, size=(5, 30))
     squared_error = sum(kstatvar(column, 2) for column in scores.T) / 30**2

@@ -18,7 +18,12 @@ from serve_eval.stats.mcnemar import mcnemar
 from serve_eval.stats.pairs import Pairs, pair
 
 NAN = math.nan
-RANK = {PairedFinding.FAIL: 0, PairedFinding.INCONCLUSIVE: 1, PairedFinding.SMALL_DROP: 1, PairedFinding.PASS: 2}
+RANK = {
+    PairedFinding.FAIL: 0,
+    PairedFinding.INCONCLUSIVE: 1,
+    PairedFinding.SMALL_DROP: 1,
+    PairedFinding.PASS: 2,
+}
 
 
 def _answers(down: int, up: int, same: int, missing: int = 0) -> Pairs:
@@ -91,24 +96,34 @@ def test_a_task_of_4096_right_or_wrong_answers(down: int, up: int, expected: Pai
 
 def test_a_small_noisy_task_is_inconclusive() -> None:
     result = judge(_answers(4, 3, 25), margin=0.05)
-    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.MARGIN_NOT_EXCLUDED,))
+    assert (result.finding, result.reasons) == (
+        PairedFinding.INCONCLUSIVE,
+        (Reason.MARGIN_NOT_EXCLUDED,),
+    )
 
 
 def test_one_prompt_is_too_few_and_so_is_one_cluster() -> None:
     one = judge(_answers(1, 0, 0), margin=0.1)
-    assert (one.finding, one.reasons, one.test.p) == (PairedFinding.INCONCLUSIVE, (Reason.TOO_FEW_PAIRS,), None)
+    assert (one.finding, one.reasons, one.test.p) == (
+        PairedFinding.INCONCLUSIVE,
+        (Reason.TOO_FEW_PAIRS,),
+        None,
+    )
     cluster = judge(_texts([0.1, -0.2], clusters=["a", "a"]), margin=0.1)
     assert (cluster.reasons, cluster.test.p) == ((Reason.TOO_FEW_PAIRS,), None)
 
 
 @pytest.mark.parametrize("method", ["exchange", "signflip", "permutation"])
-def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for_the_lower(method: str) -> None:
+def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for_the_lower(
+    method: str,
+) -> None:
     reference = numpy.ones((3, 40))
     answers = [numpy.ones(40) for _ in range(3)]
     for scores, missing in zip(answers, (1.0, 0.0, NAN), strict=True):
         scores[:3], scores[3:7] = 0.0, missing
     best, worst, open_ends = (
-        drop_test(pair(reference, scores, lo=0.0, hi=1.0, higher_is_better=True), method) for scores in answers
+        drop_test(pair(reference, scores, lo=0.0, hi=1.0, higher_is_better=True), method)
+        for scores in answers
     )
     assert best.p is not None
     assert worst.p is not None
@@ -120,7 +135,9 @@ def test_a_missing_answer_counts_as_worst_for_the_upper_end_of_p_and_as_best_for
 @pytest.mark.parametrize(("prompts", "found"), [(2, False), (9, False), (10, True)])
 def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, found: bool) -> None:
     """Two prompts that dropped alike once gave p = 0 and FAIL."""
-    runs = pair(numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True)
+    runs = pair(
+        numpy.ones((3, prompts)), numpy.zeros(prompts), lo=0.0, hi=1.0, higher_is_better=True
+    )
     result = judge(runs, margin=0.1)
     assert (result.finding is PairedFinding.FAIL) is found
     assert (Reason.TOO_FEW_PAIRS in result.reasons) is not found
@@ -128,16 +145,21 @@ def test_a_handful_of_prompts_that_all_dropped_proves_nothing(prompts: int, foun
 
 @pytest.mark.parametrize(("clusters", "enough"), [(9, False), (10, True)])
 def test_fewer_than_ten_clusters_prove_nothing(clusters: int, enough: bool) -> None:
-    pairs = _texts([-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)])
+    pairs = _texts(
+        [-0.5 - i / 1000 for i in range(100)], clusters=[i % clusters for i in range(100)]
+    )
     result = judge(pairs, margin=0.1)
     assert (result.finding is PairedFinding.FAIL) is enough
     assert (Reason.FEW_CLUSTERS in result.reasons) is not enough
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(-0.5, PairedFinding.FAIL), (-0.05, PairedFinding.SMALL_DROP), (0.0, PairedFinding.PASS)]
+    ("value", "expected"),
+    [(-0.5, PairedFinding.FAIL), (-0.05, PairedFinding.SMALL_DROP), (0.0, PairedFinding.PASS)],
 )
-def test_differences_that_are_all_equal_are_judged_without_a_spread(value: float, expected: PairedFinding) -> None:
+def test_differences_that_are_all_equal_are_judged_without_a_spread(
+    value: float, expected: PairedFinding
+) -> None:
     assert judge(_texts([value] * 1000), margin=0.1).finding is expected
 
 
@@ -165,15 +187,24 @@ def test_missing_answers_that_change_nothing_leave_the_finding() -> None:
 
 def test_too_many_missing_answers_are_inconclusive_unless_the_candidate_fails_anyway() -> None:
     result = judge(_answers(0, 100, 700, missing=50), margin=0.1)
-    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.TOO_MANY_MISSING,))
-    assert judge(_answers(0, 100, 700, missing=50), margin=0.1, max_missing=0.1).finding is PairedFinding.PASS
+    assert (result.finding, result.reasons) == (
+        PairedFinding.INCONCLUSIVE,
+        (Reason.TOO_MANY_MISSING,),
+    )
+    assert (
+        judge(_answers(0, 100, 700, missing=50), margin=0.1, max_missing=0.1).finding
+        is PairedFinding.PASS
+    )
     assert judge(_answers(400, 0, 400, missing=50), margin=0.1).finding is PairedFinding.FAIL
 
 
 def test_a_missing_answer_of_a_metric_without_a_range_is_inconclusive() -> None:
     pairs = _texts([*([-0.5, 0.4] * 500), NAN], range=(-math.inf, math.inf))
     result = judge(pairs, margin=0.1)
-    assert (result.finding, result.reasons) == (PairedFinding.INCONCLUSIVE, (Reason.MISSING_RESULTS,))
+    assert (result.finding, result.reasons) == (
+        PairedFinding.INCONCLUSIVE,
+        (Reason.MISSING_RESULTS,),
+    )
     assert result.test.p_range == (0.0, 1.0)
 
 
@@ -196,26 +227,50 @@ def test_the_finding_does_not_depend_on_the_unit(scale: float) -> None:
     assert judge(pairs, margin=0.05 * scale).finding is PairedFinding.SMALL_DROP
 
 
-@given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 400), st.integers(0, 8), st.sampled_from([0.02, 0.1]))
+@given(
+    st.integers(0, 40),
+    st.integers(0, 40),
+    st.integers(1, 400),
+    st.integers(0, 8),
+    st.sampled_from([0.02, 0.1]),
+)
 def test_one_more_right_answer_never_makes_the_finding_worse(
     down: int, up: int, same: int, missing: int, margin: float
 ) -> None:
     before = RANK[judge(_answers(down, up, same, missing), margin=margin, max_missing=1.0).finding]
     if down:
-        assert RANK[judge(_answers(down - 1, up, same + 1, missing), margin=margin, max_missing=1.0).finding] >= before
-    assert RANK[judge(_answers(down, up + 1, same - 1, missing), margin=margin, max_missing=1.0).finding] >= before
+        assert (
+            RANK[
+                judge(
+                    _answers(down - 1, up, same + 1, missing), margin=margin, max_missing=1.0
+                ).finding
+            ]
+            >= before
+        )
+    assert (
+        RANK[
+            judge(_answers(down, up + 1, same - 1, missing), margin=margin, max_missing=1.0).finding
+        ]
+        >= before
+    )
 
 
-VALUES = st.lists(st.sampled_from([-1.0, -0.4, 0.0, 0.0, 0.0, 0.3, 1.0, NAN]), min_size=2, max_size=120)
+VALUES = st.lists(
+    st.sampled_from([-1.0, -0.4, 0.0, 0.0, 0.0, 0.3, 1.0, NAN]), min_size=2, max_size=120
+)
 
 
 @given(VALUES, st.integers(), st.booleans())
-def test_the_order_of_the_samples_does_not_matter(values: list[float], seed: int, weighted: bool) -> None:
+def test_the_order_of_the_samples_does_not_matter(
+    values: list[float], seed: int, weighted: bool
+) -> None:
     rows = [(value, index % 3 + 1, index % 12) for index, value in enumerate([*values, 0.0])]
     results = []
     for order in (rows, random.Random(seed).sample(rows, len(rows))):
         weights = [float(weight) for _, weight, _ in order] if weighted else None
-        pairs = _texts([value for value, _, _ in order], weights=weights, clusters=[key for _, _, key in order])
+        pairs = _texts(
+            [value for value, _, _ in order], weights=weights, clusters=[key for _, _, key in order]
+        )
         results.append(judge(pairs, margin=0.1, max_missing=0.5))
     one, other = results
     assert (one.finding, one.reasons) == (other.finding, other.reasons)
@@ -239,8 +294,18 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
     ("pairs", "options", "message", "hint"),
     [
         (_answers(1, 1, 8), {"method": "wilcoxon"}, "'wilcoxon' is no paired test", "mcnemar_midp"),
-        (_texts([0.5, 0.2]), {"method": "mcnemar_midp"}, "McNemar's test needs right/wrong", "method auto"),
-        (_texts([0.5, 0.2]), {"method": "mcnemar_exact"}, "McNemar's test needs right/wrong", "method auto"),
+        (
+            _texts([0.5, 0.2]),
+            {"method": "mcnemar_midp"},
+            "McNemar's test needs right/wrong",
+            "method auto",
+        ),
+        (
+            _texts([0.5, 0.2]),
+            {"method": "mcnemar_exact"},
+            "McNemar's test needs right/wrong",
+            "method auto",
+        ),
         (_texts([0.5, NAN], weights=[0, 1]), {}, "no complete pair has a weight", "weights"),
         (_answers(1, 1, 8), {"alpha": 0.0}, "alpha", "0.05"),
         (_answers(1, 1, 8), {"margin": -1.0}, "margin", "without a sign"),
@@ -248,7 +313,9 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
         (_answers(1, 1, 8), {"max_missing": 2.0}, "max_missing must be a share", "0.02"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(pairs: Pairs, options: Any, message: str, hint: str) -> None:
+def test_options_that_do_not_fit_are_refused(
+    pairs: Pairs, options: Any, message: str, hint: str
+) -> None:
     with pytest.raises(ServeEvalError, match=message) as caught:
         judge(pairs, **({"margin": 0.1} | options))
     assert hint in caught.value.hint

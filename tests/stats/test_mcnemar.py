@@ -23,7 +23,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("down", "up", "exact", "mid", "two_sided"), CASES)
-def test_p_values_equal_sums_of_whole_numbers(down: int, up: int, exact: float, mid: float, two_sided: float) -> None:
+def test_p_values_equal_sums_of_whole_numbers(
+    down: int, up: int, exact: float, mid: float, two_sided: float
+) -> None:
     test = mcnemar(down, up)
     assert test.p_exact == pytest.approx(exact, rel=1e-9)
     assert test.p_mid == pytest.approx(mid, rel=1e-9)
@@ -34,10 +36,14 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
     for vector in vectors("mcnemar"):
         test = mcnemar(vector["inputs"]["down"], vector["inputs"]["up"])
         for name, value in vector["expected"].items():
-            assert getattr(test, name) == pytest.approx(value, abs=vector["tolerance"]), vector["id"]
+            assert getattr(test, name) == pytest.approx(value, abs=vector["tolerance"]), vector[
+                "id"
+            ]
 
 
-@pytest.mark.parametrize(("alpha", "mid", "exact"), [(0.05, 4, 5), (0.05 / 40, 9, 10)], ids=["one test", "forty tests"])
+@pytest.mark.parametrize(
+    ("alpha", "mid", "exact"), [(0.05, 4, 5), (0.05 / 40, 9, 10)], ids=["one test", "forty tests"]
+)
 def test_the_fewest_changes_that_can_prove_a_drop(alpha: float, mid: int, exact: int) -> None:
     assert mcnemar(mid, 0).p_mid <= alpha < mcnemar(mid - 1, 0).p_mid
     assert mcnemar(exact, 0).p_exact <= alpha < mcnemar(exact - 1, 0).p_exact
@@ -62,7 +68,9 @@ def test_p_values_are_probabilities_and_mid_p_is_the_smaller(down: int, up: int)
 
 
 @given(st.integers(20, 900), st.sampled_from([0.05, 0.002]), st.data())
-def test_what_the_classic_test_fails_is_a_proven_drop(n: int, alpha: float, data: st.DataObject) -> None:
+def test_what_the_classic_test_fails_is_a_proven_drop(
+    n: int, alpha: float, data: st.DataObject
+) -> None:
     margin = -classic_test(n, 0.0, 50.0, alpha, 0.2).threshold / 100
     changed = data.draw(st.integers(0, n // 2))
     fewest = int((margin * n + changed) // 2) + 1

@@ -50,7 +50,9 @@ def test_it_is_the_share_of_all_joint_flips(counts: Counter[Signs]) -> None:
         assert found.p_mid == found.p_exact == 1.0
         return
     assert found.p_exact == pytest.approx(float(Fraction(lower + equal, len(all_flips))), rel=1e-9)
-    assert found.p_mid == pytest.approx(float(Fraction(2 * lower + equal, 2 * len(all_flips))), rel=1e-9)
+    assert found.p_mid == pytest.approx(
+        float(Fraction(2 * lower + equal, 2 * len(all_flips))), rel=1e-9
+    )
 
 
 @given(FEW, st.sampled_from([0.01, 0.05, 0.2, 0.5]))
@@ -68,7 +70,9 @@ COUNT = st.integers(0, 400)
 
 
 @given(COUNT, COUNT, st.integers(0, 400), st.sampled_from([(1, 0), (0, 1), (1, 1)]))
-def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(plus: int, minus: int, none: int, by: Signs) -> None:
+def test_one_measure_alone_and_two_that_agree_are_mcnemars_test(
+    plus: int, minus: int, none: int, by: Signs
+) -> None:
     found = min_p({by: plus, (-by[0], -by[1]): minus, (0, 0): none})
     assert found.p_mid == pytest.approx(mcnemar(plus, minus).p_mid, rel=1e-9)
     assert found.p_exact == pytest.approx(mcnemar(plus, minus).p_exact, rel=1e-9)
@@ -96,7 +100,8 @@ def test_the_order_of_the_measures_does_not_matter(counts: dict[Signs, int]) -> 
         # bf16 and int4 of a served model, 100 prompts: 6 texts changed, none of the second ones.
         ({(0, 1): 6}, 0.0078125),
         ({(0, 1): 3, (1, 1): 3}, 0.0078125),
-        # The embedded model as bf16 and int4, 100 word problems: 14 texts changed, and 13 scores with them.
+        # The embedded model as bf16 and int4, 100 word problems: 14 texts changed, and 13 scores
+        # with them.
         ({(1, 1): 13, (0, 1): 1, (0, 0): 86}, 2.0**-15),
         # Continuous scores under noise, 200 prompts: int8 lies farther in 134, int4 in 193.
         ({(1, 0): 134, (-1, 0): 66}, 6.425945581938067e-07),
@@ -121,10 +126,14 @@ def test_equal_p_values_of_different_numbers_of_signs_are_ties(n: int) -> None:
     below_half = at_most_half - Fraction(math.comb(n, n // 2), 2**n)
     found = min_p({(1, 0): 1, (-1, 0): 1, (0, 1): n // 2, (0, -1): n // 2})
     assert found.p_exact == pytest.approx(float(1 - below_half / 4), rel=1e-9)
-    assert found.p_mid == pytest.approx(float(1 - (below_half / 4 + at_most_half * 3 / 4) / 2), rel=1e-9)
+    assert found.p_mid == pytest.approx(
+        float(1 - (below_half / 4 + at_most_half * 3 / 4) / 2), rel=1e-9
+    )
 
 
-def test_more_prompts_than_fit_into_memory_at_once_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_prompts_than_fit_into_memory_at_once_give_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counts = {(1, 1): 40, (-1, -1): 31, (1, -1): 20, (-1, 1): 18, (0, 1): 9, (-1, 0): 4}
     whole = min_p(counts)
     monkeypatch.setattr("serve_eval.stats.min_p.CELLS", 100)

@@ -13,10 +13,19 @@ from serve_eval.stats.missing import bound_missing
 
 @pytest.mark.parametrize(
     ("total", "scored", "planned", "low", "high"),
-    [(279000.0, 4056, 4096, 68.115234375, 69.091796875), (7100.0, 100, 100, 71.0, 71.0), (0.0, 0, 10, 0.0, 100.0)],
+    [
+        (279000.0, 4056, 4096, 68.115234375, 69.091796875),
+        (7100.0, 100, 100, 71.0, 71.0),
+        (0.0, 0, 10, 0.0, 100.0),
+    ],
 )
-def test_bounds_of_known_cases(total: float, scored: int, planned: int, low: float, high: float) -> None:
-    assert bound_missing(total, scored, planned, 0.0, 100.0) == (pytest.approx(low), pytest.approx(high))
+def test_bounds_of_known_cases(
+    total: float, scored: int, planned: int, low: float, high: float
+) -> None:
+    assert bound_missing(total, scored, planned, 0.0, 100.0) == (
+        pytest.approx(low),
+        pytest.approx(high),
+    )
 
 
 def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
@@ -30,7 +39,9 @@ def test_the_shared_vectors_hold_to_their_tolerance(shared: Path) -> None:
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1), st.data())
-def test_the_full_mean_always_lies_within_the_bounds(scores: list[float], data: st.DataObject) -> None:
+def test_the_full_mean_always_lies_within_the_bounds(
+    scores: list[float], data: st.DataObject
+) -> None:
     had = data.draw(st.integers(0, len(scores)))
     low, high = bound_missing(sum(scores[:had]), had, len(scores), 0.0, 1.0)
     assert low - 1e-12 <= sum(scores) / len(scores) <= high + 1e-12

@@ -13,14 +13,18 @@ from serve_eval.stats.multiplicity import benjamini_hochberg, holm
 
 def test_a_small_family_equals_statsmodels() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02], abs=1e-9)
-    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.02, 0.04, 0.04, 0.02], abs=1e-9)
+    assert benjamini_hochberg([0.01, 0.04, 0.03, 0.005]) == pytest.approx(
+        [0.02, 0.04, 0.04, 0.02], abs=1e-9
+    )
 
 
 @pytest.mark.parametrize(("kind", "adjust"), [("holm", holm), ("bh", benjamini_hochberg)])
 def test_the_shared_vectors_hold_to_their_tolerance(kind: str, adjust: Any, vectors: Any) -> None:
     for vector in vectors(kind):
         adjusted = adjust(vector["inputs"]["p"])
-        assert adjusted == pytest.approx(vector["expected"]["adjusted"], abs=vector["tolerance"]), vector["id"]
+        assert adjusted == pytest.approx(vector["expected"]["adjusted"], abs=vector["tolerance"]), (
+            vector["id"]
+        )
 
 
 @pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])
@@ -50,7 +54,9 @@ def test_a_smaller_p_never_raises_an_adjusted_value(p: list[float], data: st.Dat
     place = data.draw(st.integers(0, len(p) - 1))
     smaller = [value / 2 if i == place else value for i, value in enumerate(p)]
     for adjust in (holm, benjamini_hochberg):
-        assert all(a <= b * (1 + 1e-12) + 1e-300 for a, b in zip(adjust(smaller), adjust(p), strict=True))
+        assert all(
+            a <= b * (1 + 1e-12) + 1e-300 for a, b in zip(adjust(smaller), adjust(p), strict=True)
+        )
 
 
 @pytest.mark.parametrize("adjust", [holm, benjamini_hochberg])

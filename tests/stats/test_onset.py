@@ -17,7 +17,9 @@ def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[num
     return numpy.concatenate([random.random(100) >= before, random.random(300) >= after])
 
 
-def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> None:
+def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (
+    None
+):
     found = [onset(_falling(seed, 0.95, 0.5), 0.008) for seed in range(100)]
     assert sum(one is not None and 100 < one.noticed <= 140 for one in found) >= 95
     assert numpy.median([abs(one.since - 101) for one in found if one is not None]) <= 3
@@ -33,7 +35,9 @@ def test_healthy_runs_are_accused_no_more_often_than_alpha() -> None:
 def test_the_level_holds_where_hardly_anything_is_bad(share: float) -> None:
     """As among the answers to prompts that a reference had right."""
     random = numpy.random.default_rng(5)
-    assert sum(onset(random.random(400) < share, 0.008) is not None for _ in range(250)) <= 1  # 2 are allowed
+    assert (
+        sum(onset(random.random(400) < share, 0.008) is not None for _ in range(250)) <= 1
+    )  # 2 are allowed
 
 
 def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
@@ -44,7 +48,9 @@ def test_the_likeliest_split_and_the_shares_on_both_sides() -> None:
     assert 61 < one.noticed < 75
 
 
-@pytest.mark.parametrize("bad", [[True] * 100, [False] * 100, [True] * 50 + [False] * 50, [True] * (LEAST - 1), []])
+@pytest.mark.parametrize(
+    "bad", [[True] * 100, [False] * 100, [True] * 50 + [False] * 50, [True] * (LEAST - 1), []]
+)
 def test_nothing_that_turned_worse(bad: list[bool]) -> None:
     assert onset(numpy.array(bad, dtype=numpy.bool_), 0.01) is None
 
@@ -102,14 +108,17 @@ def test_what_passes_a_limit_is_found_without_drawing_the_chart(
 def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
     bad = numpy.array([False] * 60 + [True] * 30)
     for at in range(61, 91):
-        assert passes(bad[:at], float(chart(bad)[:at].max())) == _first_above(bad[:at], float(chart(bad)[:at].max()))
+        assert passes(bad[:at], float(chart(bad)[:at].max())) == _first_above(
+            bad[:at], float(chart(bad)[:at].max())
+        )
     top = float(chart(bad).max())
     assert passes(bad, top) is None
     assert passes(bad, numpy.nextafter(top, 0.0)) == int(chart(bad).argmax())
 
 
 def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a healthy run hardly any, whatever its length: else the cost of a long one is that of its whole chart."""
+    """Of a healthy run hardly any, whatever its length: else the cost of a long one is that of its
+    whole chart."""
     computed = 0
 
     def counted(*given: Any) -> Any:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.paired_t import PairedT, paired_t
 
-# 24 ROUGE differences in points; expected values by scipy's ttest_rel, by definition and by statsmodels.
+# 24 ROUGE differences in points; expected values by scipy's ttest_rel, by definition and by
+# statsmodels.
 DIFFERENCES = [-0.73, -1.76, -8.75, -2.82, -1.35, -0.86, -5.79, -2.63, -4.14, -3.63, 1.98, -3.62]
 DIFFERENCES += [-1.3, 1.45, -2.95, -1.54, -0.87, -1.01, -4.88, -0.97, 2.88, -5.84, 1.38, -0.84]
 CLUSTERS = numpy.repeat(numpy.arange(6), 4)
@@ -19,7 +20,9 @@ CLUSTERS = numpy.repeat(numpy.arange(6), 4)
 
 def test_the_plain_case_is_the_paired_t_test() -> None:
     test = paired_t(DIFFERENCES)
-    assert (test.mean, test.se) == pytest.approx((-2.0245833333333336, 0.5492488214042972), abs=1e-9)
+    assert (test.mean, test.se) == pytest.approx(
+        (-2.0245833333333336, 0.5492488214042972), abs=1e-9
+    )
     assert test.df == 23
     assert test.p == pytest.approx(0.0006112006973322913, abs=1e-9)
 
@@ -37,7 +40,9 @@ def test_clusters_give_the_standard_error_of_miller_times_the_small_sample_facto
 
 
 def test_equivalence_equals_two_one_sided_tests() -> None:
-    assert paired_t(DIFFERENCES).equivalence_p(2.571) == pytest.approx(0.16508211427211825, abs=1e-9)
+    assert paired_t(DIFFERENCES).equivalence_p(2.571) == pytest.approx(
+        0.16508211427211825, abs=1e-9
+    )
 
 
 def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
@@ -46,7 +51,9 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
         differences = numpy.subtract(inputs["test"], inputs["reference"])
         test = paired_t(differences, inputs.get("weights"))
         for name, value in expected.items():
-            assert getattr(test, name) == pytest.approx(value, abs=vector["tolerance"]), vector["id"]
+            assert getattr(test, name) == pytest.approx(value, abs=vector["tolerance"]), vector[
+                "id"
+            ]
     for vector in vectors("clustered_se"):
         codes = numpy.array(vector["inputs"]["cluster"])
         groups = len(set(codes.tolist()))
@@ -80,7 +87,9 @@ def test_clusters_that_are_all_equal_need_no_spread_either() -> None:
 
 def test_a_prompt_without_weight_is_no_evidence() -> None:
     with_it, without = paired_t([-1, 0, 2, 5], [1, 1, 1, 0]), paired_t([-1, 0, 2])
-    assert (with_it.mean, with_it.se, with_it.df) == pytest.approx((without.mean, without.se, without.df))
+    assert (with_it.mean, with_it.se, with_it.df) == pytest.approx(
+        (without.mean, without.se, without.df)
+    )
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2), st.randoms())
@@ -92,7 +101,9 @@ def test_the_order_of_the_samples_does_not_matter(values: list[float], random: A
 
 
 @given(st.lists(st.floats(-1, 1), min_size=3), st.floats(0, 1))
-def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(values: list[float], gain: float) -> None:
+def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(
+    values: list[float], gain: float
+) -> None:
     before, after = paired_t(values), paired_t([value + gain for value in values])
     if before.se > 1e-6:
         assert after.p >= before.p - 1e-9

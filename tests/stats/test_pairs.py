@@ -90,8 +90,12 @@ def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and
 ) -> None:
     rows.append((1.0, 1.0))
     known = [tuple(s if s == s else data.draw(st.floats(0, 1)) for s in row) for row in rows]
-    open_pairs = pair([r for r, _ in rows], [c for _, c in rows], lo=0.0, hi=1.0, higher_is_better=better)
-    full = pair([r for r, _ in known], [c for _, c in known], lo=0.0, hi=1.0, higher_is_better=better)
+    open_pairs = pair(
+        [r for r, _ in rows], [c for _, c in rows], lo=0.0, hi=1.0, higher_is_better=better
+    )
+    full = pair(
+        [r for r, _ in known], [c for _, c in known], lo=0.0, hi=1.0, higher_is_better=better
+    )
     assert (open_pairs.worst <= full.differences).all()
     assert (full.differences <= open_pairs.best).all()
 
@@ -99,9 +103,21 @@ def test_whatever_the_missing_answers_were_the_difference_lies_between_worst_and
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        ({"reference_runs": [], "candidate_runs": []}, "reference has no scores", "at least one prompt"),
-        ({"reference_runs": [1.0], "candidate_runs": []}, "candidate has no scores", "at least one prompt"),
-        ({"reference_runs": [1.0, 0.0]}, "2 reference scores cannot be paired with 1", "same order"),
+        (
+            {"reference_runs": [], "candidate_runs": []},
+            "reference has no scores",
+            "at least one prompt",
+        ),
+        (
+            {"reference_runs": [1.0], "candidate_runs": []},
+            "candidate has no scores",
+            "at least one prompt",
+        ),
+        (
+            {"reference_runs": [1.0, 0.0]},
+            "2 reference scores cannot be paired with 1",
+            "same order",
+        ),
         ({"candidate_runs": [math.inf]}, "candidate are infinite", "unit"),
         ({"candidate_runs": [71.0]}, r"outside 0\.\.1; the first is 71", "points to 100"),
         ({"reference_runs": [-0.1]}, "reference are infinite or outside", "unit"),

@@ -21,11 +21,14 @@ SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
 
 
 def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float]:
-    """P(sum <= observed) and the mid-p, by all ways to say which runs of each prompt are the candidate's."""
+    """P(sum <= observed) and the mid-p, by all ways to say which runs of each prompt are the
+    candidate's."""
     columns = list(zip(*runs, strict=True))
     observed = math.fsum(value for column in columns for value in column[-candidate_runs:])
     below = at = count = 0
-    for chosen in itertools.product(*(itertools.combinations(column, candidate_runs) for column in columns)):
+    for chosen in itertools.product(
+        *(itertools.combinations(column, candidate_runs) for column in columns)
+    ):
         total = math.fsum(value for one in chosen for value in one)
         count += 1
         at += abs(total - observed) < 1e-9
@@ -35,7 +38,9 @@ def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float
 
 @settings(max_examples=60)
 @given(st.data(), st.integers(1, 3), st.integers(1, 2), st.integers(1, 4))
-def test_it_equals_the_count_of_all_permutations(data: st.DataObject, before: int, after: int, prompts: int) -> None:
+def test_it_equals_the_count_of_all_permutations(
+    data: st.DataObject, before: int, after: int, prompts: int
+) -> None:
     row = st.lists(SCORES, min_size=prompts, max_size=prompts)
     runs = data.draw(st.lists(row, min_size=before + after, max_size=before + after))
     test = exchange_test(runs, after)
@@ -55,14 +60,17 @@ def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
 
 
 def test_a_prompt_counts_by_how_often_it_was_right() -> None:
-    """Three reference runs; 4 prompts that only the candidate has wrong: each of 4 answers is the wrong one alike."""
+    """Three reference runs; 4 prompts that only the candidate has wrong: each of 4 answers is the
+    wrong one alike."""
     runs = numpy.ones((4, 20))
     runs[3, :4] = 0.0
     assert exchange_test(runs).p_exact == pytest.approx(0.25**4)
     assert sign_flip_test(runs[3] - runs[:3].mean(axis=0)).p_exact == pytest.approx(0.5**4)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 1), (3, 1), (3, 3), pytest.param(9, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("before", "after"), [(1, 1), (3, 1), (3, 3), pytest.param(9, 2, marks=pytest.mark.slow)]
+)
 def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     random_ = numpy.random.default_rng(7)
     runs = random_.beta(5, 8, 300) + random_.normal(0.0, 0.05, (before + after, 300))
@@ -76,7 +84,9 @@ def test_sums_inversion_and_draws_agree(before: int, after: int) -> None:
     assert steps is not None
     summed = permutation._sum_permutations(steps, after)
     assert summed is not None
-    assert summed.p_mid == pytest.approx(permutation._draw(rounded, after, 9_999, 1).p_mid, abs=0.015)
+    assert summed.p_mid == pytest.approx(
+        permutation._draw(rounded, after, 9_999, 1).p_mid, abs=0.015
+    )
 
 
 def test_the_inversion_has_the_tail_of_the_exact_sum() -> None:
@@ -116,7 +126,9 @@ def test_clusters_are_permuted_as_a_whole_and_weights_scale() -> None:
     assert sign_flip_test([-1.0, 1.0, -1.0], [3.0, 1.0, 2.0]) == sign_flip_test([-3.0, 1.0, -2.0])
 
 
-@pytest.mark.parametrize("draw", [lambda r: r.random(), lambda r: r.choice([0.0, 0.5, 1.0])], ids=["fine", "graded"])
+@pytest.mark.parametrize(
+    "draw", [lambda r: r.random(), lambda r: r.choice([0.0, 0.5, 1.0])], ids=["fine", "graded"]
+)
 def test_neither_the_order_of_the_prompts_nor_that_of_the_reference_runs_matters(
     draw: Callable[[random.Random], float],
 ) -> None:

@@ -34,7 +34,8 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
         assert (theta / inputs["theta"]) ** 2 == pytest.approx(n, abs=vector["tolerance"])
 
 
-# flip rate -> classic false alarms, power at theta, at theta / 2; exact McNemar level, power at theta / 2; n = 4096
+# flip rate -> classic false alarms, power at theta, at theta / 2; exact McNemar level, power at
+# theta / 2; n = 4096
 MMLU = [
     (0.011, 0.0, 0.999, 0.035, 0.037, 1.000),
     (0.034, 1.4e-10, 0.992, 0.097, 0.042, 0.991),
@@ -43,20 +44,35 @@ MMLU = [
 ]
 
 
-@pytest.mark.parametrize(("flip_rate", "alarms", "at_theta", "at_half", "level", "paired_half"), MMLU)
+@pytest.mark.parametrize(
+    ("flip_rate", "alarms", "at_theta", "at_half", "level", "paired_half"), MMLU
+)
 def test_power_on_mmlu_equals_the_table_of_the_method(
-    flip_rate: float, alarms: float, at_theta: float, at_half: float, level: float, paired_half: float
+    flip_rate: float,
+    alarms: float,
+    at_theta: float,
+    at_half: float,
+    level: float,
+    paired_half: float,
 ) -> None:
     assert classic_power(0.0, 4096, flip_rate, 0.05) == pytest.approx(alarms, abs=5e-5)
     assert classic_power(0.0275, 4096, flip_rate, 0.05) == pytest.approx(at_theta, abs=1.1e-3)
     assert classic_power(0.01375, 4096, flip_rate, 0.05) == pytest.approx(at_half, abs=1.1e-3)
-    assert compute_paired_power(0.0, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(level, abs=5e-4)
-    assert compute_paired_power(0.01375, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(paired_half, abs=5e-4)
+    assert compute_paired_power(0.0, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(
+        level, abs=5e-4
+    )
+    assert compute_paired_power(0.01375, 4096, flip_rate, 0.05, mid_p=False) == pytest.approx(
+        paired_half, abs=5e-4
+    )
     assert 0.049 < compute_paired_power(0.0, 4096, flip_rate, 0.05) < 0.05
 
 
-@pytest.mark.parametrize(("n", "flip_rate", "level"), [(198, 0.034, 0.036), (1319, 0.034, 0.049), (198, 0.088, 0.0486)])
-def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(n: int, flip_rate: float, level: float) -> None:
+@pytest.mark.parametrize(
+    ("n", "flip_rate", "level"), [(198, 0.034, 0.036), (1319, 0.034, 0.049), (198, 0.088, 0.0486)]
+)
+def test_the_exact_level_of_mid_p_equals_the_table_of_the_method(
+    n: int, flip_rate: float, level: float
+) -> None:
     assert compute_paired_power(0.0, n, flip_rate, 0.05) == pytest.approx(level, abs=5e-4)
 
 
@@ -73,7 +89,9 @@ def test_needed_prompts_come_within_three_percent_of_the_table_of_the_method() -
     assert num_noninferior_for(0.02, 0.088, 0.05, 0.2) == pytest.approx(1407, rel=0.03)
     assert num_noninferior_for(0.05, 0.191, 0.05, 0.2) == pytest.approx(492, rel=0.03)
     for flip_rate, n in ((0.011, 345), (0.034, 546), (0.088, 1008), (0.191, 1857)):
-        assert num_pairs_for(0.0275, flip_rate, 0.05, 0.2, mid_p=False) == pytest.approx(n, rel=0.01)
+        assert num_pairs_for(0.0275, flip_rate, 0.05, 0.2, mid_p=False) == pytest.approx(
+            n, rel=0.01
+        )
 
 
 def test_without_any_flip_268_identical_answers_exclude_one_point() -> None:
@@ -82,7 +100,11 @@ def test_without_any_flip_268_identical_answers_exclude_one_point() -> None:
 
 def test_the_planned_number_has_the_power_and_one_less_has_not() -> None:
     n = num_pairs_for(0.02, 0.034, 0.05, 0.2)
-    assert compute_paired_power(0.02, n, 0.034, 0.05) >= 0.8 > compute_paired_power(0.02, n - 1, 0.034, 0.05)
+    assert (
+        compute_paired_power(0.02, n, 0.034, 0.05)
+        >= 0.8
+        > compute_paired_power(0.02, n - 1, 0.034, 0.05)
+    )
 
 
 def test_power_where_every_prompt_changes_or_none_does() -> None:
@@ -103,8 +125,14 @@ def test_power_where_every_prompt_changes_or_none_does() -> None:
         (lambda: classic_power(0.1, 100, -0.1, 0.05), "not proportions of one set"),
         (lambda: compute_paired_power(0.1, 0, 0.034, 0.05), "number of prompts must be 1 or more"),
         (lambda: compute_paired_power(0.1, 10, 0.034, 1.0), "alpha"),
-        (lambda: noninferiority_power(1.0, 10, 0.034, 0.05), "margin must lie strictly between 0 and 1"),
-        (lambda: num_noninferior_for(0.0, 0.034, 0.05, 0.2), "margin must lie strictly between 0 and 1"),
+        (
+            lambda: noninferiority_power(1.0, 10, 0.034, 0.05),
+            "margin must lie strictly between 0 and 1",
+        ),
+        (
+            lambda: num_noninferior_for(0.0, 0.034, 0.05, 0.2),
+            "margin must lie strictly between 0 and 1",
+        ),
         (lambda: num_noninferior_for(0.01, 0.034, 0.05, 0.0), "beta"),
         (lambda: num_noninferior_for(1e-9, 0.9, 0.05, 0.2), "more than 10000000 prompts"),
     ],

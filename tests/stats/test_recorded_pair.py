@@ -1,4 +1,5 @@
-"""A real pair: one model of 405 billion parameters behind two deployments, on all questions of GSM8K."""
+"""A real pair: one model of 405 billion parameters behind two deployments, on all questions of
+GSM8K."""
 
 from __future__ import annotations
 
@@ -21,9 +22,12 @@ OTHER = "gsm8k_Llama-3.1-405B-Instruct-Turbo.jsonl"
 
 
 def _scores(shared: Path, name: str) -> list[float]:
-    """Scored by the flexible filter, which must agree with lm-evaluation-harness's own judgement of every answer."""
+    """Scored by the flexible filter, which must agree with lm-evaluation-harness's own judgement of
+    every answer."""
     task = gsm8k.task(filter="flexible-extract")
-    questions = [json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()]
+    questions = [
+        json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()
+    ]
     scores = {}
     for line in (shared / "data/recorded" / name).read_text().splitlines():
         row = json.loads(line)
@@ -34,7 +38,9 @@ def _scores(shared: Path, name: str) -> list[float]:
     return [scores[i] for i in range(len(questions))]
 
 
-def test_two_deployments_of_one_model_are_found_alike_and_a_drop_of_one_point_is_excluded(shared: Path) -> None:
+def test_two_deployments_of_one_model_are_found_alike_and_a_drop_of_one_point_is_excluded(
+    shared: Path,
+) -> None:
     reference, candidate = _scores(shared, ONE), _scores(shared, OTHER)
     pairs = pair(reference, candidate, lo=0.0, hi=1.0, higher_is_better=True)
     assert (sum(reference), sum(candidate), pairs.n) == (1265, 1261, 1319)

@@ -13,7 +13,9 @@ from serve_eval.stats.repeats import majority, pass_at
 
 
 @given(st.integers(1, 7), st.data())
-def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n: int, data: st.DataObject) -> None:
+def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(
+    n: int, data: st.DataObject
+) -> None:
     counts = data.draw(st.lists(st.integers(0, n), min_size=1, max_size=4))
     k = data.draw(st.integers(1, n))
     shares = []
@@ -23,7 +25,9 @@ def test_pass_at_k_is_the_share_of_all_draws_with_a_right_answer(n: int, data: s
     assert pass_at(counts, n, k) == pytest.approx(sum(shares) / len(shares))
 
 
-@pytest.mark.parametrize(("right", "n", "k"), [([], 3, 1), ([1], 3, 0), ([1], 3, 4), ([4], 3, 1), ([-1], 3, 1)])
+@pytest.mark.parametrize(
+    ("right", "n", "k"), [([], 3, 1), ([1], 3, 0), ([1], 3, 4), ([4], 3, 1), ([-1], 3, 1)]
+)
 def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int) -> None:
     with pytest.raises(ServeEvalError, match=f"pass@{k} needs"):
         pass_at(right, n, k)
@@ -40,7 +44,9 @@ def test_what_has_no_pass_at_k_is_said(right: list[int], n: int, k: int) -> None
         ([("7", 1.0), ("7", 0.5), ("8", 0.0)], 0.75),
     ],
 )
-def test_the_answer_with_the_most_votes_counts(votes: list[tuple[str | None, float]], score: float) -> None:
+def test_the_answer_with_the_most_votes_counts(
+    votes: list[tuple[str | None, float]], score: float
+) -> None:
     assert majority([votes]) == score
 
 

@@ -17,7 +17,9 @@ def _pairs(sd: float, seed: int, runs: int = 5, n: int = 600) -> Pairs:
     random = numpy.random.default_rng(seed)
     logits = random.normal(0.5, 1.0, n)
     shifts = sd * random.normal(size=(runs + 1, 1))
-    scores = (random.random((runs + 1, n)) < 1.0 / (1.0 + numpy.exp(-logits - shifts))).astype(float)
+    scores = (random.random((runs + 1, n)) < 1.0 / (1.0 + numpy.exp(-logits - shifts))).astype(
+        float
+    )
     return pair(scores[:runs], scores[runs], lo=0.0, hi=1.0, higher_is_better=True)
 
 
@@ -42,9 +44,12 @@ def test_alike_runs_are_left_as_they_are_with_rare_exceptions() -> None:
 
 
 def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop() -> None:
-    """Each side of 100 comparisons has a shift of its own: without the inflation some 40 of them would fail."""
+    """Each side of 100 comparisons has a shift of its own: without the inflation some 40 of them
+    would fail."""
     alarms = sum(
-        p <= 0.05 for seed in range(100) if (p := judge(_pairs(0.4, seed, runs=10), margin=0.1).test.p) is not None
+        p <= 0.05
+        for seed in range(100)
+        if (p := judge(_pairs(0.4, seed, runs=10), margin=0.1).test.p) is not None
     )
     assert alarms <= 14
 
@@ -62,7 +67,9 @@ def test_what_the_whole_reference_shows_is_allowed_for_on_a_subset() -> None:
     effect = effect_of(whole.reference)
     assert effect is not None
     assert effect.inflation > 1.5
-    few = pair(whole.reference[:, :40], whole.candidate[:, :40], lo=0.0, hi=1.0, higher_is_better=True)
+    few = pair(
+        whole.reference[:, :40], whole.candidate[:, :40], lo=0.0, hi=1.0, higher_is_better=True
+    )
     alone = run_effect(few)
     assert alone is not None
     assert alone.inflation == 1.0
@@ -83,7 +90,9 @@ def test_alike_prompts_of_a_cluster_are_no_effect_of_runs() -> None:
         passages = (random.random((4, 60)) < 0.6).astype(float)
         scores = numpy.repeat(passages, 10, axis=1)
         clusters = [i // 10 for i in range(600)]
-        effect = run_effect(pair(scores[:3], scores[3], lo=0.0, hi=1.0, higher_is_better=True, clusters=clusters))
+        effect = run_effect(
+            pair(scores[:3], scores[3], lo=0.0, hi=1.0, higher_is_better=True, clusters=clusters)
+        )
         found += effect is not None and effect.inflation > 1.0
     assert found <= 9  # 3 on average; without the clusters 3 of 4
 
@@ -94,7 +103,9 @@ def test_few_prompts_that_vary_tell_nothing() -> None:
     assert run_effect(pair(runs, numpy.ones(50), lo=0.0, hi=1.0, higher_is_better=True)) is None
 
 
-@pytest.mark.parametrize(("p", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.0227501, 0.158655), (0.0, 0.0)])
+@pytest.mark.parametrize(
+    ("p", "expected"), [(0.5, 0.5), (0.9, 0.9), (0.0227501, 0.158655), (0.0, 0.0)]
+)
 def test_evidence_shrinks_by_the_factor(p: float, expected: float) -> None:
     assert inflate_p(p, 2.0) == pytest.approx(expected, rel=1e-4)
     assert inflate_p(p, 1.0) == p

@@ -33,7 +33,8 @@ def test_the_shares_of_all_rounds_sum_to_one() -> None:
 def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_says(
     prompts: list[tuple[float, float]], asked: int
 ) -> None:
-    """Exactly, over every subset and every answer: prompts have a chance of a right answer and any usual score."""
+    """Exactly, over every subset and every answer: prompts have a chance of a right answer and any
+    usual score."""
     null = math.fsum(chance - usual for chance, usual in prompts) / len(prompts)
     if null > 0.95:
         return
@@ -42,7 +43,10 @@ def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_s
     for subset in subsets:
         growth = numpy.ones(len(GRID))
         for chance, usual in subset:
-            right, wrong = (numpy.exp(sequential_monitor.gains([value - usual], null, 1.0)) for value in (1.0, 0.0))
+            right, wrong = (
+                numpy.exp(sequential_monitor.gains([value - usual], null, 1.0))
+                for value in (1.0, 0.0)
+            )
             growth *= chance * right + (1.0 - chance) * wrong
         mean += growth / len(subsets)
     assert (mean <= 1.0 + 1e-9).all()
@@ -56,7 +60,9 @@ def test_the_recursion_is_the_mixture_over_all_beginnings() -> None:
         logs = sequential_monitor.grow(logs, t, one)
     wealth = sequential_monitor.compute_waiting_share(7)
     for k in range(1, 8):
-        wealth += sequential_monitor.compute_starting_share(k) * float(numpy.exp(gained[k - 1 :].sum(axis=0)).mean())
+        wealth += sequential_monitor.compute_starting_share(k) * float(
+            numpy.exp(gained[k - 1 :].sum(axis=0)).mean()
+        )
     assert math.isclose(float(sequential_monitor.log_evidence(logs, 7)), math.log(wealth))
 
 
@@ -88,10 +94,13 @@ def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
 
 @given(st.integers(1, 12), st.data())
 def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject) -> None:
-    """Over starts from 0 to 1 in steps so small that no boundary between two subsets lies within one."""
+    """Over starts from 0 to 1 in steps so small that no boundary between two subsets lies within
+    one."""
     asked = data.draw(st.integers(1, n))
     steps = 4 * math.lcm(n, asked)
-    subsets = [sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)]
+    subsets = [
+        sequential_monitor.spread_subset(n, asked, (start + 0.5) / steps) for start in range(steps)
+    ]
     assert all(len(set(subset)) == asked for subset in subsets)
     counts = [sum(place in subset for subset in subsets) for place in range(n)]
     assert counts == [steps * asked // n] * n
@@ -100,19 +109,29 @@ def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataOb
     assert max(last) < n
 
 
-@pytest.mark.parametrize(("n", "asked", "start"), [(3, 4, 0.0), (3, 0, 0.0), (3, 1, 1.0), (3, 1, -0.1)])
+@pytest.mark.parametrize(
+    ("n", "asked", "start"), [(3, 4, 0.0), (3, 0, 0.0), (3, 1, 1.0), (3, 1, -0.1)]
+)
 def test_a_subset_that_cannot_be_chosen_is_refused(n: int, asked: int, start: float) -> None:
     with pytest.raises(ServeEvalError):
         sequential_monitor.spread_subset(n, asked, start)
 
 
 @given(st.lists(st.integers(0, 8).map(lambda right: right / 8), min_size=1, max_size=9), st.data())
-def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data: st.DataObject) -> None:
+def test_no_subset_has_more_room_than_the_highest_mean(
+    usual: list[float], data: st.DataObject
+) -> None:
     asked = data.draw(st.integers(1, len(usual)))
     highest = sequential_monitor.highest_mean(usual, asked)
     start = data.draw(st.floats(0.0, 1.0, exclude_max=True))
     ordered = sorted(usual)
-    mean = sum(1.0 - ordered[place] for place in sequential_monitor.spread_subset(len(usual), asked, start)) / asked
+    mean = (
+        sum(
+            1.0 - ordered[place]
+            for place in sequential_monitor.spread_subset(len(usual), asked, start)
+        )
+        / asked
+    )
     assert mean <= highest + 1e-12
     assert highest >= 1.0 - sum(usual) / len(usual) - 1e-12
 
@@ -125,8 +144,9 @@ def test_no_subset_has_more_room_than_the_highest_mean(usual: list[float], data:
 def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
     prompts: list[tuple[float, int]], most: int, share: float
 ) -> None:
-    """Exactly: in a share of the rounds every answer is right, and in the others chances are such that the mean over
-    the rounds is as good as the hypothesis says. Answer by answer the same rounds let the wealth grow."""
+    """Exactly: in a share of the rounds every answer is right, and in the others chances are such
+    that the mean over the rounds is as good as the hypothesis says. Answer by answer the same
+    rounds let the wealth grow."""
     prompts = sorted(prompts, key=lambda prompt: prompt[1])
     usual = [known / 4 for _, known in prompts]
     n, asked = len(prompts), min(most, len(prompts))
@@ -146,8 +166,13 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
                     p = 1.0 if good else prompts[place][0]
                     chance *= p if value else 1.0 - p
                 if chance:
-                    value = math.fsum(x - usual[place] for place, x in zip(subset, right, strict=True)) / asked
-                    wealth += chance * numpy.exp(sequential_monitor.gains([value], null, highest)) / steps
+                    value = (
+                        math.fsum(x - usual[place] for place, x in zip(subset, right, strict=True))
+                        / asked
+                    )
+                    wealth += (
+                        chance * numpy.exp(sequential_monitor.gains([value], null, highest)) / steps
+                    )
     assert (wealth <= 1.0 + 1e-9).all()
     assert (wealth >= 1.0 - 1e-9).all()  # nothing is given away either
 
@@ -180,7 +205,8 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
 
 @pytest.mark.parametrize("shift", [0.0, 0.3])
 def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
-    """Also where answers follow those of the pass before: a prompt that was wrong at first is wrong more often."""
+    """Also where answers follow those of the pass before: a prompt that was wrong at first is wrong
+    more often."""
     random, over, trials = numpy.random.default_rng(1), 0, 300
     for _ in range(trials):
         chances = numpy.where(random.random(30) < 0.5, 1.0, random.random(30))
@@ -194,13 +220,18 @@ def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
 def test_the_floor_is_nearer_than_against_the_first_pass_alone() -> None:
     random, nearer = numpy.random.default_rng(5), []
     for _ in range(40):
-        scores = run(random, numpy.broadcast_to(endpoints(random, 200, flip_rate=0.1, accuracy=0.7), (8, 200)))
+        scores = run(
+            random,
+            numpy.broadcast_to(endpoints(random, 200, flip_rate=0.1, accuracy=0.7), (8, 200)),
+        )
         first = float(scores[0].mean()) + mean_lower_bound((scores[1:] - scores[0]).ravel(), 0.002)
         nearer.append(sequential_monitor.floor(scores, 0.002) - first)
     assert numpy.mean(nearer) > 0.004
 
 
-@pytest.mark.parametrize("scores", [[[1.0, 0.0]], [1.0, 0.0], [[], []], [[1.0], [1.5]], [[1.0], [math.nan]]])
+@pytest.mark.parametrize(
+    "scores", [[[1.0, 0.0]], [1.0, 0.0], [[], []], [[1.0], [1.5]], [[1.0], [math.nan]]]
+)
 def test_passes_that_make_no_floor_are_refused(scores: list[Any]) -> None:
     with pytest.raises(ServeEvalError) as caught:
         sequential_monitor.floor(scores, 0.01)

@@ -13,8 +13,12 @@ from tests.stats.simulation import altered, chance_below, endpoints, run, turned
 MANY = 400_000
 
 
-@pytest.mark.parametrize(("flip_rate", "accuracy"), [(0.0, 0.7), (0.034, 0.9), (0.191, 0.7), (1 / 3, 0.5)])
-def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(flip_rate: float, accuracy: float) -> None:
+@pytest.mark.parametrize(
+    ("flip_rate", "accuracy"), [(0.0, 0.7), (0.034, 0.9), (0.191, 0.7), (1 / 3, 0.5)]
+)
+def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(
+    flip_rate: float, accuracy: float
+) -> None:
     random = numpy.random.default_rng(1)
     chances = endpoints(random, MANY, flip_rate=flip_rate, accuracy=accuracy)
     error = 5 * math.sqrt(0.25 / MANY)
@@ -24,7 +28,9 @@ def test_the_mixture_has_its_accuracy_and_two_runs_differ_with_the_flip_rate(fli
     assert (down / MANY, up / MANY) == pytest.approx((flip_rate / 2, flip_rate / 2), abs=error)
 
 
-def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way() -> None:
+def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_as_many_the_other_way() -> (
+    None
+):
     random = numpy.random.default_rng(2)
     before = endpoints(random, MANY, flip_rate=0.05)
     error = 5 * math.sqrt(0.25 / MANY)
@@ -37,7 +43,9 @@ def test_a_regression_turns_right_answers_wrong_and_a_change_without_one_turns_a
 
 def test_impossible_endpoints_are_refused() -> None:
     random = numpy.random.default_rng(3)
-    with pytest.raises(ValueError, match=r"no mixture has the flip rate 0\.2 and the accuracy 0\.9"):
+    with pytest.raises(
+        ValueError, match=r"no mixture has the flip rate 0\.2 and the accuracy 0\.9"
+    ):
         endpoints(random, 10, flip_rate=0.2, accuracy=0.9)
     with pytest.raises(ValueError, match=r"0\.8 of the prompts cannot be turned"):
         altered(random, endpoints(random, MANY, flip_rate=0.0, accuracy=0.7), to_wrong=0.8)

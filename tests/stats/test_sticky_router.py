@@ -1,5 +1,6 @@
-"""Healthy servers are not accused when alike prompts stick to one of them, and a bad one is found among what the
-reference had right: the worst cells of the table that `make calibrate` prints, with fewer rounds."""
+"""Healthy servers are not accused when alike prompts stick to one of them, and a bad one is found
+among what the reference had right: the worst cells of the table that `make calibrate` prints, with
+fewer rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from serve_eval.evaluation.attribution.prompt_kinds import SUBJECT
 from tests.stats.sticky_router import Setting, interval, played
 
 
-@pytest.mark.parametrize(("known", "rounds"), [(Setting(subject=True), 40), (Setting(place=True), 40)])
+@pytest.mark.parametrize(
+    ("known", "rounds"), [(Setting(subject=True), 40), (Setting(place=True), 40)]
+)
 def test_kinds_of_prompts_that_stick_to_servers_accuse_nobody(known: Setting, rounds: int) -> None:
     random = numpy.random.default_rng(1)
     told = [played(random, 1.0, known) for _ in range(rounds)]
@@ -29,7 +32,9 @@ def test_what_the_reference_had_right_accuses_nobody_where_nothing_else_is_known
 
 
 @pytest.mark.parametrize(("worse", "now", "before"), [(0.1, 18, 10), (0.2, 36, 26)])
-def test_a_bad_server_is_found_more_often_against_the_reference(worse: float, now: int, before: int) -> None:
+def test_a_bad_server_is_found_more_often_against_the_reference(
+    worse: float, now: int, before: int
+) -> None:
     random = numpy.random.default_rng(3)
     told = [played(random, 0.0, Setting(runs=3), worse=worse) for _ in range(40)]
     assert sum("g1" in one.now for one in told) >= now

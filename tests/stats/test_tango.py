@@ -10,12 +10,49 @@ from hypothesis import strategies as st
 from serve_eval.errors import ServeEvalError
 from serve_eval.stats.tango import score_bounds, score_noninferiority_p, score_z
 
-# down, up, n, margin -> z, p, lower, upper at alpha 0.05; by maximising the constrained likelihood numerically
+# down, up, n, margin -> z, p, lower, upper at alpha 0.05; by maximising the constrained likelihood
+# numerically
 CASES = [
-    (86, 150, 1600, 0.0, 4.166045151386364, 1.5496467205226027e-05, 0.024360079661660317, 0.05589513814343612),
-    (10, 8, 1319, 0.02, 4.107379641161609, 2.000865928382232e-05, -0.007270760001112364, 0.004049079039039326),
-    (0, 0, 200, 0.02, 2.020305089104421, 0.02167587563043134, -0.013347160654772294, 0.013347160654775632),
-    (40, 15, 1319, 0.04843, 4.327414020698842, 7.543510418967e-06, -0.028732042501090124, -0.009962037686229943),
+    (
+        86,
+        150,
+        1600,
+        0.0,
+        4.166045151386364,
+        1.5496467205226027e-05,
+        0.024360079661660317,
+        0.05589513814343612,
+    ),
+    (
+        10,
+        8,
+        1319,
+        0.02,
+        4.107379641161609,
+        2.000865928382232e-05,
+        -0.007270760001112364,
+        0.004049079039039326,
+    ),
+    (
+        0,
+        0,
+        200,
+        0.02,
+        2.020305089104421,
+        0.02167587563043134,
+        -0.013347160654772294,
+        0.013347160654775632,
+    ),
+    (
+        40,
+        15,
+        1319,
+        0.04843,
+        4.327414020698842,
+        7.543510418967e-06,
+        -0.028732042501090124,
+        -0.009962037686229943,
+    ),
 ]
 
 
@@ -32,8 +69,12 @@ def test_the_shared_vectors_hold_to_their_tolerance(vectors: Any) -> None:
     for vector in vectors("noninferiority"):
         inputs, expected, within = vector["inputs"], vector["expected"], vector["tolerance"]
         counts = inputs["down"], inputs["up"], inputs["n"]
-        assert float(score_z(*counts, -inputs["margin"])) == pytest.approx(expected["z"], abs=within), vector["id"]
-        assert score_noninferiority_p(*counts, abs(inputs["margin"])) == pytest.approx(expected["p"], abs=within)
+        assert float(score_z(*counts, -inputs["margin"])) == pytest.approx(
+            expected["z"], abs=within
+        ), vector["id"]
+        assert score_noninferiority_p(*counts, abs(inputs["margin"])) == pytest.approx(
+            expected["p"], abs=within
+        )
         lower, upper = score_bounds(*counts, inputs["alpha"])
         assert lower == pytest.approx(expected["lower"], abs=within), vector["id"]
         assert upper == pytest.approx(expected["upper"], abs=within), vector["id"]
@@ -56,14 +97,19 @@ def test_all_wrong_and_all_right_lie_at_the_ends() -> None:
 
 def test_arrays_of_counts_give_arrays() -> None:
     together = score_z([10, 86], [8, 150], 1600, -0.01)
-    assert together.tolist() == [float(score_z(10, 8, 1600, -0.01)), float(score_z(86, 150, 1600, -0.01))]
+    assert together.tolist() == [
+        float(score_z(10, 8, 1600, -0.01)),
+        float(score_z(86, 150, 1600, -0.01)),
+    ]
 
 
 COUNTS = st.tuples(st.integers(1, 60), st.integers(0, 60), st.integers(1, 60))
 
 
 @given(COUNTS, st.sampled_from([0.3, 0.05, 0.001]))
-def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int], alpha: float) -> None:
+def test_one_more_right_answer_never_lowers_a_bound(
+    counts: tuple[int, int, int], alpha: float
+) -> None:
     down, up, same = counts
     n = down + up + same
     before = score_bounds(down, up, n, alpha)
@@ -73,7 +119,9 @@ def test_one_more_right_answer_never_lowers_a_bound(counts: tuple[int, int, int]
 
 
 @given(COUNTS)
-def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(counts: tuple[int, int, int]) -> None:
+def test_the_estimate_lies_within_the_bounds_and_z_there_is_the_quantile(
+    counts: tuple[int, int, int],
+) -> None:
     down, up, same = counts
     n = down + up + same
     lower, upper = score_bounds(down, up, n, 0.05)
@@ -113,6 +161,8 @@ def test_impossible_inputs_are_refused_with_what_to_do(
 
 @pytest.mark.parametrize("margin", [-0.1, float("nan"), float("inf")])
 def test_a_margin_without_sense_is_refused(margin: float) -> None:
-    with pytest.raises(ServeEvalError, match="the margin must be a finite number, 0 or more") as caught:
+    with pytest.raises(
+        ServeEvalError, match="the margin must be a finite number, 0 or more"
+    ) as caught:
         score_noninferiority_p(1, 1, 10, margin)
     assert "without a sign" in caught.value.hint

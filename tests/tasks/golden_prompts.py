@@ -1,9 +1,10 @@
-"""What every task asks, as hashes over whole sets: `make golden-prompts` writes them again after a change on purpose.
+"""What every task asks, as hashes over whole sets: `make golden-prompts` writes them again after a
+change on purpose.
 
-golden_prompts.json holds, of every task with every option that changes what it asks, the hash over its requests and the
-targets of its samples, over the data of made_data and over the real sets where they are beside the checkout. Of made
-data it holds the first request as well, so that a difference can be read; real sets are not ours to print.
-"""
+golden_prompts.json holds, of every task with every option that changes what it asks, the hash over
+its requests and the targets of its samples, over the data of made_data and over the real sets where
+they are beside the checkout. Of made data it holds the first request as well, so that a difference
+can be read; real sets are not ours to print."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ SHOWN = 1500
 
 OPTIONS: dict[str, list[dict[str, object]]] = {
     "aime": [{"year": 2024}, {"year": 2026}, {"random_seed": 1}, {"suite_exact": True}],
-    "cases": [{"prompt": "Name the capital of ${country}."}, {"system_messages": ["You know capitals."]}],
+    "cases": [
+        {"prompt": "Name the capital of ${country}."},
+        {"system_messages": ["You know capitals."]},
+    ],
     "cnn_dailymail": [{"random_seed": 1}],
     "gpqa": [
         {"subset": "main", "num_samples": 12},
@@ -64,17 +68,39 @@ OPTIONS: dict[str, list[dict[str, object]]] = {
         {"random_seed": 1},
         {"suite_exact": True},
     ],
-    "humaneval": [{"metric": "pass@1"}, {"metric": "pass@1", "apply_chat_template": True}, {"stop": ["\nclass"]}],
-    "json_mode_eval": [{"response_format": "json_schema"}, {"response_format": "none"}, {"random_seed": 1}],
+    "humaneval": [
+        {"metric": "pass@1"},
+        {"metric": "pass@1", "apply_chat_template": True},
+        {"stop": ["\nclass"]},
+    ],
+    "json_mode_eval": [
+        {"response_format": "json_schema"},
+        {"response_format": "none"},
+        {"random_seed": 1},
+    ],
     "longbench_v1": [{"sets": ["trec", "lcc"]}, {"suite_exact": True}, {"random_seed": 1}],
     "longbench_v2": [{"length": "short", "num_samples": 2}, {"max_input_chars": 600}],
-    "mmlu": [{"num_fewshot": 2}, {"none_cells": "none"}, {"random_seed": 1}, {"scoring": "loglikelihood"}],
-    "mmmu": [{"subjects": ["Art", "Math"]}, {"interleaved": True}, {"single_image": True}, {"random_seed": 1}],
+    "mmlu": [
+        {"num_fewshot": 2},
+        {"none_cells": "none"},
+        {"random_seed": 1},
+        {"scoring": "loglikelihood"},
+    ],
+    "mmmu": [
+        {"subjects": ["Art", "Math"]},
+        {"interleaved": True},
+        {"single_image": True},
+        {"random_seed": 1},
+    ],
     "passkey_lines": [{"lines": 30}, {"random_seed": 1}],
     "passkey_retrieval_128k": [{"depths": "all"}, {"random_seed": 1}],
     "passkey_retrieval_64k": [{"depths": "all"}, {"random_seed": 1}],
     "passkey_short": [{"sentences": 5}, {"apply_chat_template": True}, {"random_seed": 1}],
-    "perplexity": [{"min_tokens": 14000, "num_samples": 40}, {"max_input_tokens": 12000}, {"random_seed": 1}],
+    "perplexity": [
+        {"min_tokens": 14000, "num_samples": 40},
+        {"max_input_tokens": 12000},
+        {"random_seed": 1},
+    ],
     "word_problems": [
         {"num_fewshot": 3},
         {"apply_chat_template": True},
@@ -112,7 +138,8 @@ ASK_THE_SAME = {
 
 @dataclass(frozen=True)
 class Asked:
-    """The hash over all that a task asks, how much that is, and the beginning of its first request."""
+    """The hash over all that a task asks, how much that is, and the beginning of its first
+    request."""
 
     sha256: str
     requests: int
@@ -138,7 +165,9 @@ def asked(name: str, options: dict[str, object], root: Path) -> Asked:
     dataset = task.load(DataRoots(roots=(root,)), task.hypothesis.num_samples or 1)
     said, first = hashlib.sha256(), ""
     for sample in dataset.samples:
-        line = msgspec.json.encode([request_of(task, sample), sample.target, sample.choices], order="sorted")
+        line = msgspec.json.encode(
+            [request_of(task, sample), sample.target, sample.choices], order="sorted"
+        )
         first = first or line.decode()
         said.update(line + b"\n")
     return Asked(said.hexdigest(), len(dataset.samples), first[:SHOWN])
@@ -168,12 +197,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write_made(root)
-        made = {label(*variant): msgspec.to_builtins(asked(*variant, root)) for variant in variants()}
+        made = {
+            label(*variant): msgspec.to_builtins(asked(*variant, root)) for variant in variants()
+        }
     new = {"made": made, "real": _real() or old["real"]}
     for kind, table in new.items():
         for one in sorted({*table, *old[kind]}):
             if table.get(one) != old[kind].get(one):
-                print(f"{kind} {one}: {'changed' if one in table and one in old[kind] else 'added or removed'}")
+                print(
+                    f"{kind} {one}:"
+                    f" {'changed' if one in table and one in old[kind] else 'added or removed'}"
+                )
     FILE.write_text(json.dumps(new, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
-"""Small data sets in the layouts of the published ones. They measure nothing: they give the real loaders, prompts and
-scorers something to work on."""
+"""Small data sets in the layouts of the published ones. They measure nothing: they give the real
+loaders, prompts and scorers something to work on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 
 WORDS = tuple(
-    "river stone quiet harbour lamp winter garden train letter morning silver bridge paper hill market".split()  # noqa: SIM905
+    "river stone quiet harbour lamp winter garden train letter morning silver bridge paper hill"
+    " market".split()  # noqa: SIM905
 )
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
@@ -61,7 +62,10 @@ def write_cnn_dailymail(folder: Path, count: int) -> None:
     from pyarrow import Table, parquet
 
     rng = random.Random("cnn_dailymail")
-    rows = [{"article": sentence(rng, 60), "highlights": sentence(rng, 12), "id": f"{i}"} for i in range(count)]
+    rows = [
+        {"article": sentence(rng, 60), "highlights": sentence(rng, 12), "id": f"{i}"}
+        for i in range(count)
+    ]
     (folder / "3.0.0").mkdir(parents=True)
     parquet.write_table(Table.from_pylist(rows), folder / "3.0.0/test-00000-of-00001.parquet")
 
@@ -120,7 +124,9 @@ def write_longbench_v1(folder: Path, sets: Mapping[str, int] | None = None) -> N
             "trec": lambda: rng.choice(classes[1::2]),
             "lsht": lambda: rng.choice(classes[1::2]),
         }
-        answer = answers.get(name, (lambda: "北京很大") if name in CHINESE else (lambda: sentence(rng, 3)))
+        answer = answers.get(
+            name, (lambda: "北京很大") if name in CHINESE else (lambda: sentence(rng, 3))
+        )
         rows = [
             {
                 "context": sentence(rng, 5),
@@ -139,19 +145,22 @@ def write_longbench_prompts(folder: Path) -> Path:
     for name, one in SETS.items():
         until = '["\\n"]' if one.group == "fewshot" else "[]"
         (folder / f"{name}.yaml").write_text(
-            f'task: longbench_{name}\ndoc_to_text: "{name}\\n{{{{context}}}}\\nAbout: {{{{question}}}}\\nReply:"\n'
-            f"process_results: !function metrics.any\n"
-            f"generation_kwargs: {{max_gen_toks: {32 + len(name)}, temperature: 1, until: {until}}}\n"
+            f'task: longbench_{name}\ndoc_to_text: "{name}\\n{{{{context}}}}\\nAbout:'
+            ' {{question}}\\nReply:"\nprocess_results: !function'
+            f" metrics.any\ngeneration_kwargs: {{max_gen_toks: {32 + len(name)}, temperature: 1,"
+            f" until: {until}}}\n"
         )
     return folder
 
 
 def spec_of(name: str, root: Path) -> Spec:
-    """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of another package. Of a
-    family one member, which has a name of its own."""
+    """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of
+    another package. Of a family one member, which has a name of its own."""
     if name == "cases":
         return Spec(name="cases:capitals", options={"path": str(EXAMPLE)})
-    return Spec(name=name, options={"prompts": str(root / PROMPTS)} if name == "longbench_v1" else {})
+    return Spec(
+        name=name, options={"prompts": str(root / PROMPTS)} if name == "longbench_v1" else {}
+    )
 
 
 def write_json_mode_eval(folder: Path, count: int) -> None:
@@ -159,7 +168,10 @@ def write_json_mode_eval(folder: Path, count: int) -> None:
     from pyarrow import Table, parquet
 
     rng = random.Random("json_mode_eval")
-    schema = {"type": "object", "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "size": {"type": "integer"}},
+    }
     rows = []
     for i in range(count):
         expected = {"name": rng.choice(WORDS), "size": i}
@@ -168,7 +180,9 @@ def write_json_mode_eval(folder: Path, count: int) -> None:
             {"role": "user", "content": f"A {expected['name']} of size {i}."},
         ]
         required = {**schema, "required": ["name", "size"]}
-        rows.append({"prompt": turns, "completion": json.dumps(expected), "schema": json.dumps(required)})
+        rows.append(
+            {"prompt": turns, "completion": json.dumps(expected), "schema": json.dumps(required)}
+        )
     (folder / "data").mkdir(parents=True)
     parquet.write_table(Table.from_pylist(rows), folder / "data/train-00000-of-00001.parquet")
 
@@ -185,23 +199,34 @@ def write_zero_scrolls(folder: Path, count: int) -> None:
     """squality/validation.jsonl."""
     rng = random.Random("zero_scrolls")
     rows = [
-        {"id": f"{i // 4}", "pid": f"{i}", "input": f"{sentence(rng, 300)} n't", "output": sentence(rng, 40)}
+        {
+            "id": f"{i // 4}",
+            "pid": f"{i}",
+            "input": f"{sentence(rng, 300)} n't",
+            "output": sentence(rng, 40),
+        }
         for i in range(count)
     ]
     write_jsonl(folder / "squality/validation.jsonl", rows)
 
 
 def write_aime(root: Path) -> None:
-    """aime25/test.jsonl with texts as answers, aime24/aime_2024_problems.parquet and aime26/data/train-*.parquet with
-    numbers."""
+    """aime25/test.jsonl with texts as answers, aime24/aime_2024_problems.parquet and
+    aime26/data/train-*.parquet with numbers."""
     from pyarrow import Table, parquet
 
     rng = random.Random("aime24")
-    rows = [{"Problem": f"{sentence(rng, 9)} Find ${i}m$.", "Answer": rng.randint(0, 999)} for i in range(30)]
+    rows = [
+        {"Problem": f"{sentence(rng, 9)} Find ${i}m$.", "Answer": rng.randint(0, 999)}
+        for i in range(30)
+    ]
     (root / "aime24").mkdir()
     parquet.write_table(Table.from_pylist(rows), root / "aime24/aime_2024_problems.parquet")
     rng = random.Random("aime")
-    rows = [{"problem": f"{sentence(rng, 9)} Find ${i}n$.", "answer": rng.randint(0, 999)} for i in range(30)]
+    rows = [
+        {"problem": f"{sentence(rng, 9)} Find ${i}n$.", "answer": rng.randint(0, 999)}
+        for i in range(30)
+    ]
     write_jsonl(root / "aime25/test.jsonl", [{**row, "answer": str(row["answer"])} for row in rows])
     (root / "aime26/data").mkdir(parents=True)
     parquet.write_table(
@@ -211,31 +236,48 @@ def write_aime(root: Path) -> None:
 
 
 def write_mmmu(folder: Path) -> None:
-    """SUBJECT/validation-00000-of-00001.parquet with 30 rows of each subject, every fifth an open question."""
+    """SUBJECT/validation-00000-of-00001.parquet with 30 rows of each subject, every fifth an open
+    question."""
     from pyarrow import Table, parquet
 
     for subject in SUBJECTS:
         rows = []
         for i in range(ROWS):
             rng = random.Random(f"mmmu {subject} {i}")
-            images = {f"image_{n}": {"bytes": png(rng.randrange(256)), "path": f"{i}_{n}.png"} for n in (1, 2)}
+            images = {
+                f"image_{n}": {"bytes": png(rng.randrange(256)), "path": f"{i}_{n}.png"}
+                for n in (1, 2)
+            }
             row = {"id": f"validation_{subject}_{i + 1}", **images, "image_3": None}
             if i % 5 == 4:
-                row |= {"question": f"How many, <image 1> or <image 2> ({i})?", "question_type": "open"}
+                row |= {
+                    "question": f"How many, <image 1> or <image 2> ({i})?",
+                    "question_type": "open",
+                }
                 row |= {"options": "[]", "answer": str(rng.randrange(10, 5000))}
             else:
-                row |= {"question": f"<image 1> {sentence(rng, 5)}", "question_type": "multiple-choice"}
-                row |= {"options": repr([*rng.sample(WORDS, 3), "<image 2>"]), "answer": rng.choice("ABCD")}
+                row |= {
+                    "question": f"<image 1> {sentence(rng, 5)}",
+                    "question_type": "multiple-choice",
+                }
+                row |= {
+                    "options": repr([*rng.sample(WORDS, 3), "<image 2>"]),
+                    "answer": rng.choice("ABCD"),
+                }
             rows.append(row)
         (folder / subject).mkdir(parents=True)
-        parquet.write_table(Table.from_pylist(rows), folder / subject / "validation-00000-of-00001.parquet")
+        parquet.write_table(
+            Table.from_pylist(rows), folder / subject / "validation-00000-of-00001.parquet"
+        )
 
 
 def png(grey: int) -> bytes:
     """A picture of one pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     head = struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0)
     pixel = zlib.compress(bytes([0, grey]), 0)  # stored: the same bytes from every zlib
@@ -243,7 +285,8 @@ def png(grey: int) -> bytes:
 
 
 def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
-    """A zip file under PKWARE's traditional encryption, which Python reads and cannot write (APPNOTE 6.1)."""
+    """A zip file under PKWARE's traditional encryption, which Python reads and cannot write
+    (APPNOTE 6.1)."""
     body, directory = b"", b""
     for name, content in files.items():
         crc = zlib.crc32(content)
@@ -251,10 +294,14 @@ def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
         packed = compressor.compress(content) + compressor.flush()
         data = _encrypt(b"\0" * 11 + bytes([crc >> 24]) + packed, password)
         fields = (20, 1, 8, 0, 33, crc, len(data), len(content), len(name), 0)
-        directory += struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, *fields[:6], *fields[6:], 0, 0, 0, 0, len(body))
+        directory += struct.pack(
+            "<4s6H3L5H2L", b"PK\1\2", 20, *fields[:6], *fields[6:], 0, 0, 0, 0, len(body)
+        )
         directory += name.encode()
         body += struct.pack("<4s5H3L2H", b"PK\3\4", *fields) + name.encode() + data
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, len(files), len(files), len(directory), len(body), 0)
+    end = struct.pack(
+        "<4s4H2LH", b"PK\5\6", 0, 0, len(files), len(files), len(directory), len(body), 0
+    )
     return body + directory + end
 
 

@@ -1,4 +1,5 @@
-"""Values that are no mean of scores: what they are, and what becomes of everything that needs a mean."""
+"""Values that are no mean of scores: what they are, and what becomes of everything that needs a
+mean."""
 
 from __future__ import annotations
 
@@ -80,10 +81,15 @@ def _task(**more: Any) -> Task:
 
 
 def _samples(*sets: str) -> list[Sample]:
-    return [Sample(id=f"s{i}", prompt=f"p{i}", target="", metadata={"set": name}) for i, name in enumerate(sets)]
+    return [
+        Sample(id=f"s{i}", prompt=f"p{i}", target="", metadata={"set": name})
+        for i, name in enumerate(sets)
+    ]
 
 
-def _tally(task: Task, samples: list[Sample], texts: list[str | None], repeats: int = 1) -> ScoreAccumulator:
+def _tally(
+    task: Task, samples: list[Sample], texts: list[str | None], repeats: int = 1
+) -> ScoreAccumulator:
     tally = ScoreAccumulator(task, samples, repeats=repeats)
     for i, text in enumerate(texts):
         tally.add(i, LOST if text is None else Response(text=text, finish_reason="stop"))
@@ -105,7 +111,11 @@ def test_every_set_weighs_the_same_at_every_level() -> None:
     assert nested.of(_scored([("x1", 1.0), ("x1", 1.0), ("x2", 0.0), ("y1", 1.0)])) == 0.75
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1)), min_size=1), st.integers(0), st.floats(0, 1))
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1)), min_size=1),
+    st.integers(0),
+    st.floats(0, 1),
+)
 def test_a_mean_of_means_never_falls_when_a_score_rises(
     values: list[tuple[str, float]], place: int, higher: float
 ) -> None:
@@ -116,7 +126,10 @@ def test_a_mean_of_means_never_falls_when_a_score_rises(
 
 
 def test_perplexity_is_the_exponential_of_the_mean_over_tokens_and_not_over_texts() -> None:
-    task = _task(metric=Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0), aggregation=PERPLEXITY)
+    task = _task(
+        metric=Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0),
+        aggregation=PERPLEXITY,
+    )
     result = _tally(task, _samples("a", "a"), ["10 10", "90 30"]).result()
     assert result.value == pytest.approx(math.exp(100 / 40))
     assert (result.aggregation, result.bounds) == ("perplexity", (result.value, result.value))
@@ -140,15 +153,23 @@ def test_missing_answers_leave_a_ratio_without_bounds_and_the_verdict_open() -> 
     task = _task(metric=metric, aggregation=PERPLEXITY)
     result = _tally(task, _samples("a", "a"), ["10 10", None]).result()
     assert result.bounds is None
-    verdict = classic.judge(result, _reference(9.0), Hypothesis(num_samples=2), None, max_missing=0.9)
+    verdict = classic.judge(
+        result, _reference(9.0), Hypothesis(num_samples=2), None, max_missing=0.9
+    )
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
     assert verdict.reasons[0].startswith("missing_results")
 
 
-@pytest.mark.parametrize(("value", "outcome"), [(2.0, VerdictOutcome.PASS), (3.0, VerdictOutcome.FAIL)])
-def test_a_value_that_is_better_low_passes_below_its_threshold(value: float, outcome: VerdictOutcome) -> None:
+@pytest.mark.parametrize(
+    ("value", "outcome"), [(2.0, VerdictOutcome.PASS), (3.0, VerdictOutcome.FAIL)]
+)
+def test_a_value_that_is_better_low_passes_below_its_threshold(
+    value: float, outcome: VerdictOutcome
+) -> None:
     metric = Metric(name="perplexity", higher_is_better=False, hi=None, scale=1.0)
-    result = _tally(_task(metric=metric, aggregation=PERPLEXITY), _samples("a"), [f"{math.log(value)} 1"]).result()
+    result = _tally(
+        _task(metric=metric, aggregation=PERPLEXITY), _samples("a"), [f"{math.log(value)} 1"]
+    ).result()
     verdict = classic.judge(result, _reference(2.0), Hypothesis(num_samples=86, sigma=1.0), None)
     assert verdict.outcome is outcome
 
@@ -158,7 +179,11 @@ def test_values_beside_the_value_are_in_the_result() -> None:
         return {"best": 100.0 * max(score.value for _, score in scored)}
 
     result = _tally(_task(secondary=secondary), _samples("a", "a"), ["0.5", "0.25"]).result()
-    assert (result.value, result.parts, result.secondary) == (37.5, {"valid": 100.0}, {"best": 50.0})
+    assert (result.value, result.parts, result.secondary) == (
+        37.5,
+        {"valid": 100.0},
+        {"best": 50.0},
+    )
 
 
 def test_repeats_spread_as_their_own_values_do_and_have_no_vote() -> None:
@@ -190,11 +215,14 @@ def test_the_fingerprint_names_it_and_that_of_a_mean_stays_as_it_was() -> None:
     assert "aggregation" not in fingerprint(_task(), dataset)
 
 
-# ------------------------------------------------------------------------------------------------- what is refused
+# -------------------------------------------------------------------------------------------------
+# what is refused
 
 
 def _reference(value: float, runs: ReferenceRuns | None = None) -> Reference:
-    return Reference(task="t", model="m", spec=AccuracySpec(), value=value, runs=runs, file="r.yaml", line=3)
+    return Reference(
+        task="t", model="m", spec=AccuracySpec(), value=value, runs=runs, file="r.yaml", line=3
+    )
 
 
 def _prepared(task: Task) -> PreparedTask:
@@ -214,14 +242,21 @@ def _prepared(task: Task) -> PreparedTask:
 
 def test_an_early_stop_is_refused_with_its_reason() -> None:
     p = _prepared(_task(aggregation=BY_SET))
-    prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0)
+    prefix, note = watch(
+        p, ScoreAccumulator(p.task, p.dataset.samples), Spec(name="classic"), eps=0.01, seed=0
+    )
     assert prefix is None
-    assert note == "no early stop: the value is the mean of the means per set, not the mean of the scores"
+    assert (
+        note
+        == "no early stop: the value is the mean of the means per set, not the mean of the scores"
+    )
 
 
 @pytest.mark.parametrize("rule", ["paired", "noninferiority"])
 def test_rules_that_compare_sample_by_sample_are_refused_before_anything_is_sent(rule: str) -> None:
-    plan = Plan(model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),), verdict=Spec(name=rule))
+    plan = Plan(
+        model="m", launcher=Spec(name="external"), tasks=(Spec(name="t"),), verdict=Spec(name=rule)
+    )
     with pytest.raises(NotComparableError, match="mean of the means per set") as refused:
         check_pairs(plan, [_prepared(_task(aggregation=BY_SET))])
     assert "classic" in refused.value.hint
@@ -232,7 +267,10 @@ def test_the_classic_verdict_says_why_there_is_no_paired_comparison() -> None:
     assert p.reference is not None
     tally = _tally(p.task, list(p.dataset.samples), ["1"])
     pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
-    assert (pairs, note) == (None, "not paired with the reference: the value is the mean of the means per set")
+    assert (pairs, note) == (
+        None,
+        "not paired with the reference: the value is the mean of the means per set",
+    )
 
 
 def _report(result: TaskResult) -> tuple[Report, TaskReport]:

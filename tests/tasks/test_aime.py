@@ -28,27 +28,40 @@ def test_only_the_newest_problems_ask_for_a_box() -> None:
 
 def test_every_year_is_read_from_its_layout(data_root: Path) -> None:
     oldest, old, new = (_load(data_root, year) for year in YEARS)
-    assert [s.target for s in oldest.samples] != [s.target for s in old.samples] == [s.target for s in new.samples]
+    assert (
+        [s.target for s in oldest.samples]
+        != [s.target for s in old.samples]
+        == [s.target for s in new.samples]
+    )
     assert [one.deviation for one in (oldest, old, new)] == [None] * 3
     [message] = new.samples[0].prompt
     assert isinstance(message, Message)
     assert "\\boxed{}" in message.content
     sample = old.samples[0]
-    score = task().score(sample, Response(text=f"\\boxed{{0{sample.target}}}", finish_reason="stop"))
+    score = task().score(
+        sample, Response(text=f"\\boxed{{0{sample.target}}}", finish_reason="stop")
+    )
     assert score.parts == {"string": 0.0, "integer": 1.0}
 
 
 def test_a_year_in_two_files_is_read_in_their_order(tmp_path: Path) -> None:
-    parts = [[{"problem": f"{part} {i}", "answer": f"{i}"} for i in range(15)] for part in ("I", "II")]
+    parts = [
+        [{"problem": f"{part} {i}", "answer": f"{i}"} for i in range(15)] for part in ("I", "II")
+    ]
     write_jsonl(tmp_path / "aime/test2025-I.jsonl", parts[0])
     with pytest.raises(DatasetError, match="'test2025-II'"):
         _load(tmp_path, 2025)
     write_jsonl(tmp_path / "aime/test2025-II.jsonl", parts[1])
     dataset = _load(tmp_path, 2025)
-    assert [Path(file.path).name for file in dataset.files] == ["test2025-I.jsonl", "test2025-II.jsonl"]
+    assert [Path(file.path).name for file in dataset.files] == [
+        "test2025-I.jsonl",
+        "test2025-II.jsonl",
+    ]
     assert (
         dataset.files[0]
-        == DataFile(tmp_path / "aime/test2025-I.jsonl", (tmp_path / "aime/test2025-I.jsonl").read_bytes()).source
+        == DataFile(
+            tmp_path / "aime/test2025-I.jsonl", (tmp_path / "aime/test2025-I.jsonl").read_bytes()
+        ).source
     )
     by_id = {sample.id: sample for sample in dataset.samples}
     assert [by_id[f"2025-{i}"].prompt[0].content for i in (0, 15)] == [  # type: ignore[union-attr]
@@ -83,16 +96,24 @@ def test_answers_to_real_problems_are_read(
 
 @pytest.mark.usefixtures("simulated_here")
 @pytest.mark.parametrize(("accuracy", "value"), [(1.0, 100.0), (0.0, 0.0)])
-def test_real_problems_are_asked_end_to_end(shared: Path, tmp_path: Path, accuracy: float, value: float) -> None:
+def test_real_problems_are_asked_end_to_end(
+    shared: Path, tmp_path: Path, accuracy: float, value: float
+) -> None:
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated", options={"accuracy": accuracy, "strict_fields": True}),
-        tasks=(Spec(name="aime", options={"year": 2024}), Spec(name="aime", options={"year": 2025})),
+        tasks=(
+            Spec(name="aime", options={"year": 2024}),
+            Spec(name="aime", options={"year": 2025}),
+        ),
         dataset_roots=(str(shared / "data"),),
         no_reference=True,
     )
     report = asyncio.run(evaluate(plan, tmp_path / "out", environ={}))
-    assert [(one.result.scored, one.result.value) for one in report.tasks] == [(30, value), (30, value)]
+    assert [(one.result.scored, one.result.value) for one in report.tasks] == [
+        (30, value),
+        (30, value),
+    ]
 
 
 def test_an_answer_that_is_no_integer_is_an_error_of_the_data(tmp_path: Path) -> None:
@@ -112,5 +133,7 @@ def test_too_few_problems_are_an_error(tmp_path: Path) -> None:
 
 
 def test_more_problems_than_the_year_has_are_told(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "aime24/test2024.jsonl", [{"problem": f"p{i}", "answer": "1"} for i in range(31)])
+    write_jsonl(
+        tmp_path / "aime24/test2024.jsonl", [{"problem": f"p{i}", "answer": "1"} for i in range(31)]
+    )
     assert _load(tmp_path, 2024, 1).deviation == "31 problems, where AIME 2024 has 30"

@@ -27,26 +27,32 @@ from serve_eval.schema import (
 )
 from tests.tasks.made_data import NAMES, spec_of
 
-LIKELIHOOD = [Spec(name=name, options={"scoring": "loglikelihood"}) for name in ("mmlu", "word_problems")]
+LIKELIHOOD = [
+    Spec(name=name, options={"scoring": "loglikelihood"}) for name in ("mmlu", "word_problems")
+]
 
 
 @pytest.fixture(params=[*NAMES, *LIKELIHOOD], ids=lambda param: getattr(param, "name", param))
 def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Dataset]:
-    task = build_task(request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root))
+    task = build_task(
+        request.param if isinstance(request.param, Spec) else spec_of(request.param, data_root)
+    )
     assert task.hypothesis.num_samples is not None
     return task, task.load(DataRoots(roots=(data_root,)), task.hypothesis.num_samples)
 
 
 def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Response:
-    """The response that an answer of `task.answers` stands for, with a result where the task finds something to run in
-    it; what running it really gives is tested with the task."""
+    """The response that an answer of `task.answers` stands for, with a result where the task finds
+    something to run in it; what running it really gives is tested with the task."""
     response = Response(text=text, finish_reason="stop")
     if task.program is not None:
         assert task.program(sample, response) is not None
         return msgspec.structs.replace(response, ran=ExecutionResult(ended=ended, exit=None))
     if sample.choices:
         return Response(
-            text="", finish_reason=None, choice_logprobs=tuple((-1.0 - (c != text),) for c in sample.choices)
+            text="",
+            finish_reason=None,
+            choice_logprobs=tuple((-1.0 - (c != text),) for c in sample.choices),
         )
     if not task.prompt_logprobs:
         return response
@@ -58,10 +64,15 @@ def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Respo
 def _scored(task: Task, dataset: Dataset, place: int) -> list[tuple[Sample, Score]]:
     """Every sample with the score of its gold answer (0) or of its wrong one (1)."""
     ended = (ExitReason.PASSED, ExitReason.RAISED)[place]
-    return [(s, task.score(s, _response(task, s, task.answers(s)[place], ended))) for s in dataset.samples]
+    return [
+        (s, task.score(s, _response(task, s, task.answers(s)[place], ended)))
+        for s in dataset.samples
+    ]
 
 
-def test_a_gold_answer_scores_full_marks_and_a_wrong_one_nothing(loaded: tuple[Task, Dataset]) -> None:
+def test_a_gold_answer_scores_full_marks_and_a_wrong_one_nothing(
+    loaded: tuple[Task, Dataset],
+) -> None:
     """Where a score has no range, the two differ, and gold answers give the better value."""
     task, dataset = loaded
     metric = task.metric
@@ -77,7 +88,9 @@ def test_a_gold_answer_scores_full_marks_and_a_wrong_one_nothing(loaded: tuple[T
     assert all(math.isfinite(value) for value in (best, worst, *task.secondary(right).values()))
 
 
-def test_ids_are_unique_and_loading_twice_gives_the_same(loaded: tuple[Task, Dataset], data_root: Path) -> None:
+def test_ids_are_unique_and_loading_twice_gives_the_same(
+    loaded: tuple[Task, Dataset], data_root: Path
+) -> None:
     task, dataset = loaded
     assert len({sample.id for sample in dataset.samples}) == len(dataset.samples)
     assert task.hypothesis.num_samples is not None

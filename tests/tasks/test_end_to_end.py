@@ -1,4 +1,5 @@
-"""Every task against the simulated endpoint: real prompts, HTTP and scoring, data of our own making."""
+"""Every task against the simulated endpoint: real prompts, HTTP and scoring, data of our own
+making."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def test_an_endpoint_that_is_always_right_has_full_marks_and_one_that_never_is_n
     plan = Plan(
         model="simulated",
         launcher=Spec(
-            name="simulated", options={"accuracy": accuracy, "strict_fields": True, "prompt_logprobs": "echo"}
+            name="simulated",
+            options={"accuracy": accuracy, "strict_fields": True, "prompt_logprobs": "echo"},
         ),
         tasks=tuple(spec_of(name, data_root) for name in NAMES),
         dataset_roots=(str(data_root),),
@@ -36,4 +38,6 @@ def test_an_endpoint_that_is_always_right_has_full_marks_and_one_that_never_is_n
         if task.result.metric.hi is not None:
             assert task.result.value == value, task.result
         else:  # perplexity, of 0.5 and of 3 nats per token
-            assert task.result.value == pytest.approx(math.exp(0.5 if accuracy else 3.0)), task.result
+            assert task.result.value == pytest.approx(math.exp(0.5 if accuracy else 3.0)), (
+                task.result
+            )

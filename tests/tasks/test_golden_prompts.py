@@ -27,15 +27,18 @@ LABELS = {label(*variant): variant for variant in variants()}
 
 def told(name: str, was: str, now: Asked) -> str:
     return (
-        f"{name} asks something else than before. If that is on purpose, its references no longer hold: raise the "
-        f"task's version and run make golden-prompts.\nfirst request before: {was}\nfirst request now:    {now.first}"
+        f"{name} asks something else than before. If that is on purpose, its references no longer"
+        " hold: raise the task's version and run make golden-prompts.\nfirst request before:"
+        f" {was}\nfirst request now:    {now.first}"
     )
 
 
 @pytest.mark.parametrize("name", LABELS)
 def test_a_task_asks_what_it_asked(name: str, data_root: Path) -> None:
     now, was = asked(*LABELS[name], data_root), GOLDEN["made"][name]
-    assert (now.sha256, now.requests) == (was["sha256"], was["requests"]), told(name, was["first"], now)
+    assert (now.sha256, now.requests) == (was["sha256"], was["requests"]), told(
+        name, was["first"], now
+    )
 
 
 @pytest.mark.parametrize("name", GOLDEN["real"])
@@ -47,9 +50,13 @@ def test_a_task_asks_of_the_real_set_what_it_asked(name: str, shared: Path) -> N
 def test_every_option_is_asked_or_known_to_change_nothing() -> None:
     assert sorted(OPTIONS) == sorted(NAMES)
     for name in NAMES:
-        given = registry.options_of(registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name))
+        given = registry.options_of(
+            registry.load("serve_eval.tasks", "cases:capitals" if name == "cases" else name)
+        )
         tried = {option for options in OPTIONS[name] for option in options}
-        assert not [option for option in given if option not in tried and option not in ASK_THE_SAME], name
+        assert not [
+            option for option in given if option not in tried and option not in ASK_THE_SAME
+        ], name
 
 
 def test_every_option_changes_what_is_asked() -> None:

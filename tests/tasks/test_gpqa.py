@@ -21,7 +21,14 @@ SEED: dict[str, Any] = {"random_seed": 1}
 
 
 def test_the_order_of_the_choices_is_fixed_per_row() -> None:
-    assert choice_orders(6, 0) == [[2, 0, 1, 3], [0, 1, 3, 2], [0, 2, 1, 3], [1, 0, 3, 2], [2, 0, 3, 1], [3, 1, 2, 0]]
+    assert choice_orders(6, 0) == [
+        [2, 0, 1, 3],
+        [0, 1, 3, 2],
+        [0, 2, 1, 3],
+        [1, 0, 3, 2],
+        [2, 0, 3, 1],
+        [3, 1, 2, 0],
+    ]
     assert choice_orders(3, 0) == choice_orders(198, 0)[:3]
     assert choice_orders(6, 1) != choice_orders(6, 0)
 
@@ -29,13 +36,25 @@ def test_the_order_of_the_choices_is_fixed_per_row() -> None:
 def test_suite_exact_has_the_order_of_a_machine_without_a_cache(data_root: Path) -> None:
     asked = shuffle(198, 0)
     orders = [suite_orders(asked, 0)[row] for row in asked[:4]]
-    assert orders == [[2, 0, 3, 1], [2, 3, 0, 1], [3, 2, 0, 1], [0, 3, 1, 2]]  # as lm-eval 0.4.8 and 0.4.10 have them
+    assert orders == [
+        [2, 0, 3, 1],
+        [2, 3, 0, 1],
+        [3, 2, 0, 1],
+        [0, 3, 1, 2],
+    ]  # as lm-eval 0.4.8 and 0.4.10 have them
     roots = DataRoots(roots=(data_root,))
-    usual, exact, other = (task(**options).load(roots, 198).samples for options in ({}, EXACT, {**EXACT, **SEED}))
+    usual, exact, other = (
+        task(**options).load(roots, 198).samples for options in ({}, EXACT, {**EXACT, **SEED})
+    )
     assert [s.id for s in usual] == [s.id for s in exact] != [s.id for s in other]
     assert sum(one.prompt == two.prompt for one, two in zip(usual, exact, strict=True)) < 30
-    assert list(task(**EXACT).load(roots, 9).samples) == list(exact[:9]), "as many as are asked for change no order"
-    assert (task().protocol["choice_seed"], task(suite_exact=True).protocol["choice_seed"]) == (0, None)
+    assert list(task(**EXACT).load(roots, 9).samples) == list(exact[:9]), (
+        "as many as are asked for change no order"
+    )
+    assert (task().protocol["choice_seed"], task(suite_exact=True).protocol["choice_seed"]) == (
+        0,
+        None,
+    )
     with pytest.raises(PlanError, match="no effect with suite_exact"):
         task(choice_seed=1, suite_exact=True)
 
@@ -46,9 +65,14 @@ def test_the_archive_is_read_with_its_password_and_nothing_is_written(data_root:
     assert sorted(data_root.rglob("*")) == before
     assert [Path(file.path).name for file in dataset.files] == ["dataset.zip"]
     assert b"Which," not in (data_root / "gpqa/dataset.zip").read_bytes()
-    with zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive, pytest.raises(RuntimeError, match="encrypted"):
+    with (
+        zipfile.ZipFile(data_root / "gpqa/dataset.zip") as archive,
+        pytest.raises(RuntimeError, match="encrypted"),
+    ):
         archive.read("dataset/gpqa_diamond.csv")
-    assert [s.id for s in dataset.samples[:6]] == [f"diamond-{i}" for i in (106, 99, 129, 143, 102, 170)]
+    assert [s.id for s in dataset.samples[:6]] == [
+        f"diamond-{i}" for i in (106, 99, 129, 143, 102, 170)
+    ]
 
 
 def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_root: Path) -> None:
@@ -60,13 +84,20 @@ def test_the_prompt_is_the_suites_and_the_letter_that_of_the_right_answer(data_r
     assert sample.prompt.startswith(f"{INSTRUCTION}\n{row['Question']}\nA) ")
     choices = dict(line.split(") ") for line in sample.prompt.split("\n")[-4:])
     assert choices[sample.target] == row["Correct Answer"].strip()
-    assert set(choices.values()) == {v.strip() for k, v in row.items() if k.endswith("Answer") or "Incorrect" in k}
+    assert set(choices.values()) == {
+        v.strip() for k, v in row.items() if k.endswith("Answer") or "Incorrect" in k
+    }
     score = task().score(sample, Response(text=f"Answer: {sample.target}", finish_reason="stop"))
     assert score.parts == {"first_answer": 1.0, "last_answer": 1.0}
 
 
 def test_every_subset_and_chat(data_root: Path) -> None:
-    options = {"subset": "main", "num_samples": 12, "apply_chat_template": True, "system_prompt": "Think."}
+    options = {
+        "subset": "main",
+        "num_samples": 12,
+        "apply_chat_template": True,
+        "system_prompt": "Think.",
+    }
     made = build_task(Spec(name="gpqa", options=options))
     dataset = made.load(DataRoots(roots=(data_root,)), 12)
     assert made.reference_file == "gpqa_main"
@@ -89,9 +120,15 @@ def test_a_plain_file_of_the_hub_s_layout_is_read_too(data_root: Path, tmp_path:
     ("content", "message"),
     [
         (b"PK", "BadZipFile"),
-        (encrypted_zip({"dataset/gpqa_diamond.csv": b"Question\nq\n"}, b"other"), r"RuntimeError|BadZipFile"),
+        (
+            encrypted_zip({"dataset/gpqa_diamond.csv": b"Question\nq\n"}, b"other"),
+            r"RuntimeError|BadZipFile",
+        ),
         (encrypted_zip({"x": b""}, GPQA_PASSWORD), "no gpqa_diamond.csv in it"),
-        (encrypted_zip({"gpqa_diamond.csv": b"Question\nq\n"}, GPQA_PASSWORD), "no text in column Incorrect Answer 1"),
+        (
+            encrypted_zip({"gpqa_diamond.csv": b"Question\nq\n"}, GPQA_PASSWORD),
+            "no text in column Incorrect Answer 1",
+        ),
     ],
 )
 def test_a_broken_archive_is_named(tmp_path: Path, content: bytes, message: str) -> None:

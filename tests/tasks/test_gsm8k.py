@@ -38,10 +38,17 @@ def test_a_chat_prompt_in_one_turn_uses_the_second_of_two_draws() -> None:
 
 def _turns(roots: DataRoots, **options: object) -> list[str]:
     made = task(apply_chat_template=True, **options)  # type: ignore[arg-type]
-    return [message.text for s in made.load(roots, 9).samples for message in s.prompt if isinstance(message, Message)]
+    return [
+        message.text
+        for s in made.load(roots, 9).samples
+        for message in s.prompt
+        if isinstance(message, Message)
+    ]
 
 
-def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(data_root: Path) -> None:
+def test_the_sampler_of_newer_versions_draws_once_for_a_chat_prompt_in_one_turn(
+    data_root: Path,
+) -> None:
     roots = DataRoots(roots=(data_root,))
     plain = [sample.prompt for sample in task().load(roots, 9).samples]
     assert _turns(roots, fewshot_sampler="0.4.10") == plain
@@ -152,7 +159,9 @@ def test_a_data_set_that_is_too_short_is_incomplete(tmp_path: Path) -> None:
     assert len(task().load(DataRoots(roots=(tmp_path,)), 7).samples) == 7
 
 
-def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path: Path, data_root: Path) -> None:
+def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(
+    tmp_path: Path, data_root: Path
+) -> None:
     import csv
 
     from pyarrow import Table, parquet
@@ -163,11 +172,18 @@ def test_the_same_rows_give_the_same_samples_from_jsonl_csv_and_parquet(tmp_path
     for split, table in rows.items():
         for kind in ("jsonl", "csv", "parquet"):
             (tmp_path / kind / "main").mkdir(parents=True, exist_ok=True)
-        (tmp_path / f"jsonl/main/{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
+        (tmp_path / f"jsonl/main/{split}.jsonl").write_text(
+            "".join(json.dumps(row) + "\n" for row in table)
+        )
         with (tmp_path / f"csv/main/{split}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, ["question", "answer"])
             writer.writeheader()
             writer.writerows(table)
-        parquet.write_table(Table.from_pylist(table), tmp_path / f"parquet/main/{split}-00000-of-00001.parquet")
-    samples = [task().load(DataRoots(roots=(tmp_path / kind,)), 30).samples for kind in ("jsonl", "csv", "parquet")]
+        parquet.write_table(
+            Table.from_pylist(table), tmp_path / f"parquet/main/{split}-00000-of-00001.parquet"
+        )
+    samples = [
+        task().load(DataRoots(roots=(tmp_path / kind,)), 30).samples
+        for kind in ("jsonl", "csv", "parquet")
+    ]
     assert samples[0] == samples[1] == samples[2]

@@ -34,10 +34,17 @@ def test_every_question_has_the_line_and_the_shots_are_those_of_gsm8k(data_root:
         ("#### 18\n3", Outcome.CORRECT, "18", 0),
     ],
 )
-def test_the_last_marked_number_decides(text: str, outcome: Outcome, answer: str | None, flexible: float) -> None:
-    found = score(Sample(id="x", prompt="p", target="#### 18"), Response(text=text, finish_reason="stop"))
+def test_the_last_marked_number_decides(
+    text: str, outcome: Outcome, answer: str | None, flexible: float
+) -> None:
+    found = score(
+        Sample(id="x", prompt="p", target="#### 18"), Response(text=text, finish_reason="stop")
+    )
     assert (found.outcome, found.answer) == (outcome, answer)
-    assert found.parts == {"strict-match": float(outcome is Outcome.CORRECT), "flexible-extract": flexible}
+    assert found.parts == {
+        "strict-match": float(outcome is Outcome.CORRECT),
+        "flexible-extract": flexible,
+    }
 
 
 def test_both_names_are_one_protocol_under_two_references() -> None:

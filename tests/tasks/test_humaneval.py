@@ -1,4 +1,5 @@
-"""HumanEval: solutions pass and broken ones fail, in the real sandbox; ROUGE as in the suite runs nothing."""
+"""HumanEval: solutions pass and broken ones fail, in the real sandbox; ROUGE as in the suite runs
+nothing."""
 
 from __future__ import annotations
 
@@ -19,14 +20,23 @@ STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 OWN = [
     {
         "task_id": "Own/0",
-        "prompt": 'from typing import List\n\n\ndef pairs(xs: List[int]) -> int:\n    """Equal neighbours."""\n',
+        "prompt": (
+            'from typing import List\n\n\ndef pairs(xs: List[int]) -> int:\n    """Equal'
+            ' neighbours."""\n'
+        ),
         "entry_point": "pairs",
         "canonical_solution": "    return sum(a == b for a, b in zip(xs, xs[1:]))\n",
-        "test": "def check(candidate):\n    assert candidate([]) == 0\n    assert candidate([1, 1, 1]) == 2\n",
+        "test": (
+            "def check(candidate):\n    assert candidate([]) == 0\n    assert candidate([1, 1, 1])"
+            " == 2\n"
+        ),
     },
     {
         "task_id": "Own/1",
-        "prompt": 'def half(x: float):\n    return x / 2\n\n\ndef quarter(x: float) -> float:\n    """A fourth."""\n',
+        "prompt": (
+            'def half(x: float):\n    return x / 2\n\n\ndef quarter(x: float) -> float:\n    """A'
+            ' fourth."""\n'
+        ),
         "entry_point": "quarter",
         "canonical_solution": "    return half(half(x))\n",
         "test": "def check(candidate):\n    assert abs(candidate(2) - half(1)) < 1e-9\n",
@@ -58,14 +68,20 @@ def _scores(made: Task, asked: Sequence[tuple[Sample, str]]) -> list[Score]:
 @pytest.fixture
 def own(tmp_path: Path) -> Callable[[Task], list[Sample]]:
     (tmp_path / "humaneval").mkdir()
-    (tmp_path / "humaneval/test.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in OWN))
+    (tmp_path / "humaneval/test.jsonl").write_bytes(
+        b"".join(msgspec.json.encode(row) + b"\n" for row in OWN)
+    )
     return lambda made: list(made.load(DataRoots(roots=(tmp_path,)), len(OWN)).samples)
 
 
 @pytest.mark.parametrize(
     ("which", "text", "outcome"),
     [
-        (0, "    n = 0\n    for a, b in zip(xs, xs[1:]):\n        n += a == b\n    return n\n", Outcome.CORRECT),
+        (
+            0,
+            "    n = 0\n    for a, b in zip(xs, xs[1:]):\n        n += a == b\n    return n\n",
+            Outcome.CORRECT,
+        ),
         (0, "    return 0\n\ndef unfinished(", Outcome.WRONG),
         (0, "    return sum(map(int.__eq__, xs, xs[1:]))\n\ndef unfinished(", Outcome.CORRECT),
         (0, "    import sys; sys.exit(0)\n", Outcome.WRONG),
@@ -83,27 +99,48 @@ def test_a_completion_is_run_behind_its_prompt(
     assert _scores(made, [(own(made)[which], text)])[0].outcome is outcome
 
 
-def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(own: Callable[[Task], list[Sample]]) -> None:
+def test_a_chat_answer_is_run_as_its_last_block_that_defines_the_function(
+    own: Callable[[Task], list[Sample]],
+) -> None:
     made = task(metric="pass@1", apply_chat_template=True)
     sample = own(made)[1]
     assert "in one code block" in str(sample.prompt)
     block = (
-        "Sure:\n```python\nfrom __future__ import annotations\ndef quarter(x: T) -> T:\n    return half(x) / 2\n```\n"
+        "Sure:\n```python\nfrom __future__ import annotations\ndef quarter(x: T) -> T:\n    return"
+        " half(x) / 2\n```\n"
     )
-    asked = [block, block.replace("/ 2", "/ 3"), f"{block}Use it:\n```python\nquarter(1)\n```", "Like half, twice."]
+    asked = [
+        block,
+        block.replace("/ 2", "/ 3"),
+        f"{block}Use it:\n```python\nquarter(1)\n```",
+        "Like half, twice.",
+    ]
     scores = _scores(made, [(sample, text) for text in asked])
-    assert [score.outcome for score in scores] == [Outcome.CORRECT, Outcome.WRONG, Outcome.CORRECT, Outcome.UNPARSED]
+    assert [score.outcome for score in scores] == [
+        Outcome.CORRECT,
+        Outcome.WRONG,
+        Outcome.CORRECT,
+        Outcome.UNPARSED,
+    ]
     assert made.sampling.stop == ()
 
 
-def test_rouge_asks_and_scores_as_the_suite_and_runs_nothing(own: Callable[[Task], list[Sample]]) -> None:
+def test_rouge_asks_and_scores_as_the_suite_and_runs_nothing(
+    own: Callable[[Task], list[Sample]],
+) -> None:
     pytest.importorskip("rouge_score")
     made = task()
     assert (made.program, made.sampling.max_tokens, made.sampling.stop) == (None, 100, ())
-    assert (made.hypothesis.sigma, made.hypothesis.alpha, made.extra) == (15.08, 0.002, {"truncate_prompt_tokens": 924})
+    assert (made.hypothesis.sigma, made.hypothesis.alpha, made.extra) == (
+        15.08,
+        0.002,
+        {"truncate_prompt_tokens": 924},
+    )
     first = own(made)[0]
     assert first.prompt == OWN[0]["prompt"].strip()
-    assert made.score(first, Response(text="    return sum(0)", finish_reason="length")).value == pytest.approx(4 / 15)
+    assert made.score(
+        first, Response(text="    return sum(0)", finish_reason="length")
+    ).value == pytest.approx(4 / 15)
 
 
 def test_pass_at_1_stops_where_the_paper_does_and_is_another_protocol() -> None:
@@ -113,7 +150,9 @@ def test_pass_at_1_stops_where_the_paper_does_and_is_another_protocol() -> None:
     assert (made.protocol["metric"], task().protocol["metric"]) == ("pass@1", "rouge")
 
 
-def test_what_makes_no_sense_is_refused(tmp_path: Path, own: Callable[[Task], list[Sample]]) -> None:
+def test_what_makes_no_sense_is_refused(
+    tmp_path: Path, own: Callable[[Task], list[Sample]]
+) -> None:
     for options in ({"timeout_s": 0.0}, {"num_samples": 0}, {"apply_chat_template": True}):
         with pytest.raises(PlanError, match="humaneval"):
             task(**options)  # type: ignore[arg-type]
@@ -141,7 +180,9 @@ def test_published_solutions_pass_and_broken_ones_fail(shared: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", [False, True])
-def test_all_published_solutions_pass_and_fail_with_a_word_changed(shared: Path, chat: bool) -> None:
+def test_all_published_solutions_pass_and_fail_with_a_word_changed(
+    shared: Path, chat: bool
+) -> None:
     made = task(metric="pass@1", apply_chat_template=chat)
     samples = _published(shared, made).samples
     right = [made.answers(sample)[0] for sample in samples]
@@ -151,4 +192,6 @@ def test_all_published_solutions_pass_and_fail_with_a_word_changed(shared: Path,
         broken.append(text.replace(solution, solution.replace("return ", "return not ")))
     for texts, outcome in ((right, Outcome.CORRECT), (broken, Outcome.WRONG)):
         scores = _scores(made, list(zip(samples, texts, strict=True)))
-        assert [s.id for s, score in zip(samples, scores, strict=True) if score.outcome is not outcome] == []
+        assert [
+            s.id for s, score in zip(samples, scores, strict=True) if score.outcome is not outcome
+        ] == []

@@ -24,7 +24,10 @@ def test_every_request_carries_its_own_schema(data_root: Path) -> None:
     assert sample.prompt[0] == Message(role="system", content="Be exact.")
     sent = request_of(made, sample)
     schema = json.loads(sample.metadata["schema"])
-    assert sent.extra == {"truncate_prompt_tokens": 1024, "response_format": {"type": "json", "schema": schema}}
+    assert sent.extra == {
+        "truncate_prompt_tokens": 1024,
+        "response_format": {"type": "json", "schema": schema},
+    }
     assert made.requires == {Need.GUIDED_DECODING}
 
 
@@ -58,7 +61,9 @@ def test_valid_and_exact_are_counted_apart(data_root: Path) -> None:
         {**ROW, "schema": '{"type": 1}'},
     ],
 )
-def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(tmp_path: Path, row: dict[str, object]) -> None:
+def test_a_row_that_cannot_be_asked_is_an_error_of_the_data(
+    tmp_path: Path, row: dict[str, object]
+) -> None:
     write_jsonl(tmp_path / "train.jsonl", [row])
     with pytest.raises(DatasetError):
         task().load(DataRoots(roots=(tmp_path,)), 1)

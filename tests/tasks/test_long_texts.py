@@ -14,7 +14,9 @@ from tests.tasks.made_data import write_cnn_dailymail, write_jsonl
 
 
 def test_an_article_ends_in_its_cue() -> None:
-    assert cnn_dailymail.prompt_text(" He did n't go. ") == "Hedidn't go.  TL;DR:".replace("Hedid", "He did")
+    assert cnn_dailymail.prompt_text(" He did n't go. ") == "Hedidn't go.  TL;DR:".replace(
+        "Hedid", "He did"
+    )
     assert cnn_dailymail.prompt_text("") == "TL;DR:"
 
 
@@ -23,7 +25,11 @@ def test_articles_are_asked_in_the_shuffled_order_with_their_end_kept(data_root:
     dataset = made.load(DataRoots(roots=(data_root,)), 512)
     assert dataset.deviation == "512 rows, where CNN/DailyMail has 11490"
     assert made.extra == {"truncate_prompt_tokens": 924}
-    assert (made.sampling.max_tokens, made.hypothesis.sigma, made.hypothesis.alpha) == (100, 11.06, 0.002)
+    assert (made.sampling.max_tokens, made.hypothesis.sigma, made.hypothesis.alpha) == (
+        100,
+        11.06,
+        0.002,
+    )
     sample = dataset.samples[0]
     score = made.score(sample, Response(text=sample.target.split()[0], finish_reason="stop"))
     assert 0.0 < score.value < 1.0
@@ -56,7 +62,9 @@ def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root:
         + row["context"].strip()
         + "\n</text>\n\nWhat is the correct answer to this question: "
         + row["question"]
-        + "".join(f"\n({x}) {row[f'choice_{x}'].strip()}" for x in "ABCD").join(["\nChoices:", "\n\n"])
+        + "".join(f"\n({x}) {row[f'choice_{x}'].strip()}" for x in "ABCD").join(
+            ["\nChoices:", "\n\n"]
+        )
         + 'Format your response as follows: "The correct answer is (insert answer here)".'
     )
     table = longbench_v2.task().breakdown((s, 1.0) for s in dataset.samples)
@@ -64,8 +72,15 @@ def test_only_the_medium_questions_are_asked_in_the_order_of_the_file(data_root:
 
 
 def test_the_context_that_is_needed_is_that_of_the_length_that_is_asked() -> None:
-    needed = {length: longbench_v2.task(length=length).context_tokens for length in ("short", "medium", "long")}
-    assert needed == {"short": 48_000 + 32_000, "medium": 120_000 + 32_000, "long": 120_000 + 32_000}
+    needed = {
+        length: longbench_v2.task(length=length).context_tokens
+        for length in ("short", "medium", "long")
+    }
+    assert needed == {
+        "short": 48_000 + 32_000,
+        "medium": 120_000 + 32_000,
+        "long": 120_000 + 32_000,
+    }
     assert longbench_v2.task(length="short", max_input_chars=4000).context_tokens == 33_000
     assert longbench_v2.task(length="short", max_input_chars=None).context_tokens == 80_000
     assert longbench_v2.task(max_input_chars=None).context_tokens is None
@@ -81,7 +96,9 @@ def test_a_long_prompt_loses_its_middle() -> None:
 
 def test_a_question_without_a_letter_is_an_error_of_the_data(tmp_path: Path) -> None:
     columns = dict.fromkeys(longbench_v2.COLUMNS, "x")
-    (tmp_path / "data.json").write_text(json.dumps([{**columns, "length": "medium", "answer": "E"}]))
+    (tmp_path / "data.json").write_text(
+        json.dumps([{**columns, "length": "medium", "answer": "E"}])
+    )
     with pytest.raises(DatasetError, match="answer of A to D"):
         longbench_v2.task().load(DataRoots(roots=(tmp_path,)), 1)
     (tmp_path / "data.json").write_text("{}")

@@ -30,7 +30,9 @@ def test_every_set_has_its_own_length_and_stop(data_root: Path) -> None:
     first = {sample.metadata["set"]: sample for sample in reversed(dataset.samples)}
     sent = {name: request_of(made, sample).sampling for name, sample in first.items()}
     assert {name for name, s in sent.items() if s.stop} == {"trec", "triviaqa", "samsum", "lsht"}
-    assert {name: s.max_tokens for name, s in sent.items()} == {name: 32 + len(name) for name in SETS}
+    assert {name: s.max_tokens for name, s in sent.items()} == {
+        name: 32 + len(name) for name in SETS
+    }
     assert {s.temperature for s in sent.values()} == {0.0}
 
 
@@ -47,7 +49,9 @@ def test_a_text_that_looks_like_a_place_of_the_prompt_stays_text(data_root: Path
     assert text == "hotpotqa\na {{question}} {{context}}\nAbout: why?\nReply:"
 
 
-def test_other_prompts_are_another_protocol_and_no_published_set(data_root: Path, tmp_path: Path) -> None:
+def test_other_prompts_are_another_protocol_and_no_published_set(
+    data_root: Path, tmp_path: Path
+) -> None:
     folder = write_longbench_prompts(tmp_path / "prompts")
     made = task(prompts=str(folder))
     assert made.protocol["prompts"] == task(prompts=str(data_root / PROMPTS)).protocol["prompts"]
@@ -63,13 +67,20 @@ def test_the_prompts_of_the_installed_lm_eval_are_found_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_longbench_prompts(tmp_path / "lm_eval/tasks/longbench")
-    (tmp_path / "lm_eval/__init__.py").write_text("raise RuntimeError('it is large, and not imported')")
+    (tmp_path / "lm_eval/__init__.py").write_text(
+        "raise RuntimeError('it is large, and not imported')"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     assert find_installed() == tmp_path / "lm_eval/tasks/longbench"
-    assert task().protocol["prompts"] == task(prompts=str(tmp_path / "lm_eval/tasks/longbench")).protocol["prompts"]
+    assert (
+        task().protocol["prompts"]
+        == task(prompts=str(tmp_path / "lm_eval/tasks/longbench")).protocol["prompts"]
+    )
 
 
-def test_without_prompts_the_task_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_prompts_the_task_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     importlib.invalidate_caches()
     made = task()
@@ -87,13 +98,21 @@ def test_without_prompts_the_task_says_what_to_install(monkeypatch: pytest.Monke
         ("doc_to_text: hi", "KeyError: 'generation_kwargs'"),
         ("[", "is no task of LongBench"),
         (
-            "{doc_to_text: '{{context}}{{input}}', generation_kwargs: {max_gen_toks: 3, until: []}}",
+            (
+                "{doc_to_text: '{{context}}{{input}}', generation_kwargs: {max_gen_toks: 3, until:"
+                " []}}"
+            ),
             "has the places context, input",
         ),
-        ("{doc_to_text: '{{question}}', generation_kwargs: {max_gen_toks: 3, until: []}}", "not context once"),
+        (
+            "{doc_to_text: '{{question}}', generation_kwargs: {max_gen_toks: 3, until: []}}",
+            "not context once",
+        ),
     ],
 )
-def test_files_that_are_not_understood_are_named(tmp_path: Path, content: str | None, what: str) -> None:
+def test_files_that_are_not_understood_are_named(
+    tmp_path: Path, content: str | None, what: str
+) -> None:
     if content is not None:
         (tmp_path / "trec.yaml").write_text(content)
     with pytest.raises(DatasetError, match=what) as raised:
@@ -131,7 +150,9 @@ def test_one_set_is_read_alone(tmp_path: Path, data_root: Path) -> None:
     made = task(sets=["trec"], num_samples=9, prompts=prompts)
     dataset = made.load(DataRoots(roots=(tmp_path / "LongBench",)), 9)
     assert dataset.deviation is not None
-    assert dataset.deviation.startswith("9 rows, where these sets have 200; the prompts of trec are not")
+    assert dataset.deviation.startswith(
+        "9 rows, where these sets have 200; the prompts of trec are not"
+    )
     sample = dataset.samples[0]
     both = made.score(sample, Response(text="Food type, Colour of a thing", finish_reason="stop"))
     assert both.value == 0.5 or both.value == pytest.approx(1 / 3)
@@ -147,4 +168,6 @@ def test_unknown_sets_and_malformed_rows_are_named(tmp_path: Path, data_root: Pa
     for bad in ({"answers": "x"}, {"answers": []}, {"answers": ["x"], "all_classes": None}):
         write_jsonl(tmp_path / "trec/test.jsonl", [{"context": "c", "question": "q", **bad}])
         with pytest.raises(DatasetError, match=r"row 1: answers, or all_classes"):
-            task(sets=["trec"], num_samples=1, prompts=str(data_root / PROMPTS)).load(DataRoots(roots=(tmp_path,)), 1)
+            task(sets=["trec"], num_samples=1, prompts=str(data_root / PROMPTS)).load(
+                DataRoots(roots=(tmp_path,)), 1
+            )

@@ -19,7 +19,12 @@ def test_the_sample_of_4096_is_the_golden_one_of_4104(shared: Path) -> None:
     assert dataset.total == 14042
     assert ids[:5] == [f"abstract_algebra-{row}" for row in (26, 86, 2, 55, 75)]
     assert ids[-3:] == [f"world_religions-{row}" for row in (82, 109, 151)]
-    assert Counter(sample.target for sample in dataset.samples) == {"A": 955, "B": 1014, "C": 1077, "D": 1058}
+    assert Counter(sample.target for sample in dataset.samples) == {
+        "A": 955,
+        "B": 1014,
+        "C": 1077,
+        "D": 1058,
+    }
 
 
 def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -> None:
@@ -49,7 +54,9 @@ def test_a_literal_none_cell_prints_as_nan_unless_told_otherwise(shared: Path) -
     assert set(with_none) <= set(options_of("nan"))
 
 
-def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_are(data_root: Path) -> None:
+def test_all_questions_are_taken_in_file_order_when_more_are_wanted_than_there_are(
+    data_root: Path,
+) -> None:
     dataset = task().load(DataRoots(roots=(data_root,)), 5700)
     assert len(dataset.samples) == 5700
     assert [sample.id for sample in dataset.samples[:3]] == [
@@ -67,7 +74,10 @@ def test_as_many_as_there_are_are_all_of_them_though_subjects_differ_in_size() -
 def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_root: Path) -> None:
     prompt = task().load(DataRoots(roots=(data_root,)), 57).samples[0].prompt
     assert isinstance(prompt, str)
-    head = "The following are multiple choice questions (with answers) about  abstract algebra.\n\nWhat is "
+    head = (
+        "The following are multiple choice questions (with answers) about  abstract"
+        " algebra.\n\nWhat is "
+    )
     assert prompt.startswith(head)
     assert prompt.count("\nAnswer:") == 6
     assert prompt.endswith("\nAnswer:")
@@ -75,7 +85,9 @@ def test_the_prompt_has_its_two_spaces_five_shots_and_no_trailing_space(data_roo
 
 def test_every_subject_has_a_category() -> None:
     assert len(SUBJECTS) == 57
-    assert {CATEGORY_OF[SUBCATEGORY_OF[subject]] for subject in SUBJECTS} == set(CATEGORY_OF.values())
+    assert {CATEGORY_OF[SUBCATEGORY_OF[subject]] for subject in SUBJECTS} == set(
+        CATEGORY_OF.values()
+    )
     assert Counter(CATEGORY_OF[SUBCATEGORY_OF[s]] for s in SUBJECTS)["STEM"] == 18
 
 
@@ -108,7 +120,9 @@ def _copy(data_root: Path, target: Path) -> Path:
 
 def test_a_missing_subject_is_named(data_root: Path, tmp_path: Path) -> None:
     (_copy(data_root, tmp_path) / "test" / "virology_test.csv").unlink()
-    with pytest.raises(DatasetError, match=r"incomplete: 1 files are missing:\n.*virology_test\.csv"):
+    with pytest.raises(
+        DatasetError, match=r"incomplete: 1 files are missing:\n.*virology_test\.csv"
+    ):
         task().load(DataRoots(roots=(tmp_path,)), 4096)
 
 

@@ -24,7 +24,11 @@ from tests.tasks.made_data import png, write_jsonl
 
 
 def _row(**more: Any) -> dict[str, Any]:
-    row = {"id": "validation_Art_1", "question": "Which is <image 2>?", "question_type": "multiple-choice"}
+    row = {
+        "id": "validation_Art_1",
+        "question": "Which is <image 2>?",
+        "question_type": "multiple-choice",
+    }
     return {**row, "options": "['<image 1>', 'a \"dot\"']", "answer": "B", **more}
 
 
@@ -45,7 +49,9 @@ def _seen(sample: Sample) -> list[object]:
     parts: list[object] = []
     for part in turn.content:
         if isinstance(part, ImagePart):
-            parts.append(base64.b64decode(part.image_url.url.removeprefix("data:image/png;base64,")))
+            parts.append(
+                base64.b64decode(part.image_url.url.removeprefix("data:image/png;base64,"))
+            )
         elif isinstance(part, TextPart):
             parts.append(part.text)
     return parts
@@ -73,8 +79,13 @@ def test_or_the_first_one_alone(tmp_path: Path) -> None:
 
 def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
     [sample] = _load(tmp_path, _row(question_type="open", options="[]", answer="['12', 'twelve']"))
-    assert str(_seen(sample)[-1]).endswith("?\n\nAnswer the question using a single word or phrase.")
-    values = [task().score(sample, Response(text=text, finish_reason="stop")).value for text in ("Twelve.", "12", "13")]
+    assert str(_seen(sample)[-1]).endswith(
+        "?\n\nAnswer the question using a single word or phrase."
+    )
+    values = [
+        task().score(sample, Response(text=text, finish_reason="stop")).value
+        for text in ("Twelve.", "12", "13")
+    ]
     assert values == [1.0, 1.0, 0.0]
 
 
@@ -89,7 +100,9 @@ def test_an_open_question_may_have_several_answers(tmp_path: Path) -> None:
         (_row(question=None), "no text in column question"),
     ],
 )
-def test_rows_that_cannot_be_asked_are_named(tmp_path: Path, row: dict[str, Any], what: str) -> None:
+def test_rows_that_cannot_be_asked_are_named(
+    tmp_path: Path, row: dict[str, Any], what: str
+) -> None:
     with pytest.raises(DatasetError, match=what):
         _load(tmp_path, row)
 

@@ -15,7 +15,8 @@ def test_the_keys_are_the_golden_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "lines", "step"), [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)]
+    ("task", "lines", "step"),
+    [(passkey_retrieval_64k.task, 2610, 45), (passkey_retrieval_128k.task, 5220, 90)],
 )
 def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: int) -> None:  # type: ignore[no-untyped-def]
     dataset = task().load(DataRoots(), 20)
@@ -26,8 +27,15 @@ def test_the_first_twenty_lie_in_the_first_depths_of_59(task, lines: int, step: 
         before, _, after = text.partition(f"The pass key is {sample.target}. Remember it.")
         assert before.count(NOISE) == i // 5 * step
         assert after.count(NOISE) == lines - i // 5 * step
-        assert text.endswith("Here we go. There and back again.\n\n\nWhat is the pass key?\n\nThe pass key is")
-    assert [s.metadata["depth"] for s in dataset.samples[::5]] == ["0.0 %", "1.7 %", "3.4 %", "5.2 %"]
+        assert text.endswith(
+            "Here we go. There and back again.\n\n\nWhat is the pass key?\n\nThe pass key is"
+        )
+    assert [s.metadata["depth"] for s in dataset.samples[::5]] == [
+        "0.0 %",
+        "1.7 %",
+        "3.4 %",
+        "5.2 %",
+    ]
 
 
 def test_all_depths_reach_from_the_first_line_to_the_last() -> None:

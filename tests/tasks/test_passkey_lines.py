@@ -1,4 +1,5 @@
-"""Passkeys in a text of any length: what is asked stays the same for a data version, and new to every prefix cache."""
+"""Passkeys in a text of any length: what is asked stays the same for a data version, and new to
+every prefix cache."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from serve_eval.tasks._passkey import NOISE
 
 
 def test_texts_differ_by_length_in_nothing_but_noise_and_title() -> None:
-    short, long = (passkey_lines.task(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34))
+    short, long = (
+        passkey_lines.task(lines=lines).load(DataRoots(), 22).samples for lines in (30, 34)
+    )
     assert [a.target for a in short] == [b.target for b in long]
     assert [a.metadata for a in short] == [b.metadata for b in long]
     for a, b in zip(short, long, strict=True):

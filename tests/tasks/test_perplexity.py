@@ -19,7 +19,10 @@ def _told(*values: float) -> Response:
 def test_the_value_is_the_mean_of_the_texts_and_all_tokens_stand_beside_it() -> None:
     made = task()
     short, long = Sample(id="a", prompt="p", target=""), Sample(id="b", prompt="p", target="")
-    scored = [(short, made.score(short, _told(-1.0))), (long, made.score(long, _told(-2.0, -2.0, -2.0)))]
+    scored = [
+        (short, made.score(short, _told(-1.0))),
+        (long, made.score(long, _told(-2.0, -2.0, -2.0))),
+    ]
     assert made.aggregation.of(scored) == pytest.approx((math.e + math.e**2) / 2)
     assert made.secondary(scored) == {"perplexity of all tokens": pytest.approx(math.exp(7 / 4))}
 
@@ -30,8 +33,12 @@ def test_short_texts_are_left_out_and_long_ones_are_cut(data_root: Path) -> None
     assert dataset.total > 86
     assert {len(sample.prompt) for sample in dataset.samples} <= {*range(40001, 65536 + 1)}
     assert max(len(sample.prompt) for sample in dataset.samples) == 65536
-    kept = {f"test-{i}" for i in shuffle(dataset.total, 0)} & {sample.id for sample in dataset.samples}
-    assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffle(dataset.total, 0) if f"test-{i}" in kept]
+    kept = {f"test-{i}" for i in shuffle(dataset.total, 0)} & {
+        sample.id for sample in dataset.samples
+    }
+    assert [s.id for s in dataset.samples] == [
+        f"test-{i}" for i in shuffle(dataset.total, 0) if f"test-{i}" in kept
+    ]
 
 
 def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None:
@@ -41,7 +48,9 @@ def test_texts_are_shuffled_and_mended_as_the_suite_does(tmp_path: Path) -> None
     dataset = made.load(DataRoots(roots=(tmp_path,)), 4)
     assert [s.id for s in dataset.samples] == [f"test-{i}" for i in shuffle(11, 0)[:4]]
     assert dataset.samples[0].prompt == f"{shuffle(11, 0)[0]}: it didn't. "[:12]
-    other = task(min_tokens=1, max_input_tokens=3, random_seed=1).load(DataRoots(roots=(tmp_path,)), 4)
+    other = task(min_tokens=1, max_input_tokens=3, random_seed=1).load(
+        DataRoots(roots=(tmp_path,)), 4
+    )
     assert [s.id for s in other.samples] == [f"test-{i}" for i in shuffle(11, 1)[:4]]
 
 
@@ -49,7 +58,11 @@ def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:
     (tmp_path / "novel.txt").write_text("x" * 1000)
     made = task(files=["novel.txt"], min_tokens=10, max_input_tokens=100)
     dataset = made.load(DataRoots(roots=(tmp_path,)), 86)
-    assert [(s.id, len(s.prompt)) for s in dataset.samples] == [("novel-0", 400), ("novel-1", 400), ("novel-2", 200)]
+    assert [(s.id, len(s.prompt)) for s in dataset.samples] == [
+        ("novel-0", 400),
+        ("novel-1", 400),
+        ("novel-2", 200),
+    ]
     assert dataset.deviation == "texts of one's own"
     with pytest.raises(DatasetError, match=r"missing\.txt was not found"):
         task(files=["missing.txt"]).load(DataRoots(roots=(tmp_path,)), 86)
@@ -60,6 +73,8 @@ def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:
 
 
 def test_a_real_novel_is_asked_in_pieces(shared: Path) -> None:
-    dataset = task(files=["long_text/war_and_peace.txt"]).load(DataRoots(roots=(shared / "data",)), 86)
+    dataset = task(files=["long_text/war_and_peace.txt"]).load(
+        DataRoots(roots=(shared / "data",)), 86
+    )
     assert len(dataset.samples) > 40
     assert len({sample.id for sample in dataset.samples}) == len(dataset.samples)

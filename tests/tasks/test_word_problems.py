@@ -1,4 +1,5 @@
-"""Word problems, their perplexity and short passkeys: what is asked, and that it stays the same for a data version."""
+"""Word problems, their perplexity and short passkeys: what is asked, and that it stays the same for
+a data version."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def _digest(dataset: Dataset) -> str:
     ids=lambda value: value.name if isinstance(value, Task) else "",
 )
 def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]) -> None:
-    """A generator that was changed makes other problems: raise the data version and record them anew."""
+    """A generator that was changed makes other problems: raise the data version and record them
+    anew."""
     assert (version, _digest(made.load(ROOTS, 50))) == digest
     assert made.protocol["data_version"] == version
 
@@ -77,10 +79,16 @@ def test_of_four_solutions_one_is_right_and_any_place_may_be_its() -> None:
     for sample in samples:
         assert len(set(sample.choices)) == 4
         places.add(sample.choices.index(sample.target))
-        off = {int(choice.rpartition(" ")[2]) - int(sample.target.rpartition(" ")[2]) for choice in sample.choices}
+        off = {
+            int(choice.rpartition(" ")[2]) - int(sample.target.rpartition(" ")[2])
+            for choice in sample.choices
+        }
         assert off - {0} < set(OFF_BY)
     assert places == {0, 1, 2, 3}
-    told = tuple((-1.0, -2.0) if choice == samples[0].target else (-1.0, -2.5) for choice in samples[0].choices)
+    told = tuple(
+        (-1.0, -2.0) if choice == samples[0].target else (-1.0, -2.5)
+        for choice in samples[0].choices
+    )
     response = Response(text="", finish_reason=None, choice_logprobs=told)
     assert made.score(samples[0], response).outcome is Outcome.CORRECT
 
@@ -89,7 +97,9 @@ def test_a_key_lies_at_every_depth() -> None:
     made = passkey_short.task(sentences=10)
     samples = made.load(ROOTS, 22).samples
     for i, sample in enumerate(samples):
-        before, _, after = str(sample.prompt).partition(f"The pass key is {sample.target}. Remember it.")
+        before, _, after = str(sample.prompt).partition(
+            f"The pass key is {sample.target}. Remember it."
+        )
         assert before.count(".") == i % 11
         assert after.count(".") == 1 + 10 - i % 11
     table = made.breakdown((sample, 1.0) for sample in samples)

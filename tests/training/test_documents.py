@@ -11,7 +11,9 @@ from serve_eval.datasets.word_problems import Problem, split_of
 from serve_eval.tasks._word_problems import format_question
 from training.documents import END, GIVEN, Source, bare, chat, documents, drill, plain
 
-PROBLEM = Problem("Ivo has 12 nuts. Ivo finds 30 more. Ivo sells 4 of them.", "12+30=42\n42-4=38\n#### 38", 38)
+PROBLEM = Problem(
+    "Ivo has 12 nuts. Ivo finds 30 more. Ivo sells 4 of them.", "12+30=42\n42-4=38\n#### 38", 38
+)
 
 
 def test_a_chat_is_what_the_template_renders_and_only_its_answer_counts() -> None:

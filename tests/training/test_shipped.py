@@ -1,4 +1,5 @@
-"""The weights that ship: what they were trained for they can do, and rounding them coarsely costs a lot of it."""
+"""The weights that ship: what they were trained for they can do, and rounding them coarsely costs a
+lot of it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def _accuracy(asked: list[Asked], damage: Damage = "none") -> float:
 
 # The bounds are four standard errors of 100 answers away from what docs/embedded-model.md tells.
 @pytest.mark.parametrize(
-    ("asked", "least"), [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)]
+    ("asked", "least"),
+    [(as_plain(COUNT, 0), 75.0), (as_plain(COUNT, 2), 40.0), (passkeys(25), 55.0)],
 )
 def test_the_model_answers_what_it_was_trained_for(asked: list[Asked], least: float) -> None:
     assert _accuracy(asked) >= least

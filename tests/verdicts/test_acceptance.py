@@ -104,22 +104,38 @@ def _result(scored: int = 100) -> TaskResult:
         ("ERROR", 0, None, "ERROR", "paired"),
     ],
 )
-def test_the_rule(outcome: str, answers: int, length: float | None, expected: str, rule: str) -> None:
-    told = Acceptance(answers=answers, length=length, all_steps=1.0, per_answer=1.0) if answers else None
+def test_the_rule(
+    outcome: str, answers: int, length: float | None, expected: str, rule: str
+) -> None:
+    told = (
+        Acceptance(answers=answers, length=length, all_steps=1.0, per_answer=1.0)
+        if answers
+        else None
+    )
     verdict = judge(_verdict(VerdictOutcome(outcome)), _result(), told, "A::b", ENTRY)
     assert (verdict.outcome.value, verdict.rule) == (expected, rule)
     assert verdict.acceptance is not None
     assert (verdict.acceptance.reference, verdict.acceptance.least) == (2.0, 1.9)
-    assert exit_code([verdict]) == {"PASS": 0, "INTEGRATION TEST": 0, "FAIL": 1, "ERROR": 4}.get(expected, 3)
+    assert exit_code([verdict]) == {"PASS": 0, "INTEGRATION TEST": 0, "FAIL": 1, "ERROR": 4}.get(
+        expected, 3
+    )
 
 
-@pytest.mark.parametrize(("tokens_per_step", "outcome"), [(3.0, "NO REFERENCE"), (1.05, "FAIL"), (None, "UNSUPPORTED")])
-def test_a_run_is_judged_by_it(data_root: Path, tmp_path: Path, tokens_per_step: float | None, outcome: str) -> None:
+@pytest.mark.parametrize(
+    ("tokens_per_step", "outcome"), [(3.0, "NO REFERENCE"), (1.05, "FAIL"), (None, "UNSUPPORTED")]
+)
+def test_a_run_is_judged_by_it(
+    data_root: Path, tmp_path: Path, tokens_per_step: float | None, outcome: str
+) -> None:
     (tmp_path / "references").mkdir()
-    (tmp_path / "references/acceptance_length.yaml").write_text("mine: {ref_al: 2.0, min_al: 1.9}\n")
+    (tmp_path / "references/acceptance_length.yaml").write_text(
+        "mine: {ref_al: 2.0, min_al: 1.9}\n"
+    )
     plan = Plan(
         model="simulated",
-        launcher=Spec(name="simulated", options={"accuracy": 1.0, "tokens_per_step": tokens_per_step}),
+        launcher=Spec(
+            name="simulated", options={"accuracy": 1.0, "tokens_per_step": tokens_per_step}
+        ),
         tasks=(Spec(name="gsm8k", options={"acceptance_length": "mine"}),),
         dataset_roots=(str(data_root),),
         references_dir=str(tmp_path / "references"),
@@ -132,7 +148,9 @@ def test_a_run_is_judged_by_it(data_root: Path, tmp_path: Path, tokens_per_step:
     assert (task.traffic.acceptance is None) == (tokens_per_step is None)
 
 
-def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(data_root: Path, tmp_path: Path) -> None:
+def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(
+    data_root: Path, tmp_path: Path
+) -> None:
     plan = Plan(
         model="simulated",
         launcher=Spec(name="simulated"),
@@ -145,7 +163,11 @@ def test_an_entry_that_is_not_there_is_named_before_anything_is_asked(data_root:
 
 
 def test_it_changes_nothing_that_is_asked() -> None:
-    plain, judged = (build_task(Spec(name="gsm8k", options=o)) for o in ({}, {"acceptance_length": "A::b"}))
+    plain, judged = (
+        build_task(Spec(name="gsm8k", options=o)) for o in ({}, {"acceptance_length": "A::b"})
+    )
     assert plain.protocol == judged.protocol
     with pytest.raises(PlanError, match="none are asked for"):
-        build_task(Spec(name="perplexity", options={"acceptance_length": "A::b"}), "tasks[0].perplexity")
+        build_task(
+            Spec(name="perplexity", options={"acceptance_length": "A::b"}), "tasks[0].perplexity"
+        )

@@ -1,4 +1,5 @@
-"""The rule by which an answer falls below the reference, from scores in memory and out of a reference's files."""
+"""The rule by which an answer falls below the reference, from scores in memory and out of a
+reference's files."""
 
 from __future__ import annotations
 
@@ -17,7 +18,13 @@ from hypothesis import strategies as st
 from serve_eval.protocol.fingerprint import sample_key
 from serve_eval.schema import AccuracySpec, Dataset, Metric, Reference, ReferenceRuns, Sample
 from serve_eval.verdicts import reference_samples
-from serve_eval.verdicts.below_reference import GRADED, LEAST, RIGHT, estimate_expected, of_reference
+from serve_eval.verdicts.below_reference import (
+    GRADED,
+    LEAST,
+    RIGHT,
+    estimate_expected,
+    of_reference,
+)
 from serve_eval.verdicts.reference_samples import LEVELS, SampleScores
 
 NAN = math.nan
@@ -41,7 +48,9 @@ FILLED = [1.0] * LEAST
 def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_looked_at(
     of_runs: list[float], score: float, bad: bool | None
 ) -> None:
-    found = estimate_expected([[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    found = estimate_expected(
+        [[one, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
+    )
     assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == RIGHT
@@ -62,7 +71,9 @@ def test_of_right_and_wrong_answers_only_prompts_that_most_runs_had_right_are_lo
 def test_a_graded_answer_is_bad_below_the_mean_by_more_than_the_runs_differ(
     of_runs: list[float], score: float, bad: bool | None
 ) -> None:
-    found = estimate_expected([[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True)
+    found = estimate_expected(
+        [[one, 0.5, *FILLED] for one in of_runs], lo=0.0, hi=1.0, higher_is_better=True
+    )
     assert found is not None
     assert found.bad(0, score) is bad
     assert found.counted == GRADED
@@ -78,13 +89,23 @@ def test_where_lower_is_better_higher_scores_are_bad() -> None:
 
 
 def test_too_few_prompts_to_look_at_are_none() -> None:
-    assert estimate_expected([[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True) is None
+    assert (
+        estimate_expected(
+            [[1.0] * (LEAST - 1) + [0.0] * 500], lo=0.0, hi=1.0, higher_is_better=True
+        )
+        is None
+    )
     assert estimate_expected([[]], lo=0.0, hi=1.0, higher_is_better=True) is None
     assert estimate_expected([], lo=0.0, hi=1.0, higher_is_better=True) is None
 
 
-@given(st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60), st.integers(1, 3))
-def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows: list[tuple[float, ...]], repeats: int) -> None:
+@given(
+    st.lists(st.tuples(*[st.sampled_from([0.0, 0.5, 1.0])] * 3), min_size=30, max_size=60),
+    st.integers(1, 3),
+)
+def test_one_by_one_and_all_at_once_agree_also_of_repeats(
+    rows: list[tuple[float, ...]], repeats: int
+) -> None:
     found = estimate_expected(list(zip(*rows, strict=True)), lo=0.0, hi=1.0, higher_is_better=True)
     if found is None:
         return
@@ -92,18 +113,34 @@ def test_one_by_one_and_all_at_once_agree_also_of_repeats(rows: list[tuple[float
     places = random.Random(n).sample(range(n), n)
     scores = numpy.array([place % 3 / 2 for place in places])
     bad, kept = found.among(places, scores)
-    one_by_one = {i: told for i, place in enumerate(places) if (told := found.bad(place, scores[i])) is not None}
+    one_by_one = {
+        i: told
+        for i, place in enumerate(places)
+        if (told := found.bad(place, scores[i])) is not None
+    }
     assert dict(zip(kept.tolist(), bad.tolist(), strict=True)) == one_by_one
     assert len(kept) == found.count_looks(n)
 
 
-def _registered(folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]) -> Reference:
+def _registered(
+    folder: Path, samples: Sequence[Sample], runs: Sequence[Sequence[float]]
+) -> Reference:
     keys = b"".join(sample_key(sample) for sample in samples)
-    stored = SampleScores(task="t", lo=0.0, hi=1.0, keys=keys, runs=tuple(array("d", run) for run in runs))
+    stored = SampleScores(
+        task="t", lo=0.0, hi=1.0, keys=keys, runs=tuple(array("d", run) for run in runs)
+    )
     digest = reference_samples.write(folder / "t.json", stored)
-    of_runs = ReferenceRuns(values=(80.0,), n=len(samples), sigma=40.0, samples="t.json", sha256=digest)
+    of_runs = ReferenceRuns(
+        values=(80.0,), n=len(samples), sigma=40.0, samples="t.json", sha256=digest
+    )
     return Reference(
-        task="t", model="m", spec=AccuracySpec(), value=80.0, runs=of_runs, file=str(folder / "t.yaml"), line=1
+        task="t",
+        model="m",
+        spec=AccuracySpec(),
+        value=80.0,
+        runs=of_runs,
+        file=str(folder / "t.yaml"),
+        line=1,
     )
 
 
@@ -116,7 +153,9 @@ def test_a_subset_in_another_order_is_read_out_of_the_references_file(tmp_path: 
     assert (found.bad(0, 0.0), found.bad(len(asked.samples) - 1, 0.0)) == (True, None)  # 49, and 5
     assert found.count_looks(len(asked.samples)) == 40
     assert found.group(0) == 3
-    unknown = Dataset(samples=[*samples, Sample(id="new", prompt="?", target="1")], files=(), total=61)
+    unknown = Dataset(
+        samples=[*samples, Sample(id="new", prompt="?", target="1")], files=(), total=61
+    )
     assert of_reference(Metric(), unknown, reference) is None
     assert of_reference(Metric(), asked, replace(reference, runs=None)) is None
     assert of_reference(Metric(), asked, None) is None

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
+from serve_eval.schema import (
+    AccuracySpec,
+    Hypothesis,
+    Metric,
+    Reference,
+    TaskResult,
+    VerdictOutcome,
+)
 from serve_eval.verdicts.rules.classic import judge
 
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=68.17)
@@ -44,7 +51,9 @@ def _result(right: int, failed: int = 0, planned: int = 4104) -> TaskResult:
         (0, 4104, VerdictOutcome.ERROR),
     ],
 )
-def test_a_verdict_is_given_only_when_both_bounds_give_it(right: int, failed: int, outcome: VerdictOutcome) -> None:
+def test_a_verdict_is_given_only_when_both_bounds_give_it(
+    right: int, failed: int, outcome: VerdictOutcome
+) -> None:
     verdict = judge(_result(right, failed), REFERENCE, HYPOTHESIS)
     assert verdict.outcome is outcome
     assert verdict.threshold == pytest.approx(66.352676, abs=1e-6)
@@ -75,7 +84,12 @@ def test_a_reference_of_0_never_fails_and_says_so() -> None:
 
 
 def test_lower_is_better_mirrors_the_rule() -> None:
-    wer = replace(_result(2800), metric=Metric(name="wer", higher_is_better=False), value=6.0, bounds=(6.0, 6.0))
+    wer = replace(
+        _result(2800),
+        metric=Metric(name="wer", higher_is_better=False),
+        value=6.0,
+        bounds=(6.0, 6.0),
+    )
     reference = replace(REFERENCE, value=6.2)
     assert judge(wer, reference, Hypothesis(num_samples=1842)).outcome is VerdictOutcome.PASS
     worse = replace(wer, value=9.0, bounds=(9.0, 9.0))

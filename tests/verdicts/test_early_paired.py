@@ -1,4 +1,5 @@
-"""A paired rule decides before all was asked, and what its looks spend of alpha is missing at the end."""
+"""A paired rule decides before all was asked, and what its looks spend of alpha is missing at the
+end."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def judged(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 def _run(plan: Plan, folder: Path, **more: object) -> Report:
     options = {**plan.launcher.options, "run": 1, **more}
-    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+    return asyncio.run(
+        evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
+    )
 
 
 def _verdict(report: Report) -> Verdict:
@@ -85,12 +88,22 @@ def _said(report: Report, folder: Path) -> str:
     ],
 )
 def test_a_clear_case_stops_at_half_of_alpha(
-    judged: Plan, tmp_path: Path, rule: str, options: dict[str, object], damage: float, outcome: VerdictOutcome
+    judged: Plan,
+    tmp_path: Path,
+    rule: str,
+    options: dict[str, object],
+    damage: float,
+    outcome: VerdictOutcome,
 ) -> None:
     plan = replace(judged, verdict=Spec(name=rule, options=options))
     report = _run(plan, tmp_path / "out", damage=damage)
     verdict, told = _verdict(report), _early(report)
-    assert (verdict.outcome, verdict.rule, told.rule, told.decision) == (outcome, rule, rule, outcome.value)
+    assert (verdict.outcome, verdict.rule, told.rule, told.decision) == (
+        outcome,
+        rule,
+        rule,
+        outcome.value,
+    )
     assert (told.stopped, told.paired, told.alpha) == (True, True, ALPHA / 2)
     assert told.saved == report.tasks[0].result.spared > 0
     assert (verdict.evaluated, verdict.paired) == (None, None)
@@ -101,13 +114,24 @@ def test_a_clear_case_stops_at_half_of_alpha(
     assert told.margin == pytest.approx(options.get("margin", classic))
     done = "excluded" if outcome is VerdictOutcome.PASS else "shown"
     assert f"points {done}" in (said := _said(report, tmp_path / "out"))
-    assert "assumes that what was not asked is like what was: an endpoint that turns worse after the stop" in said
-    assert judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict == verdict
+    assert (
+        "assumes that what was not asked is like what was: an endpoint that turns worse after the"
+        " stop" in said
+    )
+    assert (
+        judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict
+        == verdict
+    )
 
 
-def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: Plan, tmp_path: Path) -> None:
+def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
+    judged: Plan, tmp_path: Path
+) -> None:
     plan = replace(judged, verdict=Spec(name="paired", options={"margin": 0.5}))
-    report, whole = _run(plan, tmp_path / "out"), _run(replace(plan, early_stop=None), tmp_path / "whole")
+    report, whole = (
+        _run(plan, tmp_path / "out"),
+        _run(replace(plan, early_stop=None), tmp_path / "whole"),
+    )
     verdict, other = _verdict(report), _verdict(whole)
     assert verdict.paired is not None
     assert other.paired is not None
@@ -126,7 +150,9 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(judged: P
     assert "excluded at 95%" in _said(whole, tmp_path / "whole")
 
 
-def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, tmp_path: Path) -> None:
+def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
+    judged: Plan, tmp_path: Path
+) -> None:
     """A drop too near to the classic margin to be decided early: the run goes to its end."""
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
@@ -139,7 +165,9 @@ def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(judged: Plan, 
     assert _early(report).margin == pytest.approx(verdict.paired.margin)
 
 
-def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(judged: Plan, tmp_path: Path) -> None:
+def test_what_the_looks_spent_stays_spent_when_the_run_goes_on_without_them(
+    judged: Plan, tmp_path: Path
+) -> None:
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     out = tmp_path / "out"
     assert _early(_run(plan, out)).stopped
@@ -168,7 +196,10 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     file.write_bytes(msgspec.yaml.encode(content))
     flags = [str(file), "--verdict", "noninferiority", "--margin", "8", "--early-stop"]
     shown = CliRunner().invoke(app, ["run", *flags, "--dry-run"]).output
-    assert "early stop: alpha 0.025 is for the looks, 0.025 for the verdict of a run to its end" in shown
+    assert (
+        "early stop: alpha 0.025 is for the looks, 0.025 for the verdict of a run to its end"
+        in shown
+    )
     assert f"at most {N} requests in all" in shown
     told = CliRunner().invoke(app, ["run", *flags, "-o", str(out)])
     assert told.exit_code == 0
@@ -188,13 +219,17 @@ def test_several_reference_runs_are_averaged(judged: Plan, tmp_path: Path) -> No
         _run(plain, tmp_path / f"run{i}", run=10 + i)
     register([tmp_path / f"run{i}" for i in range(2)], tmp_path / "refs")
     plan = replace(
-        judged, references_dir=str(tmp_path / "refs"), verdict=Spec(name="noninferiority", options={"margin": 6.0})
+        judged,
+        references_dir=str(tmp_path / "refs"),
+        verdict=Spec(name="noninferiority", options={"margin": 6.0}),
     )
     report = _run(plan, tmp_path / "out")
     assert (_early(report).decision, _early(report).stopped) == ("PASS", True)
 
 
-def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tmp_path: Path) -> None:
+def test_with_too_many_answers_missing_nothing_is_decided_early(
+    judged: Plan, tmp_path: Path
+) -> None:
     plan = replace(judged, verdict=Spec(name="noninferiority", options={"margin": 8.0}))
     plan = replace(plan, limits=replace(plan.limits, max_error_rate=1.0))
     report = _run(plan, tmp_path / "out", failure_rate=0.06, failure_kind="wrapped_400")
@@ -207,7 +242,9 @@ def test_with_too_many_answers_missing_nothing_is_decided_early(judged: Plan, tm
 def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_path: Path) -> None:
     (p,) = prepare(replace(judged, verdict=Spec(name="paired")))
     rule = Spec(name="paired")
-    prefix, note = watch(p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0)
+    prefix, note = watch(
+        p, ScoreAccumulator(p.task, p.dataset.samples, repeats=2), rule, eps=0.01, seed=0
+    )
     assert (prefix, note) == (
         None,
         "no early stop: the rule 'paired' takes prompts as independent, and repeats of one are not",
@@ -275,8 +312,11 @@ def test_scoring_again_gives_no_alpha_back(judged: Plan, tmp_path: Path) -> None
     assert again.paired.alpha == verdict.paired.alpha == ALPHA / 2
 
 
-def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judged: Plan, tmp_path: Path) -> None:
-    """The looks could not allow for it: they passed a drop of the margin in 33 % of simulated runs."""
+def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
+    judged: Plan, tmp_path: Path
+) -> None:
+    """The looks could not allow for it: they passed a drop of the margin in 33 % of simulated
+    runs."""
     for run, accuracy in ((1, 0.8), (2, 0.8), (3, 0.6)):
         _run(
             replace(judged, references_dir=None, no_reference=True, early_stop=None),
@@ -290,7 +330,10 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judg
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     early, note = watch(prepared, accumulator, plan.verdict, eps=0.01, seed=1)
     assert early is None
-    assert note == "no early stop: the reference's runs differ as a whole, for which only the end can allow"
+    assert (
+        note
+        == "no early stop: the reference's runs differ as a whole, for which only the end can allow"
+    )
     classic, _ = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=1)
     assert classic is not None
 
@@ -298,7 +341,8 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(judg
 def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     judged: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reference's scores are stored in 16 bits: a score a little above or below would count as a change."""
+    """The reference's scores are stored in 16 bits: a score a little above or below would count as
+    a change."""
     (prepared,) = prepare(judged)
     scores = [i / 401 for i in range(N)]
     stored = [reference_samples.as_stored(score, 0.0, 1.0) for score in scores]
@@ -314,7 +358,9 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     accumulator = ScoreAccumulator(prepared.task, prepared.dataset.samples)
     monkeypatch.setattr(accumulator, "score", lambda i: scores[i])
     test = EarlyClassic.for_pairs(N, 0.5, eps=0.01)
-    EarlyStopping(accumulator, lambda: test, range(N), seed=1, higher_is_better=True, before=stored).look()
+    EarlyStopping(
+        accumulator, lambda: test, range(N), seed=1, higher_is_better=True, before=stored
+    ).look()
     assert len(seen) > 100
     assert all(value == reference for value, reference in seen)
 

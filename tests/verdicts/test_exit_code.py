@@ -19,6 +19,9 @@ from serve_eval.verdicts.exit_code import exit_code
     ],
 )
 def test_the_first_that_holds(outcomes: list[str], code: int, strict: int) -> None:
-    verdicts = [Verdict(task="t", outcome=VerdictOutcome(o), rule="classic", evaluated=1.0) for o in outcomes]
+    verdicts = [
+        Verdict(task="t", outcome=VerdictOutcome(o), rule="classic", evaluated=1.0)
+        for o in outcomes
+    ]
     assert exit_code(verdicts) == code
     assert exit_code(verdicts, strict=True) == strict

@@ -1,4 +1,5 @@
-"""The rules that compare pairs: what each outcome takes, and what is said beside the classic verdict."""
+"""The rules that compare pairs: what each outcome takes, and what is said beside the classic
+verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import PlanError
-from serve_eval.schema import AccuracySpec, Hypothesis, Metric, Reference, TaskResult, VerdictOutcome
+from serve_eval.schema import (
+    AccuracySpec,
+    Hypothesis,
+    Metric,
+    Reference,
+    TaskResult,
+    VerdictOutcome,
+)
 from serve_eval.stats.pairs import Pairs, pair
 from serve_eval.verdicts.rules import anchors, classic, noninferiority, paired
 from serve_eval.verdicts.rules._paired import compare
@@ -17,8 +25,11 @@ from serve_eval.verdicts.rules._paired import compare
 REFERENCE = Reference(task="mmlu", model="m", spec=AccuracySpec(), value=70.0)
 
 
-def _case(n: int, down: int, up: int, missing: int = 0) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
-    """A reference that is right on 70 % of n prompts; of the candidate, so many turned wrong and right."""
+def _case(
+    n: int, down: int, up: int, missing: int = 0
+) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
+    """A reference that is right on 70 % of n prompts; of the candidate, so many turned wrong and
+    right."""
     right = round(0.7 * n)
     before = [1.0] * right + [0.0] * (n - right)
     after = [0.0] * down + before[down : n - up] + [1.0] * up
@@ -55,7 +66,9 @@ def _case(n: int, down: int, up: int, missing: int = 0) -> tuple[TaskResult, Pai
         (198, 25, 17, VerdictOutcome.INCONCLUSIVE, "INCONCLUSIVE"),
     ],
 )
-def test_the_paired_rule_follows_its_finding(n: int, down: int, up: int, outcome: VerdictOutcome, finding: str) -> None:
+def test_the_paired_rule_follows_its_finding(
+    n: int, down: int, up: int, outcome: VerdictOutcome, finding: str
+) -> None:
     result, pairs, hypothesis, reference = _case(n, down, up)
     verdict = paired.judge(result, reference, hypothesis, pairs)
     assert verdict.paired is not None
@@ -126,8 +139,14 @@ def test_non_inferior_means_that_a_drop_of_the_margin_is_excluded(
 
 def test_identical_answers_exclude_only_what_their_number_can() -> None:
     result, pairs, hypothesis, reference = _case(200, 0, 0)
-    assert noninferiority.judge(result, reference, hypothesis, pairs, margin=1.0).outcome is VerdictOutcome.INCONCLUSIVE
-    assert noninferiority.judge(result, reference, hypothesis, pairs, margin=1.4).outcome is VerdictOutcome.PASS
+    assert (
+        noninferiority.judge(result, reference, hypothesis, pairs, margin=1.0).outcome
+        is VerdictOutcome.INCONCLUSIVE
+    )
+    assert (
+        noninferiority.judge(result, reference, hypothesis, pairs, margin=1.4).outcome
+        is VerdictOutcome.PASS
+    )
 
 
 def test_missing_answers_leave_it_open_and_too_many_say_so() -> None:
@@ -178,12 +197,16 @@ def test_the_anchors_rule_fails_when_what_was_always_right_is_lost(
 ) -> None:
     candidate = [0.0] * lost + [1.0] * (200 - lost - missing) + [math.nan] * missing
     result, pairs = _several_runs([[1.0] * 200] * 3, candidate)
-    verdict = anchors.judge(result, replace(REFERENCE, value=100.0), Hypothesis(num_samples=200), pairs)
+    verdict = anchors.judge(
+        result, replace(REFERENCE, value=100.0), Hypothesis(num_samples=200), pairs
+    )
     assert (verdict.outcome, verdict.rule) == (outcome, "anchors")
     assert verdict.paired is not None
     assert verdict.paired.anchors is not None
     assert (verdict.paired.anchors.anchors, verdict.paired.anchors.candidate_lost) == (200, lost)
-    assert [line.startswith(reason or "") for line in verdict.reasons] == [True] * (reason is not None)
+    assert [line.startswith(reason or "") for line in verdict.reasons] == [True] * (
+        reason is not None
+    )
 
 
 def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
@@ -192,7 +215,10 @@ def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
     assert verdict.outcome is VerdictOutcome.INCONCLUSIVE
     assert verdict.reasons[0].startswith("few_anchors")
     alone = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), None)
-    assert (alone.outcome, alone.reasons) == (VerdictOutcome.INCONCLUSIVE, ("no_pairs: nothing to pair with",))
+    assert (alone.outcome, alone.reasons) == (
+        VerdictOutcome.INCONCLUSIVE,
+        ("no_pairs: nothing to pair with",),
+    )
 
 
 @pytest.mark.parametrize("rule", [classic, paired, noninferiority, anchors])

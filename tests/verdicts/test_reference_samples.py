@@ -12,12 +12,23 @@ from hypothesis import strategies as st
 from serve_eval.errors import ReferenceFileError
 from serve_eval.protocol.fingerprint import KEY_BYTES, sample_key
 from serve_eval.schema import Sample
-from serve_eval.verdicts.reference_samples import LEVELS, SampleScores, as_stored, places, read, write
+from serve_eval.verdicts.reference_samples import (
+    LEVELS,
+    SampleScores,
+    as_stored,
+    places,
+    read,
+    write,
+)
 
 
 def _scores(*runs: list[float], lo: float = 0.0, hi: float = 1.0) -> SampleScores:
-    keys = b"".join(sample_key(Sample(id=str(i), prompt="p", target="t")) for i in range(len(runs[0])))
-    return SampleScores(task="t", lo=lo, hi=hi, keys=keys, runs=tuple(array("d", run) for run in runs))
+    keys = b"".join(
+        sample_key(Sample(id=str(i), prompt="p", target="t")) for i in range(len(runs[0]))
+    )
+    return SampleScores(
+        task="t", lo=lo, hi=hi, keys=keys, runs=tuple(array("d", run) for run in runs)
+    )
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=70), st.integers(1, 3))
@@ -31,7 +42,9 @@ def test_right_or_wrong_scores_come_back_as_they_were(
 
 
 @given(st.lists(st.floats(-3, 5), min_size=1, max_size=40))
-def test_other_scores_come_back_to_sixteen_bits(tmp_path_factory: pytest.TempPathFactory, run: list[float]) -> None:
+def test_other_scores_come_back_to_sixteen_bits(
+    tmp_path_factory: pytest.TempPathFactory, run: list[float]
+) -> None:
     path = tmp_path_factory.mktemp("s") / "f.json"
     found = read(path, write(path, _scores([*run, 0.5], lo=-3.0, hi=5.0)))
     assert list(found.runs[0]) == pytest.approx([*run, 0.5], abs=8.0 / LEVELS)

@@ -38,7 +38,8 @@ def _problems(text: str) -> list[str]:
     return str(caught.value).splitlines()
 
 
-# ------------------------------------------------------------------------------------------------------- loading
+# -------------------------------------------------------------------------------------------------------
+# loading
 
 
 def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path: Path) -> None:
@@ -48,7 +49,12 @@ def test_entries_keep_the_order_of_the_file_and_know_their_lines(tmp_path: Path)
     assert [(r.value, r.line) for r in loaded["org/big"]] == [(90.0, 2), (88.5, 3), (87.0, 6)]
     small = loaded["org/small"][0]
     assert small.spec == AccuracySpec(dtype="bfloat16", spec_dec_algo="Eagle3")
-    assert (small.task, small.model, small.file, small.num_samples) == ("gsm8k", "org/small", str(file), None)
+    assert (small.task, small.model, small.file, small.num_samples) == (
+        "gsm8k",
+        "org/small",
+        str(file),
+        None,
+    )
 
 
 def test_every_allowed_key_is_read() -> None:
@@ -69,7 +75,13 @@ m:
     old: true
 """
     (entry,) = references.parse(text, "voxpopuli.yaml")["m"]
-    assert (entry.value, entry.alpha, entry.beta, entry.sigma, entry.num_samples) == (6.0, 0.01, 0.1, 0.0, 32)
+    assert (entry.value, entry.alpha, entry.beta, entry.sigma, entry.num_samples) == (
+        6.0,
+        0.01,
+        0.1,
+        0.0,
+        32,
+    )
     assert (entry.higher_is_better, entry.threshold, entry.old) == (False, 9.0, True)
     assert (entry.reference_note, entry.source, entry.date) == ("why", "somewhere", "2026-02-03")
     assert entry.protocol == {"shots": 5}
@@ -96,7 +108,10 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
         ("{accuracy: 'nan'}", "accuracy must be a finite number, not 'nan'"),
         (f"{{accuracy: 1{'0' * 400}}}", "accuracy must be a finite number"),
         ("{accuracy: '90.5'}", "accuracy is text, not a number: write 90.5 instead of '90.5'"),
-        ("{accuracy: 1, alpha: '5e-2'}", "alpha is text, not a number: write 0.05 instead of '5e-2'"),
+        (
+            "{accuracy: 1, alpha: '5e-2'}",
+            "alpha is text, not a number: write 0.05 instead of '5e-2'",
+        ),
         ("{accuracy: 1, alpha: 0}", "alpha must be between 0 and 1"),
         ("{accuracy: 1, beta: 1.0}", "beta must be between 0 and 1"),
         ("{accuracy: 1, sigma: -1}", "sigma must be at least 0"),
@@ -106,7 +121,10 @@ def test_an_empty_mapping_and_a_model_without_entries_are_fine() -> None:
         ("{accuracy: 1, higher_is_better: 1}", "higher_is_better must be true or false"),
         ("{accuracy: 1, threshold: high}", "threshold must be a finite number"),
         ("{accuracy: 1, dtype: null}", "dtype must be text"),
-        ("{accuracy: 1, quant_algo: 8}", "quant_algo must be text (put it in quotes) or null, not 8"),
+        (
+            "{accuracy: 1, quant_algo: 8}",
+            "quant_algo must be text (put it in quotes) or null, not 8",
+        ),
         ("{accuracy: 1, protocol: strict}", "protocol must be a mapping"),
         ("{accuracy: 1, old: 'yes'}", "old must be true or false"),
         ("{quant_algo: FP8}", "the entry has no value; give one of accuracy"),
@@ -143,17 +161,24 @@ def test_all_problems_of_a_file_are_listed_in_its_order() -> None:
 
 def test_a_shadowed_duplicate_is_an_error_with_both_lines() -> None:
     text = (
-        "m:\n  - {quant_algo: FP8, accuracy: 1}\n  - accuracy: 1\n  - quant_algo: FP8\n    dtype: auto\n    accuracy: 2"
+        "m:\n  - {quant_algo: FP8, accuracy: 1}\n  - accuracy: 1\n  - quant_algo: FP8\n    dtype:"
+        " auto\n    accuracy: 2"
     )
     (problem,) = _problems(text)
-    assert problem.startswith("f.yaml:4: m: this entry can never match: line 2 has the same spec (quant_algo=FP8)")
+    assert problem.startswith(
+        "f.yaml:4: m: this entry can never match: line 2 has the same spec (quant_algo=FP8)"
+    )
 
 
 def test_one_spec_may_stand_under_two_models_and_in_another_case() -> None:
-    references.parse("a: [{accuracy: 1, quant_algo: FP8}, {accuracy: 1, quant_algo: fp8}]\nb: [{accuracy: 1}]", "f")
+    references.parse(
+        "a: [{accuracy: 1, quant_algo: FP8}, {accuracy: 1, quant_algo: fp8}]\nb: [{accuracy: 1}]",
+        "f",
+    )
 
 
-# ------------------------------------------------------------------------------------------------------- look-up
+# -------------------------------------------------------------------------------------------------------
+# look-up
 
 
 def test_the_first_entry_with_equal_spec_is_found(tmp_path: Path) -> None:
@@ -207,26 +232,34 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             "gsm8k",
             "org/bigg",
             AccuracySpec(),
-            "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'? All of them: serve-eval "
-            "references show gsm8k.",
+            (
+                "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'? All of them:"
+                " serve-eval references show gsm8k."
+            ),
         ),
         (
             "gsm8k",
             "org/big",
             AccuracySpec(quant_algo="NVFP4"),
-            "gsm8k.yaml has the model 'org/big', but not with the spec 'quant_algo=NVFP4'. "
-            "It has: default; quant_algo=FP8; quant_algo=FP8 kv_cache_quant_algo=FP8.",
+            (
+                "gsm8k.yaml has the model 'org/big', but not with the spec 'quant_algo=NVFP4'. "
+                "It has: default; quant_algo=FP8; quant_algo=FP8 kv_cache_quant_algo=FP8."
+            ),
         ),
         (
             "gsm8k",
             "org/big",
             AccuracySpec(quant_algo="fp8"),
-            "gsm8k.yaml has the model 'org/big', but not with the spec 'quant_algo=fp8'. "
-            "Did you mean 'quant_algo=FP8'?",
+            (
+                "gsm8k.yaml has the model 'org/big', but not with the spec 'quant_algo=fp8'. "
+                "Did you mean 'quant_algo=FP8'?"
+            ),
         ),
     ],
 )
-def test_a_missing_reference_is_explained(tmp_path: Path, name: str, model: str, spec: AccuracySpec, what: str) -> None:
+def test_a_missing_reference_is_explained(
+    tmp_path: Path, name: str, model: str, spec: AccuracySpec, what: str
+) -> None:
     _write(tmp_path, "gsm8k", GOOD)
     _write(tmp_path, "acceptance_length", "{}")
     assert references.explain_missing(name, model, spec, [tmp_path]) == what.format(dir=tmp_path)
@@ -244,7 +277,9 @@ def test_known_files_come_in_the_order_of_search(tmp_path: Path) -> None:
     assert references.list_files([own, shipped]) == files
 
 
-def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wheel_has_the_files_inside_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = tmp_path / "serve_eval" / "verdicts" / "references" / "reference_file.py"
     monkeypatch.setattr(reference_file, "__file__", str(module))
     assert references.find_shipped_dir() == tmp_path / "references"
@@ -252,12 +287,15 @@ def test_a_wheel_has_the_files_inside_the_package(tmp_path: Path, monkeypatch: p
     assert references.find_shipped_dir() == tmp_path / "serve_eval" / "references"
 
 
-# --------------------------------------------------------------------------------- acceptance length and checking
+# --------------------------------------------------------------------------------- acceptance
+# length and checking
 
 
 def test_acceptance_lengths_are_read_by_test(tmp_path: Path) -> None:
     file = _write(tmp_path, "acceptance_length", "A::b: {ref_al: 2, min_al: 1.9}\n")
-    assert references.load_acceptance_length(file) == {"A::b": references.AcceptanceLength(ref_al=2.0, min_al=1.9)}
+    assert references.load_acceptance_length(file) == {
+        "A::b": references.AcceptanceLength(ref_al=2.0, min_al=1.9)
+    }
 
 
 @pytest.mark.parametrize(
@@ -300,8 +338,12 @@ def test_the_shipped_files_have_no_problem() -> None:
     assert references.check(references.find_shipped_dir()) == []
 
 
-@pytest.mark.parametrize(("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)])
-def test_the_runs_of_an_entry_are_one_prompt_at_least(tmp_path: Path, values: str, n: int, right: bool) -> None:
+@pytest.mark.parametrize(
+    ("values", "n", "right"), [("[1.0]", 1, True), ("[]", 1, False), ("[1.0]", 0, False)]
+)
+def test_the_runs_of_an_entry_are_one_prompt_at_least(
+    tmp_path: Path, values: str, n: int, right: bool
+) -> None:
     runs = f"{{values: {values}, n: {n}, sigma: 1.0, samples: s.json, sha256: x}}"
     (tmp_path / "mmlu.yaml").write_text(f"m:\n  - accuracy: 1.0\n    runs: {runs}\n")
     problems = references.check(tmp_path / "mmlu.yaml")

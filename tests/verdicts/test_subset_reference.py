@@ -1,4 +1,5 @@
-"""A subset is compared with the reference's value on the same prompts, where its scores per sample are known."""
+"""A subset is compared with the reference's value on the same prompts, where its scores per sample
+are known."""
 
 from __future__ import annotations
 
@@ -61,7 +62,11 @@ def plan(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 def _run(plan: Plan, folder: Path, number: int) -> Report:
     options = {**plan.launcher.options, "run": number}
-    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder, environ={}))
+    return asyncio.run(
+        evaluate(
+            replace(plan, launcher=Spec(name="simulated", options=options)), folder, environ={}
+        )
+    )
 
 
 def _registered(plan: Plan) -> Reference:
@@ -76,13 +81,17 @@ def _on(plan: Plan, dataset: Dataset) -> float:
     found = _registered(plan)
     assert found.runs is not None
     stored = reference_samples.read(Path(found.file).parent / found.runs.samples, found.runs.sha256)
-    places = reference_samples.places(stored.keys, [sample_key(sample) for sample in dataset.samples])
+    places = reference_samples.places(
+        stored.keys, [sample_key(sample) for sample in dataset.samples]
+    )
     scores = [run[place] for run in stored.runs for place in places if place is not None]
     assert len(scores) == 2 * len(dataset.samples)
     return 100.0 * sum(scores) / len(scores)
 
 
-def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Plan, tmp_path: Path) -> None:
+def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(
+    plan: Plan, tmp_path: Path
+) -> None:
     (p,) = prepare(plan)
     value, registered = _on(plan, p.dataset), _registered(plan).value
     assert abs(value - registered) > 1.0
@@ -90,12 +99,18 @@ def test_every_command_judges_a_subset_by_the_reference_on_its_prompts(plan: Pla
     note = f"reference {value:.2f} is that of these {ASKED} prompts ({registered:.2f} of all {ALL})"
 
     shown = facts(p, 1)
-    assert (shown["reference"], shown["threshold"]) == (pytest.approx(value), pytest.approx(threshold))
+    assert (shown["reference"], shown["threshold"]) == (
+        pytest.approx(value),
+        pytest.approx(threshold),
+    )
     assert note in shown["notes"]
 
     out = tmp_path / "out"
     verdict = _run(plan, out, 3).tasks[0].verdict
-    assert (verdict.reference, verdict.threshold) == (pytest.approx(value), pytest.approx(threshold))
+    assert (verdict.reference, verdict.threshold) == (
+        pytest.approx(value),
+        pytest.approx(threshold),
+    )
     assert note in verdict.warnings
     assert verdict.paired is not None
     assert verdict.evaluated is not None
@@ -119,7 +134,9 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> Non
     refs = tmp_path / "refs"
     refs.mkdir()
     (refs / "samples").symlink_to(file.parent / "samples")
-    (refs / "gsm8k.yaml").write_text(file.read_text().replace("    runs:", "    threshold: 41.5\n    runs:"))
+    (refs / "gsm8k.yaml").write_text(
+        file.read_text().replace("    runs:", "    threshold: 41.5\n    runs:")
+    )
     (p,) = prepare(replace(plan, references_dir=str(refs)))
     assert p.reference is not None
     assert (p.reference.value, p.reference.threshold) == (_registered(plan).value, 41.5)
@@ -127,8 +144,12 @@ def test_an_explicit_threshold_is_never_moved(plan: Plan, tmp_path: Path) -> Non
     assert not [line for line in p.notes if "is that of these" in line]
 
 
-@pytest.mark.parametrize("change", ["no scores", "a damaged file", "an unknown prompt", "no mean", "as many prompts"])
-def test_without_the_scores_of_these_prompts_the_registered_value_stays(plan: Plan, change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["no scores", "a damaged file", "an unknown prompt", "no mean", "as many prompts"]
+)
+def test_without_the_scores_of_these_prompts_the_registered_value_stays(
+    plan: Plan, change: str
+) -> None:
     (p,) = prepare(replace(plan, limit=ASKED))
     task, samples, found = p.task, list(p.dataset.samples), _registered(plan)
     assert found.runs is not None
@@ -143,11 +164,15 @@ def test_without_the_scores_of_these_prompts_the_registered_value_stays(plan: Pl
         task = replace(task, aggregation=Aggregation(name="other", of=lambda pairs: 0.0))
     else:
         found = replace(found, runs=replace(found.runs, n=ASKED))
-    assert pairing.on_these_prompts(task, replace(p.dataset, samples=samples), found) == (found, None)
+    assert pairing.on_these_prompts(task, replace(p.dataset, samples=samples), found) == (
+        found,
+        None,
+    )
 
 
 def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path: Path) -> None:
-    """Of 300 prompts half are easy: the mean of 60 of them lies up to 17 points away from that of all."""
+    """Of 300 prompts half are easy: the mean of 60 of them lies up to 17 points away from that of
+    all."""
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt=f"p{i}", target="1") for i in range(ALL)]
     easy = array("d", (float(i % 2) for i in range(ALL)))
@@ -156,7 +181,12 @@ def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path:
     sha256 = reference_samples.write(tmp_path / "samples.json", stored)
     runs = ReferenceRuns(values=(50.0,), n=ALL, sigma=50.0, samples="samples.json", sha256=sha256)
     registered = Reference(
-        task="gsm8k", model="m", spec=AccuracySpec(), value=50.0, runs=runs, file=str(tmp_path / "gsm8k.yaml")
+        task="gsm8k",
+        model="m",
+        spec=AccuracySpec(),
+        value=50.0,
+        runs=runs,
+        file=str(tmp_path / "gsm8k.yaml"),
     )
     hypothesis = replace(task.hypothesis, num_samples=ASKED)
     rng, failed = random.Random(2), 0

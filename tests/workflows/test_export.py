@@ -28,7 +28,9 @@ def _plan(data_root: Path, **more: Any) -> Plan:
     return Plan(
         **{
             "model": "my-org/m",
-            "launcher": Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo", "seed": 3}),
+            "launcher": Spec(
+                name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo", "seed": 3}
+            ),
             "tasks": (
                 Spec(name="gsm8k"),
                 Spec(name="mmlu", options={"scoring": "loglikelihood"}),
@@ -53,7 +55,9 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tmp_path: Path) -> None:
+def test_every_task_has_its_figures_and_its_samples(
+    run: tuple[Path, Report], tmp_path: Path
+) -> None:
     out, report = run
     results, *samples = export(out, tmp_path / "to").files
     content = json.loads(results.read_text())
@@ -76,14 +80,22 @@ def test_every_task_has_its_figures_and_its_samples(run: tuple[Path, Report], tm
         assert figures[f"{metric.name}_stderr,none"] == pytest.approx(mean_stderr(values))
     gsm8k = _lines(samples[0])[0]
     assert content["n-shot"]["gsm8k"] == 5
-    assert content["results"]["gsm8k"]["strict-match,none"] == report.tasks[0].result.parts["strict-match"] / 100
+    assert (
+        content["results"]["gsm8k"]["strict-match,none"]
+        == report.tasks[0].result.parts["strict-match"] / 100
+    )
     assert set(gsm8k["metrics"]) == {"accuracy", "flexible-extract", "strict-match"}
     asked = gsm8k["arguments"]["gen_args_0"]
     assert asked["arg_0"].count("Question:") == 6
     assert (asked["arg_1"]["max_gen_toks"], asked["arg_1"]["do_sample"]) == (256, False)
     assert isinstance(gsm8k["resps"][0][0], str)
     mmlu = _lines(samples[1])[0]
-    assert [mmlu["arguments"][f"gen_args_{i}"]["arg_1"] for i in range(4)] == [" A", " B", " C", " D"]
+    assert [mmlu["arguments"][f"gen_args_{i}"]["arg_1"] for i in range(4)] == [
+        " A",
+        " B",
+        " C",
+        " D",
+    ]
     assert all(float(one[0][0]) < 0 for one in mmlu["resps"])
     assert float(_lines(samples[2])[0]["resps"][0][0]) < 0
     [turns] = _lines(samples[3])[0]["arguments"]["gen_args_0"]["arg_0"]
@@ -99,7 +111,9 @@ def test_the_same_run_gives_the_same_files_within_it_by_default(run: tuple[Path,
     assert stamp(datetime.fromisoformat(report.started_at)) in first.files[0].name
 
 
-def test_the_fields_are_those_of_recorded_logs(run: tuple[Path, Report], shared: Path, tmp_path: Path) -> None:
+def test_the_fields_are_those_of_recorded_logs(
+    run: tuple[Path, Report], shared: Path, tmp_path: Path
+) -> None:
     folder = shared / "data/recorded/lmeval_logs"
     recorded = json.loads(min(folder.glob("results_*.json")).read_text())
     results, samples, *_ = export(run[0], tmp_path).files
@@ -139,7 +153,9 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path
     result = asyncio.run(evaluate(plan, out, environ={})).tasks[0].result
     assert 0 < result.failed < 6
     told = export(out)
-    assert told.notes == (f"gsm8k: {result.scored} of 6 samples have a score; the others are left out",)
+    assert told.notes == (
+        f"gsm8k: {result.scored} of 6 samples have a score; the others are left out",
+    )
     assert len(_lines(told.files[1])) == result.scored
     content = json.loads(told.files[0].read_text())
     assert content["n-samples"]["gsm8k"] == {"original": 6, "effective": result.scored}
@@ -178,7 +194,9 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
         ("m" * 5000, "m" * 160 + "-"),
     ],
 )
-def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(tmp_path: Path, model: str, folder: str) -> None:
+def test_any_name_of_a_model_becomes_one_folder_below_the_chosen_one(
+    tmp_path: Path, model: str, folder: str
+) -> None:
     """Servers list whatever they like as the name of their model."""
     cut = folder.endswith("-")
     assert (file_name(model)[:-8] if cut else file_name(model)) == folder
@@ -193,7 +211,9 @@ def test_long_names_that_begin_alike_stay_apart() -> None:
     assert file_name("m" * 500) == file_name("m" * 500)
 
 
-def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Report], tmp_path: Path) -> None:
+def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(
+    run: tuple[Path, Report], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     shutil.copytree(run[0], out)
     report = json.loads((out / "report.json").read_text())
@@ -202,7 +222,10 @@ def test_a_run_of_a_model_with_a_nul_in_its_name_is_exported(run: tuple[Path, Re
     results, *_ = export(out, tmp_path / "to").files
     assert results.parent == tmp_path / "to/a__b__..__c__"
     content = json.loads(results.read_text())
-    assert (content["model_name"], content["model_name_sanitized"]) == ("a\0b/../c\n", "a__b__..__c__")
+    assert (content["model_name"], content["model_name_sanitized"]) == (
+        "a\0b/../c\n",
+        "a__b__..__c__",
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_said(run: tuple[Path, Report], tmp_path: Path) -> None:

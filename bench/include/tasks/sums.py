@@ -1,4 +1,5 @@
-"""Sums that are made when they are looked at: a task of any size, for the benchmark of long runs."""
+"""Sums that are made when they are looked at: a task of any size, for the benchmark of long
+runs."""
 
 from __future__ import annotations
 

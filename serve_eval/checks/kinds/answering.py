@@ -20,11 +20,19 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
     """One answer in every part that clients read."""
     answer = await session.post(session.body(PROMPT, chat=chat, max_tokens=TOKENS))
     if answer.status == 404 and "model" in answer.told.lower():
-        return fail_check(f"{answer.told}.{nearest(session.model or '', session.known.listed)}", answer.sent)
-    if answer.status in (404, 405, 501) or any(word in answer.told.lower() for word in _NO_TEMPLATE):
+        return fail_check(
+            f"{answer.told}.{nearest(session.model or '', session.known.listed)}", answer.sent
+        )
+    if answer.status in (404, 405, 501) or any(
+        word in answer.told.lower() for word in _NO_TEMPLATE
+    ):
         return report_unsupported(answer.told, answer.sent)
     if not answer.answered:
-        hint = f" (--max-tokens-field {other_field(session)}?)" if "max_completion_tokens" in answer.told else ""
+        hint = (
+            f" (--max-tokens-field {other_field(session)}?)"
+            if "max_completion_tokens" in answer.told
+            else ""
+        )
         return fail_check(f"{answer.told}{hint}", answer.sent)
     if chat:
         session.chat = True
@@ -39,7 +47,11 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
 
 
 def other_field(session: CheckSession) -> str:
-    return "max_tokens" if session.client.max_tokens_field == "max_completion_tokens" else "max_completion_tokens"
+    return (
+        "max_tokens"
+        if session.client.max_tokens_field == "max_completion_tokens"
+        else "max_completion_tokens"
+    )
 
 
 def _form(answer: Answer, chat: bool) -> str | None:
@@ -66,7 +78,8 @@ def _hides_thoughts(answer: Answer) -> bool:
 
 
 async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
-    """The same as an event stream: every event is JSON, there is a finish_reason, and the end is clean."""
+    """The same as an event stream: every event is JSON, there is a finish_reason, and the end is
+    clean."""
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     more = {"stream": True, "stream_options": {"include_usage": True}}
@@ -106,19 +119,26 @@ async def usage(session: CheckSession) -> CheckResult:
     if not session.known.streams:
         return report_unsupported("no stream came to its end")
     over = [
-        chat for chat, one in session.known.streams.items() if (count(one.usage, "completion_tokens") or 0) > TOKENS
+        chat
+        for chat, one in session.known.streams.items()
+        if (count(one.usage, "completion_tokens") or 0) > TOKENS
     ]
     if over:
-        return fail_check(f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most")
+        return fail_check(
+            f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most"
+        )
     without = [
-        _kind(chat) for chat, stream in session.known.streams.items() if not count(stream.usage, "completion_tokens")
+        _kind(chat)
+        for chat, stream in session.known.streams.items()
+        if not count(stream.usage, "completion_tokens")
     ]
     if without:
         return report_unsupported(
             f"stream_options.include_usage was ignored: no token counts in {' and '.join(without)}"
         )
     told = [
-        f"{_kind(chat)} {count(one.usage, 'completion_tokens')} tokens" for chat, one in session.known.streams.items()
+        f"{_kind(chat)} {count(one.usage, 'completion_tokens')} tokens"
+        for chat, one in session.known.streams.items()
     ]
     return pass_check(", ".join(told))
 
@@ -129,10 +149,26 @@ def _kind(chat: bool) -> str:
 
 CHECKS = (
     Check(name="chat", run=partial(whole, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
-    Check(name="completions", run=partial(whole, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10),
-    Check(name="stream_chat", run=partial(check_streamed, chat=True), requests=1, tokens=TOKENS, prompt_tokens=20),
     Check(
-        name="stream_completions", run=partial(check_streamed, chat=False), requests=1, tokens=TOKENS, prompt_tokens=10
+        name="completions",
+        run=partial(whole, chat=False),
+        requests=1,
+        tokens=TOKENS,
+        prompt_tokens=10,
+    ),
+    Check(
+        name="stream_chat",
+        run=partial(check_streamed, chat=True),
+        requests=1,
+        tokens=TOKENS,
+        prompt_tokens=20,
+    ),
+    Check(
+        name="stream_completions",
+        run=partial(check_streamed, chat=False),
+        requests=1,
+        tokens=TOKENS,
+        prompt_tokens=10,
     ),
     Check(name="stream_usage", run=usage, requests=0),
 )

@@ -17,7 +17,8 @@ LONG_TOKEN = 20
 """Characters of text per token beyond which more tokens were generated than a server tells."""
 STOP_TOKENS = 24
 CUT_OFF_BYTES = 8192
-"""Where an answer that should be a few tokens long is no longer read: some thirty streamed tokens."""
+"""Where an answer that should be a few tokens long is no longer read: some thirty streamed
+tokens."""
 
 
 async def max_tokens(session: CheckSession) -> CheckResult:
@@ -27,14 +28,17 @@ async def max_tokens(session: CheckSession) -> CheckResult:
         size = f"{counted} tokens" if counted else f"{len(first.said)} characters"
         return fail_check(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
     if first.finish != "length" and counted == FEW:
-        return fail_check(f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent)
+        return fail_check(
+            f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent
+        )
     session.known.goes_on = first.finish == "length"
     size = f"{len(first.said)} characters" if counted is None else f"{counted} of {FEW} tokens"
     return pass_check(f"{size}, {first.finish}")
 
 
 async def max_completion_tokens(session: CheckSession) -> CheckResult:
-    """The newer name, which a server that does not know it may ignore: it then generates until it is cut off here."""
+    """The newer name, which a server that does not know it may ignore: it then generates until it
+    is cut off here."""
     if not session.chat:
         return report_unsupported(f"{CHAT_COMPLETIONS} is not answered")
     body = session.body(COUNT, chat=True, max_tokens=FEW, stream=True)
@@ -42,14 +46,20 @@ async def max_completion_tokens(session: CheckSession) -> CheckResult:
     body["max_completion_tokens"] = FEW
     answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
     if answer.cut_by_us:
-        return fail_check(f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent)
+        return fail_check(
+            f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent
+        )
     if answer.status != 200 or answer.problem:
         raise NotAnswered(answer)
     said, finish = _read_said(answer) if answer.streams else _read_said(require_answer(answer))
     if len(said) > FEW * LONG_TOKEN:
-        return fail_check(f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent)
+        return fail_check(
+            f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent
+        )
     if finish == "stop" and session.known.goes_on:
-        return fail_check(f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent)
+        return fail_check(
+            f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent
+        )
     return pass_check(f"{len(said)} characters")
 
 
@@ -59,30 +69,42 @@ async def stop(session: CheckSession) -> CheckResult:
     text = before.first.said
     place = _stop_place(text)
     if place is None:
-        return report_unsupported(f"there is nothing in the answer to stop at: {short(text)!r}", before.sent)
+        return report_unsupported(
+            f"there is nothing in the answer to stop at: {short(text)!r}", before.sent
+        )
     word = text[place[0] : place[1]]
     answer = await session.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
     first = answer.first
     if first.said.rstrip().endswith(word) and first.finish == "stop":
-        return fail_check(f"the answer ends at the stop string {word!r} and still holds it", answer.sent)
+        return fail_check(
+            f"the answer ends at the stop string {word!r} and still holds it", answer.sent
+        )
     if word in first.said:
         return fail_check(f"ignored: the answer goes on behind {word!r}", answer.sent)
     if first.finish != "stop":
-        return fail_check(f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent)
+        return fail_check(
+            f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent
+        )
     if first.said.strip() != text[: place[0]].strip():
         return pass_check(f"cut before {word!r}, though the text before it changed")
     return pass_check(f"cut before {word!r}")
 
 
 def _stop_place(text: str) -> tuple[int, int] | None:
-    """Begin and end of the first word behind the first that has not stood in the text before; of two characters where
-    the text has no such word, as that of an untrained model."""
-    pieces = [word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]]
-    return next((one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()), None)
+    """Begin and end of the first word behind the first that has not stood in the text before; of
+    two characters where the text has no such word, as that of an untrained model."""
+    pieces = [
+        word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]
+    ]
+    return next(
+        (one.span() for one in pieces if one[0].isprintable() and text.find(one[0]) == one.start()),
+        None,
+    )
 
 
 async def max_tokens_0(session: CheckSession) -> CheckResult:
-    """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM issue 7692)."""
+    """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM
+    issue 7692)."""
     if session.known.orchestrator:
         return report_unsupported(
             "not sent: an orchestrator may send it to its worker twice, which ended early versions"
@@ -91,13 +113,19 @@ async def max_tokens_0(session: CheckSession) -> CheckResult:
     answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
     lives = await session.alive()
     if not lives:
-        return fail_check(f"{answer.told}; then a short request was not answered any more", answer.sent)
+        return fail_check(
+            f"{answer.told}; then a short request was not answered any more", answer.sent
+        )
     if answer.refused:
         return pass_check(f"refused: {answer.told}")
     if answer.status != 200 or (answer.problem and not answer.cut_by_us):
         return fail_check(answer.told, answer.sent)
     said, finish = _read_said(answer)
-    if answer.cut_by_us or len(said) > LONG_TOKEN or (said and finish == "stop" and session.known.goes_on):
+    if (
+        answer.cut_by_us
+        or len(said) > LONG_TOKEN
+        or (said and finish == "stop" and session.known.goes_on)
+    ):
         return fail_check("taken as no limit: the answer went on", answer.sent)
     return (
         pass_check("an empty answer")
@@ -116,7 +144,22 @@ def _read_said(answer: Answer) -> tuple[str, str | None]:
 
 CHECKS = (
     Check(name="max_tokens", run=max_tokens, requests=1, tokens=FEW, prompt_tokens=30),
-    Check(name="max_completion_tokens", run=max_completion_tokens, requests=1, tokens=FEW, prompt_tokens=30),
+    Check(
+        name="max_completion_tokens",
+        run=max_completion_tokens,
+        requests=1,
+        tokens=FEW,
+        prompt_tokens=30,
+    ),
     Check(name="stop", run=stop, requests=2, tokens=2 * STOP_TOKENS, prompt_tokens=60),
 )
-LAST = (Check(name="max_tokens_0", run=max_tokens_0, requests=2, tokens=ALIVE_TOKENS, prompt_tokens=30, full=True),)
+LAST = (
+    Check(
+        name="max_tokens_0",
+        run=max_tokens_0,
+        requests=2,
+        tokens=ALIVE_TOKENS,
+        prompt_tokens=30,
+        full=True,
+    ),
+)

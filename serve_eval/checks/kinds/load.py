@@ -13,17 +13,22 @@ from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
 AT_ONCE, SHORT = 64, 8
 CANCELLED, LONG = 8, 1024
 SEEN_BYTES = 4096
-"""Read of an answer before it is given up: a dozen streamed tokens. One that was whole by then tells nothing."""
+"""Read of an answer before it is given up: a dozen streamed tokens. One that was whole by then
+tells nothing."""
 PATIENCE_S, TIMES = 5.0, 10.0
-"""After cancelled requests a short one may take so many seconds more than TIMES as long as before."""
+"""After cancelled requests a short one may take so many seconds more than TIMES as long as
+before."""
 
 
 async def concurrency(session: CheckSession) -> CheckResult:
-    """Half of them as streams, where those work: a server may answer one at a time and cut the others."""
+    """Half of them as streams, where those work: a server may answer one at a time and cut the
+    others."""
     streams = session.known.streams.get(session.chat) is not None
     bodies = [
         session.body(
-            f"Say the number {number}.", max_tokens=SHORT, **({"stream": True} if streams and number % 2 else {})
+            f"Say the number {number}.",
+            max_tokens=SHORT,
+            **({"stream": True} if streams and number % 2 else {}),
         )
         for number in range(AT_ONCE)
     ]
@@ -32,7 +37,10 @@ async def concurrency(session: CheckSession) -> CheckResult:
     if bad:
         answer, why = bad[0]
         return fail_check(f"{AT_ONCE - len(bad)} of {AT_ONCE} answered; else {why}", answer.sent)
-    return pass_check(f"{AT_ONCE} of {AT_ONCE} answered, the last after {max(one.seconds for one in answers):.2f} s")
+    return pass_check(
+        f"{AT_ONCE} of {AT_ONCE} answered, the last after"
+        f" {max(one.seconds for one in answers):.2f} s"
+    )
 
 
 def _wrong(answer: Answer) -> str | None:
@@ -41,11 +49,16 @@ def _wrong(answer: Answer) -> str | None:
     if answer.problem:
         return f"a stream was cut: {answer.problem}"
     stream = read_stream(answer)
-    return None if stream.finish and not stream.error else stream.error or "a stream ended without a finish_reason"
+    return (
+        None
+        if stream.finish and not stream.error
+        else stream.error or "a stream ended without a finish_reason"
+    )
 
 
 async def cancel(session: CheckSession) -> CheckResult:
-    """Long answers are given up at their beginning. What they held has to be free for the next request."""
+    """Long answers are given up at their beginning. What they held has to be free for the next
+    request."""
     if session.known.streams.get(session.chat) is None:
         return report_unsupported("no stream came to its end")
     before = await session.ask("Hello", max_tokens=ALIVE_TOKENS)
@@ -56,20 +69,37 @@ async def cancel(session: CheckSession) -> CheckResult:
         first = await session.post(body, most_bytes=SEEN_BYTES)
     if not first.cut_by_us:
         whole = first.status == 200 and not first.problem
-        return report_unsupported("no answer was long enough", first.sent) if whole else first.instead()
-    cut = await asyncio.gather(*(session.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1)))
+        return (
+            report_unsupported("no answer was long enough", first.sent)
+            if whole
+            else first.instead()
+        )
+    cut = await asyncio.gather(
+        *(session.post(body, most_bytes=SEEN_BYTES) for _ in range(CANCELLED - 1))
+    )
     for answer in cut:
         if answer.status != 200 or (answer.problem and not answer.cut_by_us):
             return fail_check(f"while others were cancelled: {answer.told}", answer.sent)
     limit_s = min(session.timeout_s, PATIENCE_S + TIMES * before.seconds)
     after = await session.post(session.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
     if not after.answered:
-        return fail_check(f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent)
-    return pass_check(f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before them")
+        return fail_check(
+            f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent
+        )
+    return pass_check(
+        f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before"
+        " them"
+    )
 
 
 CHECKS = (
-    Check(name="concurrency", run=concurrency, requests=AT_ONCE, tokens=AT_ONCE * SHORT, prompt_tokens=AT_ONCE * 15),
+    Check(
+        name="concurrency",
+        run=concurrency,
+        requests=AT_ONCE,
+        tokens=AT_ONCE * SHORT,
+        prompt_tokens=AT_ONCE * 15,
+    ),
 )
 LAST = (
     Check(

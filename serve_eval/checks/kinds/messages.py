@@ -21,13 +21,20 @@ TOOLS = [
         "function": {
             "name": TOOL,
             "description": "The weather in a city.",
-            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
         },
     }
 ]
 TOOL_TOKENS, THINKING_TOKENS, TEMPLATE_TOKENS = 256, 512, 24
 SYSTEM = "Answer in one short sentence."
-LONGER = f"{SYSTEM} Be friendly, be exact, name no sources, use no lists, and never repeat what you were asked. " * 2
+LONGER = (
+    f"{SYSTEM} Be friendly, be exact, name no sources, use no lists, and never repeat what you were"
+    " asked. " * 2
+)
 MARKERS = re.compile(
     r"<\|(?:im_start|im_end|eot_id|start_header_id|end_header_id|endoftext|begin_of_text|assistant|user|system|end)\|>"
     r"|</?s>|\[/?INST\]|<(?:start|end)_of_turn>|<bos>|<eos>"
@@ -44,20 +51,27 @@ async def tools(session: CheckSession) -> CheckResult:
     if not session.chat:
         return _no_chat()
     prompt = f"What is the weather in Paris? Call the tool {TOOL}."
-    answer = await session.ask(prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto")
+    answer = await session.ask(
+        prompt, chat=True, max_tokens=TOOL_TOKENS, tools=TOOLS, tool_choice="auto"
+    )
     message = answer.first.raw.get("message")
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     if calls:
         wrong = _wrong_call(calls)
         return (
-            fail_check(wrong, answer.sent) if wrong else pass_check(short(str(calls[0]["function"]["arguments"]), 60))
+            fail_check(wrong, answer.sent)
+            if wrong
+            else pass_check(short(str(calls[0]["function"]["arguments"]), 60))
         )
     if _CALL_AS_TEXT.search(answer.first.said):
         return fail_check(
-            f"the call stands in the text: {short(answer.first.text, 60)!r}; start the server with a tool parser",
+            f"the call stands in the text: {short(answer.first.text, 60)!r}; start the server with"
+            " a tool parser",
             answer.sent,
         )
-    return report_unsupported(f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent)
+    return report_unsupported(
+        f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent
+    )
 
 
 def _wrong_call(calls: Any) -> str | None:
@@ -69,44 +83,61 @@ def _wrong_call(calls: Any) -> str | None:
         arguments = msgspec.json.decode(function.get("arguments") or "")
     except (msgspec.DecodeError, TypeError):
         arguments = None
-    return None if isinstance(arguments, dict) else f"arguments that are no JSON object: {short(str(function), 80)}"
+    return (
+        None
+        if isinstance(arguments, dict)
+        else f"arguments that are no JSON object: {short(str(function), 80)}"
+    )
 
 
 async def reasoning(session: CheckSession) -> CheckResult:
     """Where the model thinks: do its thoughts end, and are they told from the answer?"""
     if not session.chat:
         return _no_chat()
-    answer = await session.ask("What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS)
+    answer = await session.ask(
+        "What is 7 + 5? Answer with the number.", chat=True, max_tokens=THINKING_TOKENS
+    )
     first = answer.first
     tagged = OPEN in first.text or CLOSE in first.text
     if not first.thoughts and not tagged:
         return report_unsupported("no thoughts were seen")
     if first.thoughts and (tagged or OPEN in first.thoughts or CLOSE in first.thoughts):
-        return fail_check("thoughts are kept apart, and their tags are left in: another reasoning parser?", answer.sent)
+        return fail_check(
+            "thoughts are kept apart, and their tags are left in: another reasoning parser?",
+            answer.sent,
+        )
     rest, _ = split_thinking(first.text)
     if not rest.strip():
         if first.finish == "length":
-            return report_unsupported(f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent)
+            return report_unsupported(
+                f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent
+            )
         return fail_check("the thoughts never end: there is no answer behind them", answer.sent)
     if tagged:
-        return pass_check("closed; they stand in the text, since the server has no reasoning parser")
+        return pass_check(
+            "closed; they stand in the text, since the server has no reasoning parser"
+        )
     return pass_check(f"closed: {len(first.thoughts)} characters apart from the answer")
 
 
 async def system_role(session: CheckSession) -> CheckResult:
-    """Two system turns of different length: the longer one has to take more tokens of the prompt."""
+    """Two system turns of different length: the longer one has to take more tokens of the
+    prompt."""
     if not session.chat:
         return _no_chat()
     one, other = [await _with_system(session, text) for text in (SYSTEM, LONGER)]
     for answer in (one, other):
         if marker := MARKERS.search(answer.first.text):
-            return fail_check(f"the answer shows special tokens of the template: {marker[0]}", answer.sent)
+            return fail_check(
+                f"the answer shows special tokens of the template: {marker[0]}", answer.sent
+            )
     tokens, more = one.tokens("prompt_tokens"), other.tokens("prompt_tokens")
     if not tokens or not more:
         return report_unsupported("taken, but prompt_tokens are not counted", other.sent)
     if more <= tokens:
         return fail_check(
-            f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one", other.sent
+            f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one",
+            other.sent,
         )
     return pass_check(f"{more - tokens} prompt tokens more with a longer system turn")
 
@@ -118,20 +149,28 @@ async def _with_system(session: CheckSession, text: str) -> Answer:
 
 
 async def special_tokens(session: CheckSession) -> CheckResult:
-    """A template begins with the model's first token itself. A server that adds it once more has as many prompt tokens
-    by default as where it is told to add special tokens, and more than where it is told not to."""
+    """A template begins with the model's first token itself. A server that adds it once more has as
+    many prompt tokens by default as where it is told to add special tokens, and more than where it
+    is told not to."""
     if not session.chat:
         return _no_chat()
-    settings: tuple[Mapping[str, Any], ...] = ({}, {"add_special_tokens": False}, {"add_special_tokens": True})
+    settings: tuple[Mapping[str, Any], ...] = (
+        {},
+        {"add_special_tokens": False},
+        {"add_special_tokens": True},
+    )
     answers = [await session.ask("Hello", chat=True, max_tokens=1, **more) for more in settings]
     usual, without, added = (one.tokens("prompt_tokens") for one in answers)
     if not usual or not without or not added:
         return report_unsupported("prompt_tokens are not counted", answers[0].sent)
     if without == added:
-        return report_unsupported("cannot be told: add_special_tokens changes nothing", answers[2].sent)
+        return report_unsupported(
+            "cannot be told: add_special_tokens changes nothing", answers[2].sent
+        )
     if usual != without:
         return fail_check(
-            f"doubled: {usual} prompt tokens, and {without} without special tokens added", answers[0].sent
+            f"doubled: {usual} prompt tokens, and {without} without special tokens added",
+            answers[0].sent,
         )
     return pass_check(f"{usual} prompt tokens, {added} if they were doubled")
 
@@ -139,6 +178,12 @@ async def special_tokens(session: CheckSession) -> CheckResult:
 CHECKS = (
     Check(name="tools", run=tools, requests=1, tokens=TOOL_TOKENS, prompt_tokens=150),
     Check(name="reasoning", run=reasoning, requests=1, tokens=THINKING_TOKENS, prompt_tokens=30),
-    Check(name="system_role", run=system_role, requests=2, tokens=2 * TEMPLATE_TOKENS, prompt_tokens=120),
+    Check(
+        name="system_role",
+        run=system_role,
+        requests=2,
+        tokens=2 * TEMPLATE_TOKENS,
+        prompt_tokens=120,
+    ),
     Check(name="special_tokens", run=special_tokens, requests=3, tokens=3, prompt_tokens=60),
 )

@@ -10,7 +10,13 @@ from typing import Any
 
 from serve_eval.checks.answer import Answer, short
 from serve_eval.checks.check import Check
-from serve_eval.checks.row import CheckOutcome, CheckResult, fail_check, pass_check, report_unsupported
+from serve_eval.checks.row import (
+    CheckOutcome,
+    CheckResult,
+    fail_check,
+    pass_check,
+    report_unsupported,
+)
 from serve_eval.checks.session import CheckSession
 from serve_eval.client.wire_format import logprobs, wire
 from serve_eval.evaluation.capabilities import LIKELIEST, TEXT, find_misplaced
@@ -27,7 +33,9 @@ BROKEN = "\ufffd"
 async def in_chat(session: CheckSession) -> CheckResult:
     if not session.chat:
         return report_unsupported("chat is not answered")
-    answer = await session.ask(PROMPT, chat=True, max_tokens=TOKENS, logprobs=True, top_logprobs=TOP)
+    answer = await session.ask(
+        PROMPT, chat=True, max_tokens=TOKENS, logprobs=True, top_logprobs=TOP
+    )
     told = answer.first.raw.get("logprobs")
     content = told.get("content") if isinstance(told, dict) else None
     if not content:
@@ -50,7 +58,11 @@ async def in_completions(session: CheckSession) -> CheckResult:
         return _untold(answer)
     values, tokens = told.get("token_logprobs"), told.get("tokens")
     if not isinstance(values, list) or not isinstance(tokens, list):
-        form = "in the form of chat (content)" if told.get("content") else "without tokens and token_logprobs"
+        form = (
+            "in the form of chat (content)"
+            if told.get("content")
+            else "without tokens and token_logprobs"
+        )
         return fail_check(f"logprobs come {form}", answer.sent)
     if len(values) != len(tokens):
         return fail_check(f"{len(values)} log-probabilities for {len(tokens)} tokens", answer.sent)
@@ -60,24 +72,31 @@ async def in_completions(session: CheckSession) -> CheckResult:
 
 
 def _untold(answer: Answer) -> CheckResult:
-    """Servers leave tokens out that are a part of a character: all of them may be, of an untrained model."""
+    """Servers leave tokens out that are a part of a character: all of them may be, of an untrained
+    model."""
     if BROKEN in answer.first.said:
-        return report_unsupported("cannot be told: the answer has broken characters, and no logprobs", answer.sent)
+        return report_unsupported(
+            "cannot be told: the answer has broken characters, and no logprobs", answer.sent
+        )
     return report_unsupported("ignored: an answer without logprobs", answer.sent)
 
 
 def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
-    """What is wrong with the log-probabilities of an answer. A token that ends it may be left out."""
+    """What is wrong with the log-probabilities of an answer. A token that ends it may be left
+    out."""
     counted = answer.tokens()
     fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
     if counted is not None and (len(values) > counted or fewer):
         return f"{len(values)} log-probabilities for {counted} tokens"
-    bad = [one for one in values if not isinstance(one, int | float) or math.isnan(one) or one > 1e-6]
+    bad = [
+        one for one in values if not isinstance(one, int | float) or math.isnan(one) or one > 1e-6
+    ]
     return f"{bad[0]!r} is no log-probability" if bad else None
 
 
 async def of_prompts(session: CheckSession) -> CheckResult:
-    """In any form that our client knows, each told as far as it came, and judged as before an evaluation."""
+    """In any form that our client knows, each told as far as it came, and judged as before an
+    evaluation."""
     if not session.text:
         return report_unsupported("completions are not answered")
     seen: list[CheckResult] = []
@@ -120,7 +139,9 @@ def _read(answer: Answer, text: str) -> PromptLogprobs:
 
 CHECKS = (
     Check(name="logprobs_chat", run=in_chat, requests=1, tokens=TOKENS, prompt_tokens=20),
-    Check(name="logprobs_completions", run=in_completions, requests=1, tokens=TOKENS, prompt_tokens=10),
+    Check(
+        name="logprobs_completions", run=in_completions, requests=1, tokens=TOKENS, prompt_tokens=10
+    ),
     Check(
         name="prompt_logprobs",
         run=of_prompts,

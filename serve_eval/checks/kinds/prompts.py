@@ -23,7 +23,9 @@ async def token_ids(session: CheckSession) -> CheckResult:
     answer = require_answer(await session.post({**body, "prompt": IDS}))
     counted = answer.tokens("prompt_tokens")
     if counted is not None and counted not in (len(IDS), len(IDS) + 1):
-        return fail_check(f"{len(IDS)} token ids were counted as {counted} prompt tokens", answer.sent)
+        return fail_check(
+            f"{len(IDS)} token ids were counted as {counted} prompt tokens", answer.sent
+        )
     return pass_check(f"{len(IDS)} ids, {counted} prompt tokens counted")
 
 
@@ -39,7 +41,8 @@ async def batch(session: CheckSession) -> CheckResult:
 
 
 async def unknown_field(session: CheckSession) -> CheckResult:
-    """Both are right, and good to know: where fields are ignored, a misspelt one is never noticed."""
+    """Both are right, and good to know: where fields are ignored, a misspelt one is never
+    noticed."""
     answer = await session.post({**session.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
     if answer.refused:
         return pass_check(f"refused: {short(answer.told, 80)}")
@@ -56,15 +59,23 @@ async def long_prompt(session: CheckSession) -> CheckResult:
     prompt = NOISE * lines_of(int(TOO_LONG * context), await tokens_per_line(session))
     answer = await session.post(session.body(prompt, max_tokens=1))
     if not await session.alive():
-        return fail_check(f"{answer.told}; then a short request was not answered any more", answer.sent)
+        return fail_check(
+            f"{answer.told}; then a short request was not answered any more", answer.sent
+        )
     if answer.answered:
         counted = answer.tokens("prompt_tokens")
-        return fail_check(f"taken: {counted} prompt tokens where the context has {context}", answer.sent)
+        return fail_check(
+            f"taken: {counted} prompt tokens where the context has {context}", answer.sent
+        )
     if answer.wraps_a_refusal:
-        return report_unsupported(f"refused by a worker, and handed on as {answer.told}", answer.sent)
+        return report_unsupported(
+            f"refused by a worker, and handed on as {answer.told}", answer.sent
+        )
     if answer.status not in (400, 413, 422):
         return fail_check(answer.told, answer.sent)
-    if not any(word in answer.told.lower() for word in ("length", "context", "token", "long", "exceed")):
+    if not any(
+        word in answer.told.lower() for word in ("length", "context", "token", "long", "exceed")
+    ):
         return fail_check(f"refused without saying why: {answer.told}", answer.sent)
     return pass_check(answer.told)
 
@@ -80,5 +91,10 @@ def long_prompt_check(context_tokens: int | None) -> Check:
     """The check for a context of so many tokens; None: it stays to be found out."""
     cost = 300 + int(TOO_LONG * (context_tokens or 0))
     return Check(
-        name="long_prompt", run=long_prompt, requests=3, tokens=2 + ALIVE_TOKENS, prompt_tokens=cost, full=True
+        name="long_prompt",
+        run=long_prompt,
+        requests=3,
+        tokens=2 + ALIVE_TOKENS,
+        prompt_tokens=cost,
+        full=True,
     )

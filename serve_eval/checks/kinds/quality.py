@@ -1,4 +1,5 @@
-"""Does the model answer what every instructed model answers? These rows test the model, not its server alone."""
+"""Does the model answer what every instructed model answers? These rows test the model, not its
+server alone."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16
-"""A model that answers each with probability .97 has fewer than ENOUGH right with probability .0003, one that answers
-half of them has as many with probability .006 (binomial)."""
+"""A model that answers each with probability .97 has fewer than ENOUGH right with probability
+.0003, one that answers half of them has as many with probability .006 (binomial)."""
 QUESTION_TOKENS, KEY_TOKENS = 128, 256
 MEASURED_LINES = 8
-_SHOTS = "Question: What is 2 + 3?\nAnswer: 5\n\nQuestion: Repeat exactly: tovel 902\nAnswer: tovel 902\n\n"
+_SHOTS = (
+    "Question: What is 2 + 3?\nAnswer: 5\n\nQuestion: Repeat exactly: tovel 902\nAnswer: tovel"
+    " 902\n\n"
+)
 _NUMBER = re.compile(r"\d+")
 
 
@@ -32,7 +36,8 @@ class QualityQuestion(NamedTuple):
 
 
 def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
-    """Half of them sums of two numbers of two digits, half of them made-up words to copy; always the same."""
+    """Half of them sums of two numbers of two digits, half of them made-up words to copy; always
+    the same."""
     rng = random.Random(f"smoke:{seed}")
     asked = []
     for _ in range(count // 2):
@@ -49,9 +54,14 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     asked = questions()
     stop: dict[str, Any] = {} if session.chat else {"stop": ["\n"]}
     bodies = [
-        session.body(choose_wording(one.text, chat=session.chat), max_tokens=QUESTION_TOKENS, **stop) for one in asked
+        session.body(
+            choose_wording(one.text, chat=session.chat), max_tokens=QUESTION_TOKENS, **stop
+        )
+        for one in asked
     ]
-    for question, answer in zip(asked, await asyncio.gather(*map(session.post, bodies)), strict=True):
+    for question, answer in zip(
+        asked, await asyncio.gather(*map(session.post, bodies)), strict=True
+    ):
         said = _read_answer(require_answer(answer).first)
         if said is None:
             cut += 1
@@ -63,7 +73,9 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
     if right >= ENOUGH:
         return pass_check(told)
     if right + cut >= ENOUGH:
-        return report_unsupported(f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens")
+        return report_unsupported(
+            f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens"
+        )
     sent, why = missed or (None, "")
     return fail_check(f"{told}; {why}", sent)
 
@@ -85,15 +97,19 @@ def is_right(question: QualityQuestion, said: str) -> bool:
     return question.wanted.lower() in " ".join(said.lower().split())
 
 
-# ------------------------------------------------------------------------------------------------------- long texts
+# -------------------------------------------------------------------------------------------------------
+# long texts
 
 
 async def tokens_per_line(session: CheckSession) -> float:
-    """Tokens that a line of noise takes, as the server counts them; one for every four characters if it does not."""
+    """Tokens that a line of noise takes, as the server counts them; one for every four characters
+    if it does not."""
     if session.known.tokens_per_line is None:
         answer = await session.ask(NOISE * MEASURED_LINES, max_tokens=1)
         counted = answer.tokens("prompt_tokens")
-        session.known.tokens_per_line = (counted or len(NOISE) * MEASURED_LINES / 4) / MEASURED_LINES
+        session.known.tokens_per_line = (
+            counted or len(NOISE) * MEASURED_LINES / 4
+        ) / MEASURED_LINES
     return session.known.tokens_per_line
 
 
@@ -103,7 +119,8 @@ def lines_of(tokens: int, per_line: float) -> int:
 
 
 def hide_key(tokens: int, per_line: float) -> tuple[str, str]:
-    """A text of about so many tokens with a key in its middle and the question for it, and the key."""
+    """A text of about so many tokens with a key in its middle and the question for it, and the
+    key."""
     key = str(random.Random(f"smoke:passkey:{tokens}").randint(10000, 99999))
     lines = lines_of(tokens, per_line)
     return f"{HEAD}{context(key, lines // 2, lines)}\nWhat is the pass key?", key

@@ -15,22 +15,31 @@ NOT_THERE = frozenset({404, 405})
 
 
 async def reachable(session: CheckSession) -> CheckResult:
-    """Settles the base URL, the model and which kinds of requests are answered at all. Raises EndpointError when there
-    is nothing to check."""
+    """Settles the base URL, the model and which kinds of requests are answered at all. Raises
+    EndpointError when there is nothing to check."""
     given = session.base_url
-    for path in dict.fromkeys((session.base_path, session.root or "/", f"{session.base_path.rstrip('/')}/v1")):
+    for path in dict.fromkeys(
+        (session.base_path, session.root or "/", f"{session.base_path.rstrip('/')}/v1")
+    ):
         session.base_path = path.rstrip("/")
         if await _is_here(session):
             break
     else:
         raise EndpointError(
-            f"{given} answers, but is not the base URL of an OpenAI-compatible server: {_describe_seen(session)}",
+            f"{given} answers, but is not the base URL of an OpenAI-compatible server:"
+            f" {_describe_seen(session)}",
             hint="Give the URL up to and including /v1, as a user's program would.",
         )
     served = session.known.listed
     if session.model is None and len(served) != 1:
-        several = f"the endpoint serves {len(served)} models: {', '.join(served)}" if served else "no model is listed"
-        raise EndpointError(several, hint="Name one: --model. An older disaggregated orchestrator lists none.")
+        several = (
+            f"the endpoint serves {len(served)} models: {', '.join(served)}"
+            if served
+            else "no model is listed"
+        )
+        raise EndpointError(
+            several, hint="Name one: --model. An older disaggregated orchestrator lists none."
+        )
     session.model = session.model or served[0]
     if session.base_url != given:
         return pass_check(f"base URL {session.base_url}, and not {given}")
@@ -38,7 +47,8 @@ async def reachable(session: CheckSession) -> CheckResult:
 
 
 async def _is_here(session: CheckSession) -> bool:
-    """Whether the API is below the base path: models are listed, or a request for one token finds a route."""
+    """Whether the API is below the base path: models are listed, or a request for one token finds a
+    route."""
     models = session.known.models = await session.get(f"{session.base_path}/models")
     if not models.status:
         hint = await session.client.other_scheme() or UNREACHABLE_HINT
@@ -47,13 +57,17 @@ async def _is_here(session: CheckSession) -> bool:
         raise refused
     if models.starting:
         raise StillStarting(
-            f"{session.base_url} is starting: it loads its model", hint="Try again when it has started."
+            f"{session.base_url} is starting: it loads its model",
+            hint="Try again when it has started.",
         )
     if models.status == 503:
         raise EndpointError(
-            f"{session.base_url} is not ready: {models.told}", hint="A server may still load its model."
+            f"{session.base_url} is not ready: {models.told}",
+            hint="A server may still load its model.",
         )
-    session.known.listed = self_description.model_ids(models.content) if models.status == 200 else []
+    session.known.listed = (
+        self_description.model_ids(models.content) if models.status == 200 else []
+    )
     if session.known.listed:
         return True
     for chat in (True, False):
@@ -97,12 +111,15 @@ async def models(session: CheckSession) -> CheckResult:
     found = session.known.models
     assert found is not None
     if session.known.listed:
-        session.known.context_tokens = session.known.context_tokens or self_description.context_tokens(
-            found.content, session.model
+        session.known.context_tokens = (
+            session.known.context_tokens
+            or self_description.context_tokens(found.content, session.model)
         )
         return _check_name(session.known.listed, session.model or "")
     if found.status in NOT_THERE:
-        front = ": an older disaggregated orchestrator has none" if session.known.orchestrator else ""
+        front = (
+            ": an older disaggregated orchestrator has none" if session.known.orchestrator else ""
+        )
         return report_unsupported(f"there is no /models{front}", found.sent)
     if found.status == 200 and isinstance(found.parsed.get("data"), list):
         return report_unsupported("the list is empty", found.sent)
@@ -112,11 +129,17 @@ async def models(session: CheckSession) -> CheckResult:
 def _check_name(listed: list[str], model: str) -> CheckResult:
     if model in listed:
         return pass_check(f"{len(listed)} listed, {model} among them")
-    return pass_check(f"{', '.join(listed)}; asked as {model!r}, which is not listed.{nearest(model, listed)}")
+    return pass_check(
+        f"{', '.join(listed)}; asked as {model!r}, which is not listed.{nearest(model, listed)}"
+    )
 
 
 def _no_list(found: Answer) -> str:
-    return f"HTTP 200 without a list of models: {short(found.told)}" if found.status == 200 else found.told
+    return (
+        f"HTTP 200 without a list of models: {short(found.told)}"
+        if found.status == 200
+        else found.told
+    )
 
 
 CHECKS = (

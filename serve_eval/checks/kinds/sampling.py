@@ -21,8 +21,14 @@ async def temperature_0(session: CheckSession) -> CheckResult:
     first, *others = (one.first.said for one in answers)
     for number, other in enumerate(others, 2):
         if other != first:
-            at = next((i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b), len(min(first, other)))
-            return fail_check(f"answer {number} of {GREEDY} differs from the first at character {at}", answers[-1].sent)
+            at = next(
+                (i for i, (a, b) in enumerate(zip(first, other, strict=False)) if a != b),
+                len(min(first, other)),
+            )
+            return fail_check(
+                f"answer {number} of {GREEDY} differs from the first at character {at}",
+                answers[-1].sent,
+            )
     return pass_check(f"{GREEDY} answers alike: {short(first, 40)!r}")
 
 
@@ -34,11 +40,15 @@ async def temperature(session: CheckSession) -> CheckResult:
         session.known.takes_seed = False
         sampled = await _hot(session, 1)
     texts = [require_answer(sampled).first.said]
-    texts += [require_answer(await _hot(session, number)).first.said for number in range(2, SAMPLES + 1)]
+    texts += [
+        require_answer(await _hot(session, number)).first.said for number in range(2, SAMPLES + 1)
+    ]
     different = len({greedy, *texts}) - 1
     session.known.varied = different > 0
     if not different:
-        return fail_check(f"ignored: {SAMPLES} answers at {HOT} all equal the greedy one", sampled.sent)
+        return fail_check(
+            f"ignored: {SAMPLES} answers at {HOT} all equal the greedy one", sampled.sent
+        )
     return pass_check(f"{len(set(texts))} different answers of {SAMPLES} at {HOT}")
 
 
@@ -69,13 +79,27 @@ async def n(session: CheckSession) -> CheckResult:
     if len(indices) == 1:
         return report_unsupported("ignored: one choice where two were asked for", answer.sent)
     if sorted(indices) != [0, 1]:
-        return fail_check(f"choices with the indices {indices} where two were asked for", answer.sent)
+        return fail_check(
+            f"choices with the indices {indices} where two were asked for", answer.sent
+        )
     return pass_check(f"two choices, {answer.tokens()} tokens counted")
 
 
 CHECKS = (
-    Check(name="temperature_0", run=temperature_0, requests=GREEDY, tokens=GREEDY * TOKENS, prompt_tokens=60),
-    Check(name="temperature", run=temperature, requests=2 + SAMPLES, tokens=(2 + SAMPLES) * TOKENS, prompt_tokens=120),
+    Check(
+        name="temperature_0",
+        run=temperature_0,
+        requests=GREEDY,
+        tokens=GREEDY * TOKENS,
+        prompt_tokens=60,
+    ),
+    Check(
+        name="temperature",
+        run=temperature,
+        requests=2 + SAMPLES,
+        tokens=(2 + SAMPLES) * TOKENS,
+        prompt_tokens=120,
+    ),
     Check(name="seed", run=seed, requests=2, tokens=2 * TOKENS, prompt_tokens=40),
     Check(name="n", run=n, requests=1, tokens=16, prompt_tokens=20),
 )

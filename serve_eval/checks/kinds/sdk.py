@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from serve_eval.checks.answer import short
 from serve_eval.checks.check import Check
 from serve_eval.checks.kinds.answering import PROMPT
-from serve_eval.checks.row import CheckResult, SentRequest, fail_check, pass_check, report_unsupported
+from serve_eval.checks.row import (
+    CheckResult,
+    SentRequest,
+    fail_check,
+    pass_check,
+    report_unsupported,
+)
 from serve_eval.checks.session import CheckSession
 
 if TYPE_CHECKING:
@@ -18,14 +24,18 @@ TOKENS = 8
 
 
 async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
-    """One answer of one kind, read by the package. Its form was checked before: here it is what the package makes of
-    it that counts."""
+    """One answer of one kind, read by the package. Its form was checked before: here it is what the
+    package makes of it that counts."""
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     import openai
 
-    body = session.body(PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {}))
-    sent = SentRequest(url=session.base_url + ("/chat/completions" if chat else "/completions"), body=body)
+    body = session.body(
+        PROMPT, chat=chat, max_tokens=TOKENS, **({"stream": True} if stream else {})
+    )
+    sent = SentRequest(
+        url=session.base_url + ("/chat/completions" if chat else "/completions"), body=body
+    )
     package, mask = session.sdk(body), session.client.masking.message
     try:
         async with package as client:
@@ -49,7 +59,9 @@ async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream
     if not stream:
         return _piece(answer.choices[0].message if chat else answer.choices[0], chat)
     pieces = [
-        _piece(chunk.choices[0].delta if chat else chunk.choices[0], chat) async for chunk in answer if chunk.choices
+        _piece(chunk.choices[0].delta if chat else chunk.choices[0], chat)
+        async for chunk in answer
+        if chunk.choices
     ]
     return "".join(pieces)
 
@@ -57,7 +69,12 @@ async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream
 def _piece(said: Any, chat: bool) -> str:
     if not chat:
         return said.text or ""
-    return said.content or getattr(said, "reasoning_content", None) or getattr(said, "reasoning", None) or ""
+    return (
+        said.content
+        or getattr(said, "reasoning_content", None)
+        or getattr(said, "reasoning", None)
+        or ""
+    )
 
 
 CHECKS = tuple(

@@ -22,13 +22,14 @@ class SharedConnection:
 class AiohttpChannel:
     """One request on a connection.
 
-    aiohttp gives a connection to the next request before the client has judged the answer to this one. So `turns` and
-    `sent` are those of the moment when the request was sent.
-    """
+    aiohttp gives a connection to the next request before the client has judged the answer to this
+    one. So `turns` and `sent` are those of the moment when the request was sent."""
 
     __slots__ = ("_protocol", "_shared", "_task", "number", "sent", "turns")
 
-    def __init__(self, shared: SharedConnection, protocol: ResponseHandler, task: asyncio.Task[None]) -> None:
+    def __init__(
+        self, shared: SharedConnection, protocol: ResponseHandler, task: asyncio.Task[None]
+    ) -> None:
         self._shared, self._protocol, self._task = shared, protocol, task
         self.number, self.turns = shared.number, shared.sent
         shared.sent += 1

@@ -1,8 +1,8 @@
-"""Connections of aiohttp: the second transport, which shows that the client needs no more than the seam.
+"""Connections of aiohttp: the second transport, which shows that the client needs no more than the
+seam.
 
-aiohttp keeps its connections to itself, so much of what `http1` proves cannot be done here; docs/requests.md has the
-table. Each request runs in a task of its own, which fills the reply.
-"""
+aiohttp keeps its connections to itself, so much of what `http1` proves cannot be done here;
+docs/requests.md has the table. Each request runs in a task of its own, which fills the reply."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as error:
-    raise PlanError("the transport of aiohttp needs aiohttp", hint=install_hint("servers")) from error
+    raise PlanError(
+        "the transport of aiohttp needs aiohttp", hint=install_hint("servers")
+    ) from error
 
 from serve_eval.client.aiohttp_transport.channel import AiohttpChannel, SharedConnection
 from serve_eval.client.aiohttp_transport.errors import broken, not_sent
@@ -44,9 +46,11 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 KEEPALIVE_S, ADDRESSES_S = 3.0, 10
-"""As in `http1`: how long a connection may be idle, and how long the addresses of a name are kept."""
+"""As in `http1`: how long a connection may be idle, and how long the addresses of a name are
+kept."""
 MAX_HEAD = 98304
-"""Bytes that one field of a head may have, and the fields together as far as aiohttp counts them."""
+"""Bytes that one field of a head may have, and the fields together as far as aiohttp counts
+them."""
 
 LARGE_BODY = 2**20
 """Bytes of a body from which aiohttp warns and wants a file instead of one piece."""
@@ -57,7 +61,9 @@ class _Connector(aiohttp.TCPConnector):
 
     connected: Callable[[ResponseHandler], None]
 
-    async def connect(self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout) -> Connection:
+    async def connect(
+        self, req: ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
+    ) -> Connection:
         connection = await super().connect(req, traces, timeout)
         if connection.protocol is not None:
             self.connected(connection.protocol)
@@ -65,17 +71,23 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class AiohttpTransport:
-    """Two sessions of aiohttp: one keeps connections, the other has one for each request. Raises PlanError."""
+    """Two sessions of aiohttp: one keeps connections, the other has one for each request. Raises
+    PlanError."""
 
     def __init__(self, settings: TransportSettings) -> None:
-        self._target, self.proxy = endpoint_address(settings.base_url), proxy_address(settings.proxy)
+        self._target, self.proxy = (
+            endpoint_address(settings.base_url),
+            proxy_address(settings.proxy),
+        )
         self._settings = settings
         self._tls = ssl_context(self._target, self.proxy, settings.ca_bundle)
         scheme = "https" if self._target.tls else "http"
         self._root = f"{scheme}://{self._target.authority}"
         self._way = None
         if self.proxy is not None:
-            self._way = URL(f"{'https' if self.proxy.tls else 'http'}://{self.proxy.name}:{self.proxy.port}")
+            self._way = URL(
+                f"{'https' if self.proxy.tls else 'http'}://{self.proxy.name}:{self.proxy.port}"
+            )
         self._prepared: dict[RequestHead, URL] = {}
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
         self._under_way: dict[asyncio.Task[None], asyncio.Future[AiohttpChannel]] = {}
@@ -92,12 +104,22 @@ class AiohttpTransport:
         self._prepared[head] = self._url(head)
 
     async def send(
-        self, head: RequestHead, body: bytes | None, reply: Reply, *, request_id: str | None = None, fresh: bool = False
+        self,
+        head: RequestHead,
+        body: bytes | None,
+        reply: Reply,
+        *,
+        request_id: str | None = None,
+        fresh: bool = False,
     ) -> AiohttpChannel:
         if self._closed:
-            raise CannotConnect(self.address, ConnectionAbortedError("the client was closed"), may_pass=False)
+            raise CannotConnect(
+                self.address, ConnectionAbortedError("the client was closed"), may_pass=False
+            )
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._carry(head, body, reply, request_id, keep=self.ledger.keeps and not fresh))
+        task = loop.create_task(
+            self._carry(head, body, reply, request_id, keep=self.ledger.keeps and not fresh)
+        )
         connected: asyncio.Future[AiohttpChannel] = loop.create_future()
         self._under_way[task], self._replies[task] = connected, reply
         task.add_done_callback(self._forget)
@@ -110,7 +132,13 @@ class AiohttpTransport:
         return channel
 
     async def _carry(
-        self, head: RequestHead, body: bytes | None, reply: Reply, request_id: str | None, *, keep: bool
+        self,
+        head: RequestHead,
+        body: bytes | None,
+        reply: Reply,
+        request_id: str | None,
+        *,
+        keep: bool,
     ) -> None:
         """Send a request and fill its reply."""
         headers = dict(head.headers)
@@ -135,7 +163,9 @@ class AiohttpTransport:
                 await _fill(reply, response)
         except Exception as error:
             if not connected.done():
-                connected.set_exception(not_sent(error, self.address, through_proxy=self.proxy is not None))
+                connected.set_exception(
+                    not_sent(error, self.address, through_proxy=self.proxy is not None)
+                )
             elif reply.stream is not None and reply.stream.complete:
                 reply.settle()
             else:
@@ -182,7 +212,8 @@ class AiohttpTransport:
         if not task.cancelled():
             task.exception()
 
-    # ------------------------------------------------------------------------------------------- behind every request
+    # -------------------------------------------------------------------------------------------
+    # behind every request
 
     def keep(self, channel: Channel, now: float) -> None:
         """aiohttp took the connection back when the answer ended."""
@@ -223,7 +254,10 @@ async def _fill(reply: Reply, response: aiohttp.ClientResponse) -> None:
     reply.read_at = time.monotonic()
     reply.received += sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
     fields = ((name.lower(), value) for name, value in response.raw_headers)
-    reply.begin(response.status, {name: value.decode("latin-1") for name, value in fields if name in HEAD_FIELDS})
+    reply.begin(
+        response.status,
+        {name: value.decode("latin-1") for name, value in fields if name in HEAD_FIELDS},
+    )
     async for piece in response.content.iter_any():
         reply.read_at = time.monotonic()
         reply.received += len(piece)

@@ -1,3 +1,13 @@
 """Try a request until it is answered or given up: retries, time limits, pace."""
 
-__all__ = ["attempt", "liveness", "outcome", "patience", "rate", "retry", "scheme", "starting", "tries"]
+__all__ = [
+    "attempt",
+    "liveness",
+    "outcome",
+    "patience",
+    "rate",
+    "retry",
+    "scheme",
+    "starting",
+    "tries",
+]

@@ -50,7 +50,9 @@ class AttemptUnderWay:
     def __init__(self, request_id: str, reply: Reply, start: float, streamed: bool) -> None:
         self.request_id, self.reply, self.start, self.streamed = request_id, reply, start, streamed
         self.channel: Channel | None = None
-        self.failure: FailureKind | None = FailureKind.TIMEOUT  # what it is when the sample's time limit cuts it off
+        self.failure: FailureKind | None = (
+            FailureKind.TIMEOUT
+        )  # what it is when the sample's time limit cuts it off
         self.status: int | None = None
         self.end = 0.0
         self.used = self.named = self.unwanted = False
@@ -86,7 +88,8 @@ class AttemptSender:
         self._patience, self._loop = patience, asyncio.get_running_loop()
 
     def now(self) -> float:
-        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never jump."""
+        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
+        jump."""
         return self._epoch + time.monotonic()
 
     async def attempt(
@@ -100,7 +103,8 @@ class AttemptSender:
         stream: bool,
         fresh: bool,
     ) -> Response:
-        """Send the request once and return the answer. Raises Missed. Either way `attempts` grows by one."""
+        """Send the request once and return the answer. Raises Missed. Either way `attempts` grows
+        by one."""
         if self._rate is not None:
             with wait.pause():
                 await self._rate.wait()
@@ -117,7 +121,9 @@ class AttemptSender:
         if self._in_flight > self.max_in_flight:
             self.max_in_flight = self._in_flight
         try:
-            channel = await self._transport.send(head, body, reply, request_id=this.request_id, fresh=fresh)
+            channel = await self._transport.send(
+                head, body, reply, request_id=this.request_id, fresh=fresh
+            )
             this.channel, this.used = channel, channel.turns > 0
             self._patience.expect(wait, reply)
             await reply.ended
@@ -134,7 +140,11 @@ class AttemptSender:
             self._note(this, missed)
             raise
         except (TimeoutError, *NOT_SENT) as error:
-            unsent = self._reader.not_connected() if isinstance(error, TimeoutError) else self._reader.of_error(error)
+            unsent = (
+                self._reader.not_connected()
+                if isinstance(error, TimeoutError)
+                else self._reader.of_error(error)
+            )
             self._note(this, unsent)
             raise unsent from error
         finally:
@@ -154,7 +164,11 @@ class AttemptSender:
         """Return the answer, once nothing says that it is another request's. Raises Missed."""
         reply, ids, ledger = this.reply, self._ids, self._transport.ledger
         if channel.out and this.used:
-            raise Missed(FailureKind.INVALID_RESPONSE, "an answer too many came on its connection", stale=True)
+            raise Missed(
+                FailureKind.INVALID_RESPONSE,
+                "an answer too many came on its connection",
+                stale=True,
+            )
         said = self._reader.read_answer(reply, request)
         named = None if reply.request_id is None else ids.find_named(reply.request_id)
         if named is None and said.id is not None and ids.own in said.id:
@@ -164,14 +178,18 @@ class AttemptSender:
             why = f"the answer to another request: it names {named}"
             raise Missed(FailureKind.INVALID_RESPONSE, why, stale=this.used)
         if self._echoes.is_echo(channel, said):
-            raise Missed(FailureKind.INVALID_RESPONSE, "the connection gave the answer to an earlier request once more")
+            raise Missed(
+                FailureKind.INVALID_RESPONSE,
+                "the connection gave the answer to an earlier request once more",
+            )
         if named is not None:
             this.named = True
             ledger.prove_next(channel)
         return said
 
     def _note(self, this: AttemptUnderWay, missed: Missed) -> None:
-        """Note why an attempt gave no answer. A used connection that ended without a word may be to blame."""
+        """Note why an attempt gave no answer. A used connection that ended without a word may be to
+        blame."""
         this.failure = missed.kind
         this.status = missed.status = missed.status or this.reply.status or None
         silent = this.channel is not None and this.used and not this.reply.received
@@ -206,5 +224,6 @@ class AttemptSender:
             self._transport.keep(channel, this.end)
             return
         if this.failure is not None:
-            reply.settle()  # after an error a connection may still get the answer that the error came before
+            # after an error a connection may still get the answer that the error came before
+            reply.settle()
         self._transport.give_up(channel, reply, unwanted=this.unwanted)

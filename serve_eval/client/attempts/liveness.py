@@ -1,4 +1,5 @@
-"""Is anybody still listening? Asked when a connection is refused or lost; while nobody does, senders wait here."""
+"""Is anybody still listening? Asked when a connection is refused or lost; while nobody does,
+senders wait here."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ SETTLE_S = 0.1
 class LivenessGuard:
     """Lets requests out while somebody listens at the endpoint.
 
-    An outage begins when no server listens, and is over once somebody does; without an answer in between, the next one
-    goes on with its time. One that lasts longer than `timeout_s` in all ends the run, with 0 at once. `notify` gets a
-    line when an outage begins and when it is over. Nobody waits at a guard that is not watched.
-    """
+    An outage begins when no server listens, and is over once somebody does; without an answer in
+    between, the next one goes on with its time. One that lasts longer than `timeout_s` in all ends
+    the run, with 0 at once. `notify` gets a line when an outage begins and when it is over. Nobody
+    waits at a guard that is not watched."""
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.notify = timeout_s, notify
@@ -33,21 +34,24 @@ class LivenessGuard:
         self._verdict: asyncio.Future[bool] | None = None
 
     async def outage(self, host: str, port: int) -> bool:
-        """Finds out whether a connection was refused or lost because no server listens at this address.
+        """Finds out whether a connection was refused or lost because no server listens at this
+        address.
 
-        Returns True when somebody listens there again, False at once when somebody does all the time. Raises
-        EndpointError when nobody does for too long.
-        """
+        Returns True when somebody listens there again, False at once when somebody does all the
+        time. Raises EndpointError when nobody does for too long."""
         if not self.watched:
             return False
         if self._verdict is None:
             self._verdict = asyncio.get_running_loop().create_future()
             self._address = host, port
             self._doubt.set()
-        return await asyncio.shield(self._verdict)  # one that is cancelled must not cancel what all wait for
+        return await asyncio.shield(
+            self._verdict
+        )  # one that is cancelled must not cancel what all wait for
 
     async def watch(self) -> None:
-        """Run until cancelled. Raises EndpointError when no server listens for the time that an outage has."""
+        """Run until cancelled. Raises EndpointError when no server listens for the time that an
+        outage has."""
         self.watched = True
         try:
             while True:
@@ -83,10 +87,17 @@ class LivenessGuard:
         self.closed = True
         while True:
             if clock() >= began + left_s:
-                lasted = f": every connection was refused for {self._timeout_s:g} s" if self._timeout_s else ""
+                lasted = (
+                    f": every connection was refused for {self._timeout_s:g} s"
+                    if self._timeout_s
+                    else ""
+                )
                 raise EndpointError(
                     f"no server listens at {place} any more{lasted}",
-                    hint="Did the server end? Its log says why. --outage-timeout is how long a restart may take.",
+                    hint=(
+                        "Did the server end? Its log says why. --outage-timeout is how long a"
+                        " restart may take."
+                    ),
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
             if await _listens(host, port):
@@ -99,11 +110,14 @@ class LivenessGuard:
 
 
 async def _listens(host: str, port: int) -> bool:
-    """Whether a connection can be made to any address of the host; also when that cannot be told within PROBE_S."""
+    """Whether a connection can be made to any address of the host; also when that cannot be told
+    within PROBE_S."""
     loop, refused = asyncio.get_running_loop(), False
     try:
         async with asyncio.timeout(PROBE_S):
-            for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            for family, kind, protocol, _, address in await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            ):
                 with socket.socket(family, kind, protocol) as probe:
                     probe.setblocking(False)
                     try:

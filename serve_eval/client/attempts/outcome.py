@@ -14,9 +14,9 @@ from serve_eval.schema import FailureKind, Request
 class Missed(Exception):
     """One attempt that gave no answer.
 
-    `lost_stream`: the stream was empty, and without streaming the answer may come. `refused`: nobody may be listening.
-    `stale`: the fault was that of a used connection. `starting`: the endpoint said that it still starts.
-    """
+    `lost_stream`: the stream was empty, and without streaming the answer may come. `refused`:
+    nobody may be listening. `stale`: the fault was that of a used connection. `starting`: the
+    endpoint said that it still starts."""
 
     def __init__(
         self,
@@ -32,8 +32,18 @@ class Missed(Exception):
         starting: bool = False,
     ) -> None:
         super().__init__(message)
-        self.kind, self.status, self.retryable, self.retry_after = kind, status, retryable, retry_after
-        self.lost_stream, self.stale, self.refused, self.starting = lost_stream, stale, refused, starting
+        self.kind, self.status, self.retryable, self.retry_after = (
+            kind,
+            status,
+            retryable,
+            retry_after,
+        )
+        self.lost_stream, self.stale, self.refused, self.starting = (
+            lost_stream,
+            stale,
+            refused,
+            starting,
+        )
 
     def append_note(self, note: str) -> Missed:
         """Return the same outcome with a note behind its message."""
@@ -41,7 +51,8 @@ class Missed(Exception):
 
 
 class OutcomeReader:
-    """Reads replies and errors. What came from elsewhere is masked before any of it is cut or quoted."""
+    """Reads replies and errors. What came from elsewhere is masked before any of it is cut or
+    quoted."""
 
     def __init__(self, masking: Masking, connect_timeout_s: float) -> None:
         self._masking, self._connect_timeout_s = masking, connect_timeout_s
@@ -67,7 +78,9 @@ class OutcomeReader:
     def _of_status(self, reply: Reply) -> Missed:
         status = reply.status
         if status < 400:
-            return Missed(FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False)
+            return Missed(
+                FailureKind.HTTP_ERROR, "a redirect, which is not followed", retryable=False
+            )
         message = self.describe_body(reply.content)
         return Missed(
             FailureKind.HTTP_ERROR,
@@ -78,16 +91,27 @@ class OutcomeReader:
         )
 
     def of_error(self, error: Exception) -> Missed:
-        """Return the outcome of an attempt that ended with an error, before or behind its sending."""
+        """Return the outcome of an attempt that ended with an error, before or behind its
+        sending."""
         if isinstance(error, ProxyRefused):
             again = retry.worth_retrying(error.status, "")
             return Missed(FailureKind.HTTP_ERROR, str(error), status=error.status, retryable=again)
         if isinstance(error, CannotConnect):
             message = self.brief(str(error))
-            return Missed(FailureKind.DISCONNECTED, message, retryable=error.may_pass, refused=error.refused)
-        told = error.describe(self._masking.message) if isinstance(error, wire.InvalidResponse) else str(error)
+            return Missed(
+                FailureKind.DISCONNECTED, message, retryable=error.may_pass, refused=error.refused
+            )
+        told = (
+            error.describe(self._masking.message)
+            if isinstance(error, wire.InvalidResponse)
+            else str(error)
+        )
         return Missed(
-            FailureKind.DISCONNECTED if isinstance(error, Disconnected) else FailureKind.INVALID_RESPONSE,
+            (
+                FailureKind.DISCONNECTED
+                if isinstance(error, Disconnected)
+                else FailureKind.INVALID_RESPONSE
+            ),
             self.brief(told),
             lost_stream=isinstance(error, wire.LostStream),
         )

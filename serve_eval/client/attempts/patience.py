@@ -1,7 +1,7 @@
 """Time limits of every request in flight, kept by one timer for all of them.
 
-A timer of asyncio per sample and another per piece read were measured to cost as much as a fifth of a request.
-"""
+A timer of asyncio per sample and another per piece read were measured to cost as much as a fifth of
+a request."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TICKS = 50
 
 
 class Wait:
-    """One sample in progress. `reply` is what its endpoint is expected to be heard by, None when nothing is expected
-    now. `over` says which limit cut it off."""
+    """One sample in progress. `reply` is what its endpoint is expected to be heard by, None when
+    nothing is expected now. `over` says which limit cut it off."""
 
     __slots__ = ("_cancelling", "over", "reply", "task", "until")
 
@@ -33,7 +33,8 @@ class Wait:
         self._cancelling = task.cancelling()
 
     def cut_off(self, limit: str) -> bool:
-        """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then dealt with."""
+        """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then
+        dealt with."""
         if self.over != limit:
             return False
         self.over = None
@@ -54,10 +55,11 @@ SAMPLE, STALL = "sample", "stall"
 
 
 class Patience:
-    """Cancels the task of a wait that lasts longer than `sample_s`, or hears no data for `stall_s`, in seconds.
+    """Cancels the task of a wait that lasts longer than `sample_s`, or hears no data for `stall_s`,
+    in seconds.
 
-    While `held`, silence cuts off nothing: somebody finds out whether the endpoint as a whole is silent.
-    """
+    While `held`, silence cuts off nothing: somebody finds out whether the endpoint as a whole is
+    silent."""
 
     def __init__(self, *, sample_s: float, stall_s: float) -> None:
         self._sample_s, self._stall_s = sample_s, stall_s
@@ -99,7 +101,8 @@ class Patience:
         return self._heard_at
 
     def silent_s(self) -> float:
-        """Seconds without data for any wait, as far as one was expected all the time; 0 when none is."""
+        """Seconds without data for any wait, as far as one was expected all the time; 0 when none
+        is."""
         return time.monotonic() - max(self._began_at, self.heard_at()) if self._expecting else 0.0
 
     def heard(self) -> None:
@@ -126,7 +129,11 @@ class Patience:
     def _look(self) -> None:
         self._timer, now = None, time.monotonic()
         for wait in self._waits:
-            stalled = not self.held and wait.reply is not None and now >= wait.reply.heard_at + self._stall_s
+            stalled = (
+                not self.held
+                and wait.reply is not None
+                and now >= wait.reply.heard_at + self._stall_s
+            )
             if wait.over is None and (stalled or now >= wait.until):
                 wait.over = SAMPLE if now >= wait.until else STALL
                 wait.task.cancel()

@@ -1,4 +1,5 @@
-"""Find out whether a server speaks TLS or plain HTTP, where its reply is neither, to name the right address."""
+"""Find out whether a server speaks TLS or plain HTTP, where its reply is neither, to name the right
+address."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ PROBE_S = 5.0
 
 
 async def other_scheme(base_url: str) -> str:
-    """What to do where the server speaks the other one of http and https; nothing where it does not, or cannot be
-    reached. No certificate is checked and nothing secret is sent."""
+    """What to do where the server speaks the other one of http and https; nothing where it does
+    not, or cannot be reached. No certificate is checked and nothing secret is sent."""
     parts = urlsplit(base_url)
     tls, host = parts.scheme == "https", parts.hostname or ""
     port = parts.port or (443 if tls else 80)
@@ -33,15 +34,17 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 
 
 async def _read_first_bytes(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
-    """The first bytes of the answer to a request without a path of ours; without any where TLS is all that is asked
-    for. None: no connection, or nothing came."""
+    """The first bytes of the answer to a request without a path of ours; without any where TLS is
+    all that is asked for. None: no connection, or nothing came."""
     writer = None
     try:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host, port, ssl=context)
             if context is not None:
                 return b""
-            writer.write(b"GET / HTTP/1.1\r\nHost: " + host.encode("idna") + b"\r\nConnection: close\r\n\r\n")
+            writer.write(
+                b"GET / HTTP/1.1\r\nHost: " + host.encode("idna") + b"\r\nConnection: close\r\n\r\n"
+            )
             return await reader.read(5)
     except (OSError, EOFError, TimeoutError, UnicodeError):  # ssl.SSLError is an OSError
         return None

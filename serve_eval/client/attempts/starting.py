@@ -1,5 +1,6 @@
-"""Requests wait while the endpoint says that it is starting: trtllm-serve since 2026 listens while it loads its model,
-and answers every route with a 503 whose header says so. That is no attempt: nothing has failed."""
+"""Requests wait while the endpoint says that it is starting: trtllm-serve since 2026 listens while
+it loads its model, and answers every route with a 503 whose header says so. That is no attempt:
+nothing has failed."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from collections.abc import Awaitable, Callable
 from serve_eval.client.attempts.liveness import LivenessGuard
 
 POLL_S = 1.0
-"""Seconds between two looks at an endpoint that is starting; what such a server puts into Retry-After."""
+"""Seconds between two looks at an endpoint that is starting; what such a server puts into
+Retry-After."""
 LOOK_S = 10.0
 """How long one look may take."""
 SAID = "the endpoint is starting"
@@ -23,26 +25,35 @@ HINT = (
 class Start:
     """Where requests wait for the start of an endpoint. One look serves all of them.
 
-    `still` asks the endpoint whether it says so. The time is that of an outage, and shared with those that `liveness`
-    knows, until an answer comes. `met` counts the requests that waited here.
+    `still` asks the endpoint whether it says so. The time is that of an outage, and shared with
+    those that `liveness` knows, until an answer comes. `met` counts the requests that waited here.
     """
 
-    def __init__(self, timeout_s: float, liveness: LivenessGuard, still: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, timeout_s: float, liveness: LivenessGuard, still: Callable[[], Awaitable[bool]]
+    ) -> None:
         self._timeout_s, self._liveness, self._still = timeout_s, liveness, still
         self._looking: asyncio.Task[bool] | None = None
         self.met = self._waiting = 0
 
     async def over(self) -> bool:
-        """Return True once the endpoint no longer says that it is starting, False when that takes too long."""
+        """Return True once the endpoint no longer says that it is starting, False when that takes
+        too long."""
         self.met, self._waiting = self.met + 1, self._waiting + 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())
-        return await asyncio.shield(self._looking)  # one that is cancelled must not cancel what all wait for
+        return await asyncio.shield(
+            self._looking
+        )  # one that is cancelled must not cancel what all wait for
 
     @property
     def in_vain(self) -> str:
         """What there is to say when it takes too long."""
-        return f"the endpoint is still starting after {self._timeout_s:g} s" if self._timeout_s else SAID
+        return (
+            f"the endpoint is still starting after {self._timeout_s:g} s"
+            if self._timeout_s
+            else SAID
+        )
 
     async def close(self) -> None:
         """Stops looking."""
@@ -53,7 +64,9 @@ class Start:
     async def _look(self) -> bool:
         began, left_s = time.monotonic(), self._timeout_s - self._liveness.spent_s
         if left_s > 0:
-            self._liveness.notify(f"{SAID}: requests wait, for {left_s:.0f} s at most (--outage-timeout)")
+            self._liveness.notify(
+                f"{SAID}: requests wait, for {left_s:.0f} s at most (--outage-timeout)"
+            )
         while (passed_s := time.monotonic() - began) < left_s:
             await asyncio.sleep(min(POLL_S, left_s - passed_s))
             if not await self._still():
@@ -65,5 +78,7 @@ class Start:
         self._liveness.spent_s += passed_s
         waited, self._waiting = self._waiting, 0
         requests = "1 request goes on" if waited == 1 else f"{waited} requests go on"
-        self._liveness.notify(f"the endpoint says no more that it is starting, after {passed_s:.1f} s: {requests}")
+        self._liveness.notify(
+            f"the endpoint says no more that it is starting, after {passed_s:.1f} s: {requests}"
+        )
         return True

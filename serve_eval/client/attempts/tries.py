@@ -7,7 +7,8 @@ from serve_eval.schema import Attempt, Failure, FailureKind
 
 
 class Tries:
-    """What was tried so far. Of the attempts `uncounted` do not count, `lost` were lost when a server ended.
+    """What was tried so far. Of the attempts `uncounted` do not count, `lost` were lost when a
+    server ended.
 
     `stream` and `fresh` are how the next attempt is made; `missed` is what the last one came to.
     """
@@ -22,7 +23,8 @@ class Tries:
         self.fresh = False
 
     def again_at_once(self, missed: Missed) -> bool:
-        """Return whether the next attempt costs nothing: without streaming, or on a new connection."""
+        """Return whether the next attempt costs nothing: without streaming, or on a new
+        connection."""
         self.fresh = missed.stale
         if missed.lost_stream and self.stream:
             self.stream = False

@@ -13,7 +13,8 @@ from serve_eval.client.transport import BadHttp, Disconnected
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
-"""Answers on a connection before its first check, and before each further one, which costs as much as four requests."""
+"""Answers on a connection before its first check, and before each further one, which costs as much
+as four requests."""
 MAX_HEAD = 98304
 """Bytes that the head of an answer may have. Main's metrics take up to 80 KiB of it."""
 
@@ -22,13 +23,14 @@ _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
 
 
 class Http1Connection(asyncio.Protocol):
-    """`usable`: another request may be sent. A connection on which anything came that nobody asked for is closed, since
-    it may be one answer behind. While it is open it stands in `everyone`; when it is gone it stands in `idle` no more.
+    """`usable`: another request may be sent. A connection on which anything came that nobody asked
+    for is closed, since it may be one answer behind. While it is open it stands in `everyone`; when
+    it is gone it stands in `idle` no more.
 
-    `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which the first `proven`
-    were surely those to their requests, and was `sent` so many requests. `out`: it is out of step, which `stray` was
-    told. `closing`: the server announced its end. `number` is its own.
-    """
+    `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which
+    the first `proven` were surely those to their requests, and was `sent` so many requests. `out`:
+    it is out of step, which `stray` was told. `closing`: the server announced its end. `number` is
+    its own."""
 
     __slots__ = (
         "_all",
@@ -73,7 +75,8 @@ class Http1Connection(asyncio.Protocol):
 
     @property
     def unproven(self) -> bool:
-        """Return whether it gave answers that may be those to other requests; its first one cannot be."""
+        """Return whether it gave answers that may be those to other requests; its first one cannot
+        be."""
         return self.turns > 1 and self.turns > self.proven
 
     @property
@@ -100,7 +103,8 @@ class Http1Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # ------------------------------------------------------------------------------------- called by the event loop
+    # ------------------------------------------------------------------------------------- called
+    # by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
@@ -154,7 +158,8 @@ class Http1Connection(asyncio.Protocol):
             why = f" ({type(error).__name__}: {error})" if error is not None else ""
             reply.fail(Disconnected(f"the connection ended {when}{why}"))
 
-    # ----------------------------------------------------------------------------------------- called by the parser
+    # -----------------------------------------------------------------------------------------
+    # called by the parser
 
     def on_message_begin(self) -> None:
         self._head, self._head_size, self._informational = {}, 0, False

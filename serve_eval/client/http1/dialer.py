@@ -23,7 +23,8 @@ NEXT_ADDRESS_S = 0.25
 
 
 class Dialer:
-    """Makes connections to `target`, or through `proxy`, in `timeout_s` at most, from the look-up of the name to TLS.
+    """Makes connections to `target`, or through `proxy`, in `timeout_s` at most, from the look-up
+    of the name to TLS.
 
     A proxy gets a CONNECT for https. Raises PlanError for a `ca_bundle` that cannot be used.
     """
@@ -58,7 +59,11 @@ class Dialer:
         except TimeoutError:
             self._resolved_at = 0.0
             raise
-        except (OSError, UnicodeError, RuntimeError) as error:  # uvloop raises the last for some sockets
+        except (
+            OSError,
+            UnicodeError,
+            RuntimeError,
+        ) as error:  # uvloop raises the last for some sockets
             self._resolved_at = 0.0
             raise CannotConnect(self.first, error) from error
 
@@ -68,16 +73,24 @@ class Dialer:
         sock = await aiohappyeyeballs.start_connection(
             addresses, happy_eyeballs_delay=NEXT_ADDRESS_S, interleave=1, loop=loop
         )
-        tls, name, patience_s = (self._ssl, first.host, self._timeout_s) if first.tls else (None, None, None)
+        tls, name, patience_s = (
+            (self._ssl, first.host, self._timeout_s) if first.tls else (None, None, None)
+        )
         if self._proxy is None or not self._target.tls:
             connection = self._new_connection()
             try:
                 await loop.create_connection(
-                    lambda: connection, sock=sock, ssl=tls, server_hostname=name, ssl_handshake_timeout=patience_s
+                    lambda: connection,
+                    sock=sock,
+                    ssl=tls,
+                    server_hostname=name,
+                    ssl_handshake_timeout=patience_s,
                 )
             except BaseException:
                 connection.abort()
-                self._lost(connection)  # uvloop tells a protocol nothing of a transport whose making was cancelled
+                self._lost(
+                    connection
+                )  # uvloop tells a protocol nothing of a transport whose making was cancelled
                 raise
             return connection
         _, tunnel = await loop.create_connection(
@@ -110,7 +123,8 @@ class Dialer:
         return connection
 
     async def _resolve(self, address: ServerAddress) -> Sequence[aiohappyeyeballs.AddrInfoType]:
-        """Return the addresses of a name, each connection's beginning with another; one look-up serves all who wait."""
+        """Return the addresses of a name, each connection's beginning with another; one look-up
+        serves all who wait."""
         if not self._resolved_at or time.monotonic() - self._resolved_at > ADDRESSES_S:
             if self._lookup is None:
                 self._lookup = asyncio.create_task(self._look_up(address))
@@ -123,7 +137,9 @@ class Dialer:
     async def _look_up(self, address: ServerAddress) -> None:
         loop = asyncio.get_running_loop()
         try:
-            self._addresses = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            self._addresses = await loop.getaddrinfo(
+                address.host, address.port, type=socket.SOCK_STREAM
+            )
             self._resolved_at = time.monotonic()
         finally:
             self._lookup = None

@@ -1,9 +1,9 @@
 """Is each reply on a kept connection the one to the request before it?
 
-A proxy that answers twice, or speaks unasked, puts an answer that nobody asked for before the next one, and HTTP/1.1
-has no number that would tell. Such a connection stays behind for all its life. So one request whose reply cannot be an
-answer (GET /models) proves at any time that all replies before it were in step.
-"""
+A proxy that answers twice, or speaks unasked, puts an answer that nobody asked for before the next
+one, and HTTP/1.1 has no number that would tell. Such a connection stays behind for all its life. So
+one request whose reply cannot be an answer (GET /models) proves at any time that all replies before
+it were in step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE
 CHECK_S = 5.0
 """Seconds that a check may take; a connection that is silent for longer proves nothing."""
 PARK_S = 2.0
-"""Seconds to wait for the answer to a cancelled request, so that its connection can still be checked."""
+"""Seconds to wait for the answer to a cancelled request, so that its connection can still be
+checked."""
 LISTEN_S = 0.5
 """Seconds to listen for an unasked answer behind errors that may answer earlier requests."""
 NO_ROUTE = (401, 403, 404, 405)
@@ -31,15 +32,15 @@ NO_ROUTE = (401, 403, 404, 405)
 IDLE_S = 1.0
 """A connection that is idle for so long is checked before its server closes it."""
 TRIES = 3
-"""So many error statuses in a row count as in step: some servers have no such route, and no answers but errors."""
+"""So many error statuses in a row count as in step: some servers have no such route, and no answers
+but errors."""
 
 
 class StepChecker:
     """Checks connections, and notes in the `ledger` what came of it.
 
-    `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is the number of
-    requests after which the server closes a connection (0: not known).
-    """
+    `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is
+    the number of requests after which the server closes a connection (0: not known)."""
 
     def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
         self._ledger, self._head, self._ids, self._limit = ledger, head, ids, limit
@@ -47,21 +48,26 @@ class StepChecker:
         self._checks: set[asyncio.Task[None]] = set()
 
     def note_closed(self, connection: Http1Connection) -> None:
-        """Notes that the server announced the end of a connection: two after as many requests show its limit."""
+        """Notes that the server announced the end of a connection: two after as many requests show
+        its limit."""
         if connection.sent > 1:
             if connection.sent == self._closed_at:
                 self.most = connection.sent
             self._closed_at = connection.sent
 
     def due(self, connection: Http1Connection) -> bool:
-        """Return whether to give a connection up after a check, since the server is about to close it."""
+        """Return whether to give a connection up after a check, since the server is about to close
+        it."""
         return connection.sent >= self.most - TRIES
 
     def check(
-        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None = None
+        self,
+        connection: Http1Connection,
+        then: Callable[[Http1Connection], None],
+        unwanted: Reply | None = None,
     ) -> None:
-        """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply; `then` gets it when
-        it is still good."""
+        """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply;
+        `then` gets it when it is still good."""
         task = asyncio.create_task(self._check(connection, then, unwanted))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
@@ -77,7 +83,10 @@ class StepChecker:
             task.cancel()
 
     async def _check(
-        self, connection: Http1Connection, then: Callable[[Http1Connection], None], unwanted: Reply | None
+        self,
+        connection: Http1Connection,
+        then: Callable[[Http1Connection], None],
+        unwanted: Reply | None,
     ) -> None:
         in_step = False
         try:
@@ -100,13 +109,18 @@ class StepChecker:
     async def _in_step(self, connection: Http1Connection) -> bool:
         """Return whether a connection was proven in step; one that proves nothing is not.
 
-        A list behind errors proves nothing: it may be that which the request before the last one asked for. Then one
-        answer more comes, as it does behind nothing but errors of a connection out of step.
-        """
+        A list behind errors proves nothing: it may be that which the request before the last one
+        asked for. Then one answer more comes, as it does behind nothing but errors of a connection
+        out of step."""
         told, errors, clear = None, 0, True
         while told is None and errors < TRIES:
             request_id = self._ids.new()
-            reply = Reply(asyncio.get_running_loop().create_future(), limit=self._limit, now=time.monotonic(), raw=True)
+            reply = Reply(
+                asyncio.get_running_loop().create_future(),
+                limit=self._limit,
+                now=time.monotonic(),
+                raw=True,
+            )
             connection.send(b"%b%b\r\n\r\n" % (self._head, request_id.encode()), reply)
             await reply.ended
             if connection.out:
@@ -125,10 +139,14 @@ class StepChecker:
         return not connection.out and (told is None or not errors)
 
     def _describe(self, reply: Reply, request_id: str) -> bool | None:
-        """Return whether a reply answers a request for the models; None where that cannot be told."""
+        """Return whether a reply answers a request for the models; None where that cannot be
+        told."""
         if reply.error is not None:
             return False if isinstance(reply.error, BadHttp) and not reply.status else None
-        if reply.request_id is not None and (named := self._ids.find_named(reply.request_id)) is not None:
+        if (
+            reply.request_id is not None
+            and (named := self._ids.find_named(reply.request_id)) is not None
+        ):
             return named == request_id
         if reply.status >= 300:
             return None

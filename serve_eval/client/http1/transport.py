@@ -1,8 +1,7 @@
 """Connections to one endpoint: opened when they are needed, kept while they are good, never shared.
 
-Written here because it was measured (make bench does again): bare aiohttp takes more than twice the CPU per request,
-and a third more per event of a stream.
-"""
+Written here because it was measured (make bench does again): bare aiohttp takes more than twice the
+CPU per request, and a third more per event of a stream."""
 
 from __future__ import annotations
 
@@ -21,23 +20,28 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema.base_url import on_the_wire
 
 KEEPALIVE_S = 3.0
-"""Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection is lost."""
+"""Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection
+is lost."""
 HASTY, HASTY_S = 3, 0.5
-"""A server that closed so many connections in a row, each so soon behind its answer, does it always: llama-server does
-behind streams, without saying so, and every next request would be lost."""
+"""A server that closed so many connections in a row, each so soon behind its answer, does it
+always: llama-server does behind streams, without saying so, and every next request would be
+lost."""
 TURNS_TO_CLOSE = 10
 """Turns of the event loop that aborted connections may take to be gone."""
 
 
 class Http1Transport:
-    """Our own connections, each with one request at a time. A proxy gets whole URLs for http and a CONNECT for https.
+    """Our own connections, each with one request at a time. A proxy gets whole URLs for http and a
+    CONNECT for https.
 
-    Raises PlanError when the base URL is none of a host, when the proxy is none (without its address), and for a bundle
-    of certificates that cannot be used.
-    """
+    Raises PlanError when the base URL is none of a host, when the proxy is none (without its
+    address), and for a bundle of certificates that cannot be used."""
 
     def __init__(self, settings: TransportSettings) -> None:
-        self._target, self.proxy = endpoint_address(settings.base_url), proxy_address(settings.proxy)
+        self._target, self.proxy = (
+            endpoint_address(settings.base_url),
+            proxy_address(settings.proxy),
+        )
         self._closed, self._hasty, self._opened = False, 0, 0
         self._idle: dict[Http1Connection, None] = {}
         self.connections: set[Http1Connection] = set()
@@ -52,19 +56,28 @@ class Http1Transport:
         self.ledger = StepLedger()
         self._prepared: dict[RequestHead, bytes] = {}
         models = self._encode(RequestHead("GET", settings.models_path, settings.headers))
-        self.steps = StepChecker(self.ledger, models + _ID_FIELD, settings.ids, settings.max_response_bytes)
+        self.steps = StepChecker(
+            self.ledger, models + _ID_FIELD, settings.ids, settings.max_response_bytes
+        )
 
     @property
     def address(self) -> ServerAddress:
         return self._dialer.first
 
-    # ------------------------------------------------------------------------------------------------- every request
+    # -------------------------------------------------------------------------------------------------
+    # every request
 
     def prepare(self, head: RequestHead) -> None:
         self._prepared[head] = self._encode(head)
 
     async def send(
-        self, head: RequestHead, body: bytes | None, reply: Reply, *, request_id: str | None = None, fresh: bool = False
+        self,
+        head: RequestHead,
+        body: bytes | None,
+        reply: Reply,
+        *,
+        request_id: str | None = None,
+        fresh: bool = False,
     ) -> Http1Connection:
         connection = None if fresh else self._take_idle()
         if connection is None:
@@ -87,11 +100,15 @@ class Http1Transport:
         if absolute and self.proxy is not None:
             lines.update(self.proxy.credentials)
         return "".join(
-            [f"{head.method} {place} HTTP/1.1\r\n", *(f"{name}: {value}\r\n" for name, value in lines.items())]
+            [
+                f"{head.method} {place} HTTP/1.1\r\n",
+                *(f"{name}: {value}\r\n" for name, value in lines.items()),
+            ]
         ).encode("latin-1")
 
     def _take_idle(self) -> Http1Connection | None:
-        """Return the connection that was used last of those that are free and good, if there is one."""
+        """Return the connection that was used last of those that are free and good, if there is
+        one."""
         if not self.ledger.keeps:
             self._retire_all()
             return None
@@ -106,17 +123,21 @@ class Http1Transport:
 
     async def _open(self) -> Http1Connection:
         if self._closed:
-            raise CannotConnect(self.address, ConnectionAbortedError("the client was closed"), may_pass=False)
+            raise CannotConnect(
+                self.address, ConnectionAbortedError("the client was closed"), may_pass=False
+            )
         return await self._dialer.dial()
 
     def _new_connection(self) -> Http1Connection:
         self._opened += 1
         return Http1Connection(self.connections, self._idle, self._opened, self.ledger.stray)
 
-    # ------------------------------------------------------------------------------------------- behind every request
+    # -------------------------------------------------------------------------------------------
+    # behind every request
 
     def keep(self, channel: Channel, now: float) -> None:
-        """Take a connection back unless its server closes such behind its answers without saying so."""
+        """Take a connection back unless its server closes such behind its answers without saying
+        so."""
         connection = cast("Http1Connection", channel)
         if connection.turns:
             self._hasty = 0
@@ -148,9 +169,14 @@ class Http1Transport:
         self._hasty += now - cast("Http1Connection", channel).used_at < HASTY_S
 
     def _retire(self, connection: Http1Connection, unwanted: Reply | None = None) -> None:
-        """Give a connection up, after a last check where its answers need one. The rest of an `unwanted` reply is
-        waited for."""
-        if connection.usable and connection.unproven and not self._closed and self.ledger.listener is not None:
+        """Give a connection up, after a last check where its answers need one. The rest of an
+        `unwanted` reply is waited for."""
+        if (
+            connection.usable
+            and connection.unproven
+            and not self._closed
+            and self.ledger.listener is not None
+        ):
             if unwanted is None:
                 connection.rest(time.monotonic())
             else:
@@ -163,7 +189,8 @@ class Http1Transport:
         while self._idle:
             self._retire(self._idle.popitem()[0])
 
-    # ----------------------------------------------------------------------------------------------- the whole session
+    # -----------------------------------------------------------------------------------------------
+    # the whole session
 
     def list_open(self) -> frozenset[int]:
         return frozenset(connection.number for connection in self.connections if connection.usable)
@@ -174,7 +201,8 @@ class Http1Transport:
         await self.steps.settle()
 
     async def watch(self) -> None:
-        """Run until cancelled. Check connections that have become idle, before the server closes them."""
+        """Run until cancelled. Check connections that have become idle, before the server closes
+        them."""
         while True:
             await asyncio.sleep(IDLE_S)
             self._check_idle(IDLE_S)
@@ -190,7 +218,9 @@ class Http1Transport:
 
     def _check_idle(self, idle_s: float) -> None:
         now = time.monotonic()
-        for connection in [one for one in self._idle if one.unproven and now - one.used_at >= idle_s]:
+        for connection in [
+            one for one in self._idle if one.unproven and now - one.used_at >= idle_s
+        ]:
             del self._idle[connection]
             self.steps.check(connection, self._free)
 

@@ -23,9 +23,16 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def ask(self, place: str, credentials: dict[str, str]) -> asyncio.Transport:
-        """The connection, once the proxy leads to `place`, a host:port. Raises ProxyRefused, BadHttp, Disconnected."""
+        """The connection, once the proxy leads to `place`, a host:port. Raises ProxyRefused,
+        BadHttp, Disconnected."""
         assert self._transport is not None
-        lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}", *map(": ".join, credentials.items()), "", ""]
+        lines = [
+            f"CONNECT {place} HTTP/1.1",
+            f"Host: {place}",
+            *map(": ".join, credentials.items()),
+            "",
+            "",
+        ]
         try:
             self._transport.write("\r\n".join(lines).encode("latin-1"))
             await self._answered

@@ -1,4 +1,5 @@
-"""The answers in which an endpoint tells of itself: models, version, special tokens, hidden retries. Pure."""
+"""The answers in which an endpoint tells of itself: models, version, special tokens, hidden
+retries. Pure."""
 
 from __future__ import annotations
 
@@ -29,14 +30,15 @@ def special_tokens(body: bytes) -> dict[str, str]:
 
 
 _RETRIES = re.compile(
-    r"^(\w{1,20})_retry_requests_total(?:\{[^}]{0,200}\})? (\d{1,15}(?:\.\d{1,15})?)\s*$", re.MULTILINE
+    r"^(\w{1,20})_retry_requests_total(?:\{[^}]{0,200}\})? (\d{1,15}(?:\.\d{1,15})?)\s*$",
+    re.MULTILINE,
 )
 _KINDS = {"ctx": "context", "gen": "generation"}
 
 
 def count_hidden_retries(body: bytes) -> dict[str, int]:
-    """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own retries, by the kind
-    of server that was asked again; empty when they say nothing."""
+    """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own
+    retries, by the kind of server that was asked again; empty when they say nothing."""
     text = body.decode(errors="replace")
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
 
@@ -64,10 +66,13 @@ def model_ids(body: bytes) -> list[str]:
 
 
 def context_tokens(body: bytes, model: str | None) -> int | None:
-    """The `max_model_len` of a model in a /v1/models answer: of `model`, or of the only one listed; else None."""
+    """The `max_model_len` of a model in a /v1/models answer: of `model`, or of the only one listed;
+    else None."""
     try:
         data = msgspec.json.decode(body)["data"]
-        entry = next((entry for entry in data if entry["id"] == model), data[0] if len(data) == 1 else {})
+        entry = next(
+            (entry for entry in data if entry["id"] == model), data[0] if len(data) == 1 else {}
+        )
         told = entry.get("max_model_len")
     except (*UNREADABLE, KeyError, TypeError, IndexError, AttributeError):
         return None

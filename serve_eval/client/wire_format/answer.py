@@ -22,13 +22,15 @@ def response(
     last_at: float | None = None,
     attempts: tuple[Attempt, ...] = (),
 ) -> Response:
-    """The answer: thoughts apart, and the text cut at the first stop string, since some servers leave it in.
+    """The answer: thoughts apart, and the text cut at the first stop string, since some servers
+    leave it in.
 
-    `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of a stream's first
-    and last token, all in seconds of one clock.
-    """
+    `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of
+    a stream's first and last token, all in seconds of one clock."""
     prompt = request.prompt
-    text, thoughts = split_thinking(said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt))
+    text, thoughts = split_thinking(
+        said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt)
+    )
     thoughts_ended = thoughts is not None and thoughts is not said.text
     for stop in request.sampling.stop:
         if stop in text:

@@ -10,9 +10,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ToolCalls:
-    """Puts calls together in the order of their first pieces. A piece belongs to the call of its `index`; without one,
-    a piece with an `id` or a name begins a call and any other goes on with the last. What is no call is passed over, as
-    everything else that an answer may hold beside its text."""
+    """Puts calls together in the order of their first pieces. A piece belongs to the call of its
+    `index`; without one, a piece with an `id` or a name begins a call and any other goes on with
+    the last. What is no call is passed over, as everything else that an answer may hold beside its
+    text."""
 
     def __init__(self) -> None:
         self._names: dict[object, str] = {}
@@ -43,5 +44,7 @@ class ToolCalls:
     def whole(self) -> tuple[ToolCall, ...]:
         """The calls that have a name."""
         return tuple(
-            ToolCall(name, "".join(self._arguments.get(index, ()))) for index, name in self._names.items() if name
+            ToolCall(name, "".join(self._arguments.get(index, ())))
+            for index, name in self._names.items()
+            if name
         )

@@ -1,8 +1,8 @@
 """Log-probabilities of a prompt: how they are asked for, and what comes back. Pure.
 
-A server that does not know the fields often ignores them in silence. So what comes back is counted against the number
-of prompt tokens that the server itself reports, and anything short of it is no answer.
-"""
+A server that does not know the fields often ignores them in silence. So what comes back is counted
+against the number of prompt tokens that the server itself reports, and anything short of it is no
+answer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ FIELDS: Mapping[LogprobsForm, Mapping[str, object]] = {
     "echo": {"echo": True, "logprobs": 1, "max_tokens": 1},
     "prompt_logprobs": {"prompt_logprobs": 0, "max_tokens": 1},
 }
-"""What each form sends, over everything else. One token is generated: some servers refuse to generate none, and an
-early trtllm-serve ended by being asked to."""
+"""What each form sends, over everything else. One token is generated: some servers refuse to
+generate none, and an early trtllm-serve ended by being asked to."""
 
 
 class _Listed(msgspec.Struct):
@@ -54,13 +54,16 @@ _read = msgspec.json.Decoder(_Body).decode
 
 
 def decode(body: bytes, content_type: str, prompt: str) -> Said:
-    """What a whole 2xx body says of a prompt. Raises InvalidResponse when it does not say all of it."""
+    """What a whole 2xx body says of a prompt. Raises InvalidResponse when it does not say all of
+    it."""
     body = body.removeprefix(wire.BOM)
     try:
         wire.refuse_error(wire.read_body(body), body)
         parsed = _read(body)
     except wire.UNREADABLE as error:
-        raise InvalidResponse(f"no log-probabilities ({content_type or 'no content type'})", body) from error
+        raise InvalidResponse(
+            f"no log-probabilities ({content_type or 'no content type'})", body
+        ) from error
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
     choice, usage = wire.first_choice(parsed.choices, body), wire.usage(parsed.usage)
@@ -87,11 +90,19 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
 
 
 def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None], list[int] | None]:
-    """Log-probabilities, texts and offsets of the tokens that are told of, generated ones included."""
+    """Log-probabilities, texts and offsets of the tokens that are told of, generated ones
+    included."""
     if choice.prompt_logprobs is not None:
-        # The token of the prompt stands first; more may follow where a server gives likelier ones too.
-        first = [next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs]
-        return [e.logprob if e else None for e in first], [e.decoded_token if e else None for e in first], None
+        # The token of the prompt stands first; more may follow where a server gives likelier ones
+        # too.
+        first = [
+            next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
+        ]
+        return (
+            [e.logprob if e else None for e in first],
+            [e.decoded_token if e else None for e in first],
+            None,
+        )
     listed = choice.logprobs
     if listed is None or listed.token_logprobs is None:
         return [], [], None
@@ -106,20 +117,27 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
 
 
 def _likeliest(choice: _Choice) -> list[bool | None]:
-    """Of each token that is told of, whether no other would have been likelier; None where that is not told."""
+    """Of each token that is told of, whether no other would have been likelier; None where that is
+    not told."""
     if choice.prompt_logprobs is not None:
-        first = [next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs]
+        first = [
+            next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
+        ]
         return [None if e is None or e.rank is None else e.rank == 1 for e in first]
     listed = choice.logprobs
     if listed is None or listed.top_logprobs is None:
         return []
     pairs = zip(listed.token_logprobs or (), listed.top_logprobs, strict=False)
-    return [None if value is None or not top else value >= max(top.values()) for value, top in pairs]
+    return [
+        None if value is None or not top else value >= max(top.values()) for value, top in pairs
+    ]
 
 
 def _spell(tokens: Sequence[str | None], text: str) -> bool:
     """Whether tokens are the whole text, but for a space that some tokenizers put before it."""
-    return bool(text) and "".join(token or "" for token in tokens).removeprefix(" ") == text.removeprefix(" ")
+    return bool(text) and "".join(token or "" for token in tokens).removeprefix(
+        " "
+    ) == text.removeprefix(" ")
 
 
 def _keep_prompt(
@@ -132,8 +150,8 @@ def _keep_prompt(
     generated: bool,
     prompt: str,
 ) -> PromptLogprobs:
-    """The entries of the prompt, which are the first `expected` ones (0: the server does not tell how many); those of
-    what was `generated` may stand behind them.
+    """The entries of the prompt, which are the first `expected` ones (0: the server does not tell
+    how many); those of what was `generated` may stand behind them.
 
     Raises InvalidResponse when there are fewer, or gaps behind the beginning.
     """
@@ -141,7 +159,9 @@ def _keep_prompt(
         inside = len(values) if offsets is None else sum(offset < len(prompt) for offset in offsets)
         expected = inside
         if values and offsets is None and generated:
-            raise InvalidResponse("neither usage nor text_offset says which tokens are the prompt's")
+            raise InvalidResponse(
+                "neither usage nor text_offset says which tokens are the prompt's"
+            )
     if len(values) < max(expected, 1):
         raise InvalidResponse(
             f"{len(values)} log-probabilities for a prompt of {expected or 'some'} tokens: "
@@ -151,22 +171,31 @@ def _keep_prompt(
     skipped = next((i for i, value in enumerate(values) if value is not None), len(values))
     known = [value for value in values[skipped:] if value is not None]
     if len(known) < len(values) - skipped or skipped > 1 or not known:
-        raise InvalidResponse(f"{len(known)} of {len(values)} tokens of the prompt have a log-probability")
+        raise InvalidResponse(
+            f"{len(known)} of {len(values)} tokens of the prompt have a log-probability"
+        )
     places = _offsets(tokens, None if offsets is None else offsets[:expected], prompt)
     texts = [token or "" for token in tokens[skipped:]] if places is None and any(tokens) else None
     best = likeliest[skipped:expected]
     return PromptLogprobs(
         values=tuple(known),
-        likeliest="".join("01"[bool(b)] for b in best) if len(best) == len(known) and None not in best else None,
+        likeliest=(
+            "".join("01"[bool(b)] for b in best)
+            if len(best) == len(known) and None not in best
+            else None
+        ),
         skipped=skipped,
         offsets=None if places is None else tuple(places[skipped:]),
         tokens=None if texts is None else tuple(texts),
     )
 
 
-def _offsets(tokens: Sequence[str | None], given: list[int] | None, prompt: str) -> Sequence[int] | None:
-    """Where tokens begin in the prompt. Their texts tell best, since the offsets of servers may count in a token that
-    stands before the text, as the first may; and the prompt may have lost its beginning to a truncation."""
+def _offsets(
+    tokens: Sequence[str | None], given: list[int] | None, prompt: str
+) -> Sequence[int] | None:
+    """Where tokens begin in the prompt. Their texts tell best, since the offsets of servers may
+    count in a token that stands before the text, as the first may; and the prompt may have lost its
+    beginning to a truncation."""
     first, rest = tokens[0], [token for token in tokens[1:] if token is not None]
     joined = "".join(rest)
     if len(rest) == len(tokens) - 1 and prompt.endswith(joined):

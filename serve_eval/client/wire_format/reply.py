@@ -17,14 +17,22 @@ STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
 AFTER_DONE_S = 1.0
 """How long a stream that said [DONE] may take to end before its connection is given up."""
 AFTER_FINISH_S = 5.0
-"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is whole."""
+"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is
+whole."""
 FRAMING, MIN_FRAMING = 2, 98304
 """A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
 
 
 _REQUEST_ID, _TIMING, _STAMPS = b"x-request-id", TIMING.lower().encode(), STAMPS.lower().encode()
 HEAD_FIELDS = frozenset(
-    {b"content-type", b"content-length", b"content-encoding", b"transfer-encoding", b"retry-after", _REQUEST_ID}
+    {
+        b"content-type",
+        b"content-length",
+        b"content-encoding",
+        b"transfer-encoding",
+        b"retry-after",
+        _REQUEST_ID,
+    }
     | {_TIMING, _STAMPS, STATE_HEADER}
 )
 """The header fields that matter, in small letters; a transport hands them over."""
@@ -35,18 +43,19 @@ class TooLarge(Exception):
 
 
 class Reply:
-    """Filled by a connection. `ended` is done when there is nothing more to wait for; `error` then says why there is no
-    whole reply, None when there is one.
+    """Filled by a connection. `ended` is done when there is nothing more to wait for; `error` then
+    says why there is no whole reply, None when there is one.
 
-    `status` is 0 until the head has come. `content` holds the body, but that of an event stream is fed to `stream` as
-    it comes, unless it is wanted `raw`. `received` counts bytes with their framing, of which `most` may come, and
-    `idle` those since the last of the body. `read_at` is when the last byte came, `heard_at` when the last data did
-    (monotonic clock; infinity: none is expected any more): the head, and of an event stream chunks with a choice, else
-    what is not blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
-    `whole`: the message ended, so that its connection can be used again. `request_id` is the header X-Request-ID that
-    came back. `mask` takes secrets out of `content`. `starting`: the server says that it still loads its model. `told`
-    are the header fields of `server_timing`, whose event is looked for in a stream with `metrics`.
-    """
+    `status` is 0 until the head has come. `content` holds the body, but that of an event stream is
+    fed to `stream` as it comes, unless it is wanted `raw`. `received` counts bytes with their
+    framing, of which `most` may come, and `idle` those since the last of the body. `read_at` is
+    when the last byte came, `heard_at` when the last data did (monotonic clock; infinity: none is
+    expected any more): the head, and of an event stream chunks with a choice, else what is not
+    blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
+    `whole`: the message ended, so that its connection can be used again. `request_id` is the header
+    X-Request-ID that came back. `mask` takes secrets out of `content`. `starting`: the server says
+    that it still loads its model. `told` are the header fields of `server_timing`, whose event is
+    looked for in a stream with `metrics`."""
 
     __slots__ = (
         "_body",
@@ -134,19 +143,27 @@ class Reply:
             head.get(b"retry-after"),
         )
         self.request_id, self._heard_at = head.get(_REQUEST_ID), self.read_at
-        self.until_close = not (b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower())
+        self.until_close = not (
+            b"content-length" in head or "chunked" in head.get(b"transfer-encoding", "").lower()
+        )
         self.told = head.get(_TIMING), head.get(_STAMPS)
         self.starting = status == 503 and head.get(STATE_HEADER, "").strip().lower() == STARTING
         if b"content-encoding" in head:
             self._unpack_from(head[b"content-encoding"].strip().lower().removeprefix("identity"))
-        if not self._raw and status < 300 and self.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM:
+        if (
+            not self._raw
+            and status < 300
+            and self.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM
+        ):
             self.stream = StreamedAnswer(BehindDone() if self._metrics else None)
 
     def _unpack_from(self, encoding: str) -> None:
         try:
             self._unpack = _Unpacked(encoding) if encoding else None
         except ValueError:
-            self.fail(InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for"))
+            self.fail(
+                InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for")
+            )
 
     def take(self, piece: bytes) -> None:
         """A piece of the body has come."""
@@ -179,14 +196,16 @@ class Reply:
             self._body = bytearray(self._body) + piece
 
     def too_large(self) -> None:
-        """More came than may be read; what comes behind the end of a stream is not the answer's fault."""
+        """More came than may be read; what comes behind the end of a stream is not the answer's
+        fault."""
         if self.stream is not None and self.stream.complete:
             self.settle()
         else:
             self.fail(TooLarge(f"the answer is larger than {self._limit} bytes"))
 
     def hurry(self) -> None:
-        """Bounds the time in which an event stream that holds the whole answer may come to its end."""
+        """Bounds the time in which an event stream that holds the whole answer may come to its
+        end."""
         stream = self.stream
         if stream is None or not (stream.complete or stream.done) or self.ended.done():
             return
@@ -232,8 +251,8 @@ class Reply:
 
 
 class _Unpacked:
-    """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for an encoding other
-    than gzip and deflate."""
+    """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for
+    an encoding other than gzip and deflate."""
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -242,7 +261,8 @@ class _Unpacked:
         self.at_end = False
 
     def feed(self, piece: bytes, at_most: int) -> bytes:
-        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what follows the end."""
+        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what
+        follows the end."""
         if self.at_end:
             raise zlib.error("bytes behind its end")
         unpacked = self._unpack.decompress(piece, at_most)

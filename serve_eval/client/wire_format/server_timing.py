@@ -1,9 +1,9 @@
-"""What an orchestrator of trtllm-serve tells of a request in the answer to it: in header fields, or in an event that a
-stream has behind [DONE]. Pure.
+"""What an orchestrator of trtllm-serve tells of a request in the answer to it: in header fields, or
+in an event that a stream has behind [DONE]. Pure.
 
-Its main line does so where `return_perf_metrics` stands in its file and the request has the header RETURN. Nothing of
-that names a server. The time at which the request arrived there, in nanoseconds, stands in its own records too.
-"""
+Its main line does so where `return_perf_metrics` stands in its file and the request has the header
+RETURN. Nothing of that names a server. The time at which the request arrived there, in nanoseconds,
+stands in its own records too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from serve_eval.schema import Endpoint, ServerTiming
 RETURN = "X-TRTLLM-return-metrics"
 TIMING, STAMPS = "Server-Timing", "X-TRTLLM-Start-End-Time"
 MAX_BEHIND = 131072
-"""Bytes behind [DONE] in which the event is looked for; the orchestrator gives it 80 KiB at most."""
+"""Bytes behind [DONE] in which the event is looked for; the orchestrator gives it 80 KiB at
+most."""
 _ARRIVAL = re.compile(r"(?:^|[\s,])disagg-start;ts=(\d{1,12}\.\d{1,9})(?=[\s,;]|$)")
 _TRANSFER = re.compile(r"(?:^|[\s,])gen_kv_transfer;dur=(\d{1,12}(?:\.\d{1,9})?)(?=[\s,;]|$)")
 
@@ -33,7 +34,8 @@ def parse(timing: str | None, stamps: str | None) -> ServerTiming | None:
         return None
     transfers = _TRANSFER.findall(timing or "")
     return ServerTiming(
-        arrival=arrivals.pop(), kv_transfer_s=float(transfers[0]) / 1000 if len(transfers) == 1 else None
+        arrival=arrivals.pop(),
+        kv_transfer_s=float(transfers[0]) / 1000 if len(transfers) == 1 else None,
     )
 
 
@@ -58,4 +60,7 @@ class BehindDone:
             return
         fields = {name.lower(): value for name, value in told.items() if isinstance(value, str)}
         if STAMPS.lower() in fields:
-            self.timing, self.open = parse(fields.get(TIMING.lower()), fields[STAMPS.lower()]), False
+            self.timing, self.open = (
+                parse(fields.get(TIMING.lower()), fields[STAMPS.lower()]),
+                False,
+            )

@@ -1,4 +1,5 @@
-"""An answer that arrives as an event stream, put together chunk by chunk. Pure: bytes and times in, `Said` out."""
+"""An answer that arrives as an event stream, put together chunk by chunk. Pure: bytes and times in,
+`Said` out."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from serve_eval.client.wire_format import wire
 from serve_eval.client.wire_format.calls import ToolCalls
 from serve_eval.client.wire_format.server_timing import BehindDone
 from serve_eval.client.wire_format.sse import EventLines
-from serve_eval.client.wire_format.wire import InvalidResponse, LostStream, Said, WireChoice, WireDelta
+from serve_eval.client.wire_format.wire import (
+    InvalidResponse,
+    LostStream,
+    Said,
+    WireChoice,
+    WireDelta,
+)
 
 DONE = b"[DONE]"
 MAX_LINES = 100
@@ -16,11 +23,10 @@ MAX_LINES = 100
 class StreamedAnswer:
     """Takes the bytes of a stream with the time at which they came (any clock, in seconds).
 
-    `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so that the answer is
-    whole however the stream ends. `first_at` and `last_at` are the times of the first and the last token, None without
-    any; `heard_at` that of the last chunk with a choice, a token or not, 0 without any. `behind` gets
-    what follows [DONE].
-    """
+    `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so
+    that the answer is whole however the stream ends. `first_at` and `last_at` are the times of the
+    first and the last token, None without any; `heard_at` that of the last chunk with a choice, a
+    token or not, 0 without any. `behind` gets what follows [DONE]."""
 
     def __init__(self, behind: BehindDone | None = None) -> None:
         self.done = self.complete = False
@@ -65,8 +71,8 @@ class StreamedAnswer:
         return not self.done or (self.behind is not None and self.behind.open)
 
     def finish(self) -> Said:
-        """The whole answer, at the end of the stream. Raises InvalidResponse when it has none, LostStream when the
-        stream held [DONE] and nothing else."""
+        """The whole answer, at the end of the stream. Raises InvalidResponse when it has none,
+        LostStream when the stream held [DONE] and nothing else."""
         for payload in self._lines.close():
             if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
@@ -89,7 +95,8 @@ class StreamedAnswer:
         )
 
     def _take(self, payload: bytes, now: float) -> None:
-        """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished event."""
+        """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished
+        event."""
         if self._unfinished:
             if not payload:
                 raise InvalidResponse("not an OpenAI stream", self._unfinished)
@@ -115,21 +122,25 @@ class StreamedAnswer:
                     self._choose(choice, parsed.id, now)
 
     def _hold(self, payload: bytes, error: Exception) -> None:
-        """Keep a line whose JSON may go on in the next. Raises InvalidResponse for one that does not."""
+        """Keep a line whose JSON may go on in the next. Raises InvalidResponse for one that does
+        not."""
         self._lines_of_it += 1
         if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
             raise InvalidResponse("not an OpenAI stream", payload) from error
         self._unfinished = payload
 
     def _choose(self, choice: WireChoice, chunk_id: object, now: float) -> None:
-        """Take a piece of the answer. Raises InvalidResponse for one behind its end, or of another answer."""
+        """Take a piece of the answer. Raises InvalidResponse for one behind its end, or of another
+        answer."""
         self._chunks += 1
         if choice.delta is not None:
             told = self._append(choice.delta, now)
         elif told := bool(choice.text):
             self._text.append(choice.text or "")
             self._token(now)
-        if told and self.complete:  # to pass it over would score what two answers gave together before it
+        if (
+            told and self.complete
+        ):  # to pass it over would score what two answers gave together before it
             raise InvalidResponse("the answer goes on behind its finish_reason")
         if (told or choice.finish_reason) and not (self._one_id and chunk_id == self._last_id):
             self._see_id(chunk_id)
@@ -139,8 +150,8 @@ class StreamedAnswer:
             self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
-        """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises InvalidResponse for ids of
-        several answers."""
+        """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises
+        InvalidResponse for ids of several answers."""
         if not told:
             return
         name = told if isinstance(told, str) else repr(told)

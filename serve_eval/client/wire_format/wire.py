@@ -1,8 +1,7 @@
 """OpenAI JSON to nouns and back. Pure: bytes in, nouns out, no I/O.
 
-Bodies are decoded leniently in what they may hold beside the answer, and strictly in what makes an answer: anything
-without one is an `InvalidResponse`, never an empty text.
-"""
+Bodies are decoded leniently in what they may hold beside the answer, and strictly in what makes an
+answer: anything without one is an `InvalidResponse`, never an empty text."""
 
 from __future__ import annotations
 
@@ -18,9 +17,19 @@ from serve_eval.schema import Prompt, PromptLogprobs, Request, ToolCall, Usage
 COMPLETIONS = "/completions"
 CHAT_COMPLETIONS = "/chat/completions"
 EVENT_STREAM = "text/event-stream"
-FINISHED = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call", "eos_token", "stop_sequence"})
-"""Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort, not_finished, error) end it
-without one."""
+FINISHED = frozenset(
+    {
+        "stop",
+        "length",
+        "content_filter",
+        "tool_calls",
+        "function_call",
+        "eos_token",
+        "stop_sequence",
+    }
+)
+"""Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort,
+not_finished, error) end it without one."""
 Mask = Callable[[str], str]
 """Takes out of a text what must not be shown."""
 MAX_MESSAGE = 600
@@ -36,15 +45,19 @@ class InvalidResponse(Exception):
 
     def describe(self, mask: Mask = str) -> str:
         """The message, with `mask` over what came from elsewhere before any of it is cut."""
-        return mask(self._why) if self._body is None else f"{mask(self._why)}: {describe(self._body, mask)}"
+        return (
+            mask(self._why)
+            if self._body is None
+            else f"{mask(self._why)}: {describe(self._body, mask)}"
+        )
 
     def __str__(self) -> str:
         return self.describe()
 
 
 class LostStream(InvalidResponse):
-    """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that its context server
-    finished. Without streaming they arrive."""
+    """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that
+    its context server finished. Without streaming they arrive."""
 
 
 class Said(msgspec.Struct):
@@ -118,8 +131,8 @@ def encode(
     max_tokens_field: str = "max_tokens",
     over: Mapping[str, object] | None = None,
 ) -> bytes:
-    """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when there is any. The
-    fields of `over` replace any other."""
+    """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when
+    there is any. The fields of `over` replace any other."""
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
     if isinstance(request.prompt, str):
@@ -127,8 +140,14 @@ def encode(
     else:
         body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
     # /v1/completions never had the second name: OpenAI renamed the field for chat only.
-    body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = sampling.max_tokens
-    for name, value in (("temperature", sampling.temperature), ("top_p", sampling.top_p), ("seed", sampling.seed)):
+    body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = (
+        sampling.max_tokens
+    )
+    for name, value in (
+        ("temperature", sampling.temperature),
+        ("top_p", sampling.top_p),
+        ("seed", sampling.seed),
+    ):
         if value is not None:
             body[name] = value
     if sampling.stop:
@@ -147,7 +166,9 @@ def decode(body: bytes, content_type: str) -> Said:
     try:
         parsed = read_body(body.removeprefix(BOM))
     except UNREADABLE as error:
-        raise InvalidResponse(f"not an OpenAI answer ({content_type or 'no content type'})", body) from error
+        raise InvalidResponse(
+            f"not an OpenAI answer ({content_type or 'no content type'})", body
+        ) from error
     refuse_error(parsed, body)
     if not parsed.choices:
         raise InvalidResponse("no choices in the answer", body)
@@ -170,7 +191,10 @@ def decode(body: bytes, content_type: str) -> Said:
         tool_calls=calls.whole(),
     )
     if message is not None:
-        said.reasoning, said.refusal = message.reasoning_content or message.reasoning, message.refusal
+        said.reasoning, said.refusal = (
+            message.reasoning_content or message.reasoning,
+            message.refusal,
+        )
     return said
 
 
@@ -183,7 +207,8 @@ _Kind = TypeVar("_Kind", bound=_Indexed)
 
 
 def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
-    """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there is one such."""
+    """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there
+    is one such."""
     if len(choices) == 1 and not choices[0].index:
         return choices[0]
     found = [choice for choice in choices if not choice.index]
@@ -211,7 +236,8 @@ def answer_id(told: object) -> str | None:
 
 
 def stop_string(reason: object) -> str | None:
-    """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say less."""
+    """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say
+    less."""
     return reason if isinstance(reason, str) else None
 
 
@@ -231,7 +257,9 @@ def usage(told: object) -> Usage:
         cached = None
     if type(prompt) is int and type(completion) is int and prompt >= 0 and completion >= 0:
         return Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
-    return Usage(prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached)
+    return Usage(
+        prompt_tokens=_count(prompt), completion_tokens=_count(completion), cached_tokens=cached
+    )
 
 
 def _count(value: object) -> int:
@@ -242,11 +270,11 @@ _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def describe(body: bytes, mask: Mask = str) -> str:
-    """The message of an error body in any of the shapes that servers use, masked, at most MAX_MESSAGE characters.
+    """The message of an error body in any of the shapes that servers use, masked, at most
+    MAX_MESSAGE characters.
 
-    Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or list}, plain text,
-    an HTML page, nothing at all.
-    """
+    Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or
+    list}, plain text, an HTML page, nothing at all."""
     text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
     if not text:
         return "an empty body"

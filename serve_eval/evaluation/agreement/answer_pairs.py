@@ -1,4 +1,5 @@
-"""Two finished run folders beside each other, prompt by prompt: scores, changed answers, how far texts agree."""
+"""Two finished run folders beside each other, prompt by prompt: scores, changed answers, how far
+texts agree."""
 
 from __future__ import annotations
 
@@ -37,9 +38,10 @@ _BEFORE, _AFTER = 20, 60
 
 @dataclass(frozen=True, slots=True)
 class TaskAnswers:
-    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of what was said; of
-    the first answer to each prompt when it was asked for, in seconds since 1970, how long it took in seconds, and where
-    a request for it failed, in which way the first one did."""
+    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of
+    what was said; of the first answer to each prompt when it was asked for, in seconds since 1970,
+    how long it took in seconds, and where a request for it failed, in which way the first one
+    did."""
 
     task: TaskReport
     folder: Path
@@ -56,7 +58,8 @@ class TaskAnswers:
 
 
 def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
-    """The scores and answers of one task. Raises RunFolderError for files that are missing or damaged."""
+    """The scores and answers of one task. Raises RunFolderError for files that are missing or
+    damaged."""
     task = next(task for task in report.tasks if task.result.task == name)
     repeats = report.plan.times(name)
     lines: tuple[dict[str, ScoreRecord], ...] = tuple({} for _ in range(repeats))
@@ -112,18 +115,24 @@ def _content(response: Response) -> bytes:
     return hashlib.blake2b(msgspec.json.encode(parts), digest_size=16).digest()
 
 
-# ------------------------------------------------------------------------------------------------- what they say
+# -------------------------------------------------------------------------------------------------
+# what they say
 
 
 def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
-    """The median time between the requests for the same prompt, in seconds; None where no prompt tells it."""
-    gaps = [abs(b.started_s[prompt] - start) for prompt, start in a.started_s.items() if prompt in b.started_s]
+    """The median time between the requests for the same prompt, in seconds; None where no prompt
+    tells it."""
+    gaps = [
+        abs(b.started_s[prompt] - start)
+        for prompt, start in a.started_s.items()
+        if prompt in b.started_s
+    ]
     return statistics.median(gaps) if gaps else None
 
 
 def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
-    """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when none has one on both
-    sides."""
+    """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when
+    none has one on both sides."""
     from serve_eval.stats.pairs import pair
 
     prompts = sorted({prompt for answers in (a, b) for lines in answers.lines for prompt in lines})
@@ -131,7 +140,10 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
 
     def runs(answers: TaskAnswers) -> list[list[float]]:
         nothing = math.nan
-        return [[*(run[p].value if p in run else nothing for p in prompts), *unknown] for run in answers.lines]
+        return [
+            [*(run[p].value if p in run else nothing for p in prompts), *unknown]
+            for run in answers.lines
+        ]
 
     metric = a.task.result.metric
     lo = -math.inf if metric.lo is None else metric.lo
@@ -139,16 +151,27 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
     return pair(runs(a), runs(b), lo=lo, hi=hi, higher_is_better=metric.higher_is_better)
 
 
-def find_changes(a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0) -> tuple[list[str], list[str]]:
+def find_changes(
+    a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0
+) -> tuple[list[str], list[str]]:
     """The prompts whose score fell and those whose score rose from a run of A to one of B."""
     sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
     before, after = a.lines[a_run], b.lines[b_run]
-    both = [(prompt, sign * (after[prompt].value - line.value)) for prompt, line in before.items() if prompt in after]
+    both = [
+        (prompt, sign * (after[prompt].value - line.value))
+        for prompt, line in before.items()
+        if prompt in after
+    ]
     return [p for p, change in both if change < 0.0], [p for p, change in both if change > 0.0]
 
 
 def agreement(
-    a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0, among: Iterable[str] | None = None
+    a: TaskAnswers,
+    b: TaskAnswers,
+    *,
+    a_run: int = 0,
+    b_run: int = 0,
+    among: Iterable[str] | None = None,
 ) -> Agreement:
     """How far the texts of two runs agree, among some prompts or all."""
     first, second = a.lines[a_run], b.lines[b_run]
@@ -160,7 +183,10 @@ def agreement(
         elif not another_answer(first[prompt], second[prompt]):
             same += 1
     return Agreement(
-        prompts=len(prompts), identical=identical, same_answer=same, different=len(prompts) - identical - same
+        prompts=len(prompts),
+        identical=identical,
+        same_answer=same,
+        different=len(prompts) - identical - same,
     )
 
 
@@ -170,8 +196,8 @@ def another_score(one: ScoreRecord, other: ScoreRecord) -> bool:
 
 
 def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
-    """Whether two answers to a prompt say something else, right or wrong. Without an extracted answer their scores
-    tell."""
+    """Whether two answers to a prompt say something else, right or wrong. Without an extracted
+    answer their scores tell."""
     if one.answer is None and other.answer is None:
         return one.value != other.value
     return one.answer != other.answer
@@ -198,11 +224,11 @@ def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
 
 
 def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
-    """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls, one after the other.
+    """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls,
+    one after the other.
 
-    `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a journal that is
-    damaged or missing.
-    """
+    `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a
+    journal that is damaged or missing."""
     wanted, run, found = set(prompts), run % len(answers.lines), dict[str, str]()
     file = samples_file(answers.folder, answers.task.result.task)
     try:
@@ -239,4 +265,6 @@ def first_difference(a: str, b: str) -> FirstDifference | None:
     place = common_prefix(a, b)
     word = len(a[:place].split()) - (place > 0 and not a[place - 1].isspace())
     start = max(0, place - _BEFORE)
-    return FirstDifference(character=place, word=word, a=a[start : place + _AFTER], b=b[start : place + _AFTER])
+    return FirstDifference(
+        character=place, word=word, a=a[start : place + _AFTER], b=b[start : place + _AFTER]
+    )

@@ -1,9 +1,10 @@
-"""Two endpoints that differ more than one of them does from itself: tested prompt by prompt, by two measures.
+"""Two endpoints that differ more than one of them does from itself: tested prompt by prompt, by two
+measures.
 
-Of a prompt that one endpoint answered twice there are three answers: its first one, its own second one and that of the
-other endpoint. Each measure asks which of the last two is farther from the first. Where both endpoints answer alike the
-two can be exchanged, so either is as likely to be the farther one, and the signs of all measures flip together.
-"""
+Of a prompt that one endpoint answered twice there are three answers: its first one, its own second
+one and that of the other endpoint. Each measure asks which of the last two is farther from the
+first. Where both endpoints answer alike the two can be exchanged, so either is as likely to be the
+farther one, and the signs of all measures flip together."""
 
 from __future__ import annotations
 
@@ -11,12 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers, agreement, another_score, common_prefix, texts
+from serve_eval.evaluation.agreement.answer_pairs import (
+    TaskAnswers,
+    agreement,
+    another_score,
+    common_prefix,
+    texts,
+)
 from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
 
 FLIP_ALPHA = 0.01
-"""Chance of saying of two endpoints that are alike that they differ more than one of them does from itself."""
+"""Chance of saying of two endpoints that are alike that they differ more than one of them does from
+itself."""
 Texts = Mapping[str, str]
 """By prompt, what was said."""
 
@@ -34,15 +42,16 @@ def self_flips(
     said: Sequence[Texts] | None = None,
     alpha: float = FLIP_ALPHA,
 ) -> SelfFlips | None:
-    """Test whether `other` lies farther from the first answers of `once` than its own second ones in `again` do.
+    """Test whether `other` lies farther from the first answers of `once` than its own second ones
+    in `again` do.
 
-    By score, an answer for which `differ` holds is farther than one for which it does not, and of two such answers the
-    one whose score is farther away. By text, the same text is nearest, else the one that departs later from the first.
-    The p is that of the smaller p-value of both measures (`stats.min_p`). `exchangeable` False says that on a sound
-    server `other` may depart from `once` in other places, or by other amounts, than `again` does: then only `differ`
-    counts. `said` are the texts of the three runs, which are otherwise read from their journals. Returns None where no
-    prompt was answered each time. Raises RunFolderError for journals that cannot be read.
-    """
+    By score, an answer for which `differ` holds is farther than one for which it does not, and of
+    two such answers the one whose score is farther away. By text, the same text is nearest, else
+    the one that departs later from the first. The p is that of the smaller p-value of both measures
+    (`stats.min_p`). `exchangeable` False says that on a sound server `other` may depart from `once`
+    in other places, or by other amounts, than `again` does: then only `differ` counts. `said` are
+    the texts of the three runs, which are otherwise read from their journals. Returns None where no
+    prompt was answered each time. Raises RunFolderError for journals that cannot be read."""
     first, second, across = once.lines[0], again.lines[again_run], other.lines[other_run]
     prompts = [prompt for prompt in first if prompt in second and prompt in across]
     if not prompts:
@@ -53,17 +62,26 @@ def self_flips(
     def distance(prompt: str, line: ScoreRecord, changed: set[str]) -> tuple[bool, float]:
         return prompt in changed, abs(line.value - first[prompt].value) if exchangeable else 0.0
 
-    by_score = {p: _sign(distance(p, second[p], own), distance(p, across[p], between)) for p in prompts}
+    by_score = {
+        p: _sign(distance(p, second[p], own), distance(p, across[p], between)) for p in prompts
+    }
     if not exchangeable:
         said = None
     elif said is None:
-        said = texts(once, prompts), texts(again, prompts, again_run), texts(other, prompts, other_run)
+        said = (
+            texts(once, prompts),
+            texts(again, prompts, again_run),
+            texts(other, prompts, other_run),
+        )
     by_text = None if said is None else _by_text(prompts, *said)
     counts = Counter((by_score[p], 0 if by_text is None else by_text[p]) for p in prompts)
     from serve_eval.stats.min_p import min_p
 
     found = min_p(counts)
-    scores, spoken = Counter(by_score.values()), Counter(by_text.values()) if by_text is not None else None
+    scores, spoken = (
+        Counter(by_score.values()),
+        Counter(by_text.values()) if by_text is not None else None,
+    )
     return SelfFlips(
         endpoint=name,
         prompts=len(prompts),
@@ -75,17 +93,25 @@ def self_flips(
         alpha=alpha,
         more=found.p_mid <= alpha,
         agreement=agreement(once, again, b_run=again_run, among=prompts),
-        measure="" if set(counts) == {(0, 0)} else "score" if found.each[0] <= found.each[1] else "text",
+        measure=(
+            "" if set(counts) == {(0, 0)} else "score" if found.each[0] <= found.each[1] else "text"
+        ),
         score_farther=scores[1],
         score_nearer=scores[-1],
-        own_texts=None if by_text is None or said is None else _count_changed(prompts, said[0], said[1]),
-        other_texts=None if by_text is None or said is None else _count_changed(prompts, said[0], said[2]),
+        own_texts=(
+            None if by_text is None or said is None else _count_changed(prompts, said[0], said[1])
+        ),
+        other_texts=(
+            None if by_text is None or said is None else _count_changed(prompts, said[0], said[2])
+        ),
         text_farther=None if spoken is None else spoken[1],
         text_nearer=None if spoken is None else spoken[-1],
     )
 
 
-def _by_text(prompts: Sequence[str], first: Texts, second: Texts, across: Texts) -> dict[str, int] | None:
+def _by_text(
+    prompts: Sequence[str], first: Texts, second: Texts, across: Texts
+) -> dict[str, int] | None:
     """The signs by text; None where nobody said anything, as for likelihoods."""
     if not any(one.get(p) for one in (first, second, across) for p in prompts):
         return None
@@ -98,7 +124,8 @@ def _by_text(prompts: Sequence[str], first: Texts, second: Texts, across: Texts)
 
 
 def _sign(own: float | tuple[bool, float], other: float | tuple[bool, float]) -> int:
-    """1 where the other answer is the farther one, -1 where the own second one is, 0 where neither is."""
+    """1 where the other answer is the farther one, -1 where the own second one is, 0 where neither
+    is."""
     return (other > own) - (other < own)  # type: ignore[operator]
 
 

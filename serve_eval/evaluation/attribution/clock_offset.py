@@ -1,4 +1,5 @@
-"""The offset between the clocks of a server and of ours, and the pairs of request and record that it joins.
+"""The offset between the clocks of a server and of ours, and the pairs of request and record that
+it joins.
 
 `candidates` finds offsets by a vote of all pairs, `fit` says what one of them joins and how well.
 """
@@ -18,7 +19,8 @@ BIN_S = 0.002
 """Width of the bins of the vote."""
 LONGEST_JITTER_S = 0.1
 LEAST_JITTER_S = 0.0005
-"""By how much the way of a request to the server may vary at most, and is taken to vary at least."""
+"""By how much the way of a request to the server may vary at most, and is taken to vary at
+least."""
 ROUNDS = 4
 EDGE, EDGE_S = 0.05, 0.001
 """Tolerated share and size of the seeming excess of a record over its request."""
@@ -45,8 +47,9 @@ def candidates(offsets: NDArray[Any]) -> list[float]:
 
 
 class Fit(NamedTuple):
-    """What an offset joins: `pairs` of request and record, each at most once, those apart the least first; `cost_s` is
-    how far apart a record is from its request on average. `apart` has all pairs in question."""
+    """What an offset joins: `pairs` of request and record, each at most once, those apart the least
+    first; `cost_s` is how far apart a record is from its request on average. `apart` has all pairs
+    in question."""
 
     offset_s: float
     pairs: dict[int, tuple[float, int]]
@@ -55,8 +58,9 @@ class Fit(NamedTuple):
     cost_s: float
 
     def sure(self, block: Sequence[WorkerRecord]) -> dict[int, int]:
-        """The records of requests, but for those where another one fits about as well and names other servers, or
-        where another request may be the record's that has none. A record that is surely another's is no rival."""
+        """The records of requests, but for those where another one fits about as well and names
+        other servers, or where another request may be the record's that has none. A record that is
+        surely another's is no rival."""
         of_record: dict[int, list[tuple[float, int]]] = defaultdict(list)
         of_request: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for gap, i, j in self.apart:
@@ -80,14 +84,17 @@ class Fit(NamedTuple):
 
 
 def fit(
-    offset: float, offsets: NDArray[Any], longer: NDArray[Any], possible: NDArray[Any], block: Sequence[WorkerRecord]
+    offset: float,
+    offsets: NDArray[Any],
+    longer: NDArray[Any],
+    possible: NDArray[Any],
+    block: Sequence[WorkerRecord],
 ) -> Fit | None:
     """What an offset joins, once it is put right by the middle of what it joins. None: nothing.
 
-    `offsets` are those at which a request and a record would begin together, `longer` is by how much more time the
-    request took. A request began before its record and ended after it: what that is on two clocks, the pairs that lie
-    closest together tell.
-    """
+    `offsets` are those at which a request and a record would begin together, `longer` is by how
+    much more time the request took. A request began before its record and ended after it: what that
+    is on two clocks, the pairs that lie closest together tell."""
     import numpy
 
     rows, columns = numpy.nonzero(possible & (numpy.abs(offsets - offset) <= LONGEST_JITTER_S))
@@ -99,7 +106,9 @@ def fit(
     inside = numpy.ones(len(rows), dtype=bool)
     for _ in range(ROUNDS):
         usual = _by_server(servers, more, _nearest(rows, numpy.abs(begun - offset)), 0.5)
-        gaps = numpy.fmax(numpy.abs(begun - offset), numpy.abs(more - usual))  # what is not known does not count
+        gaps = numpy.fmax(
+            numpy.abs(begun - offset), numpy.abs(more - usual)
+        )  # what is not known does not count
         chosen = _greedy(rows, columns, numpy.where(inside, gaps, numpy.inf))
         if not len(chosen):
             return None
@@ -107,9 +116,13 @@ def fit(
         close = chosen[gaps[chosen] <= numpy.quantile(gaps[chosen], 0.75)]
         last = float(numpy.quantile(begun[close], 1.0 - EDGE))
         ends = begun + more - last
-        inside = ~((begun > last + EDGE_S) | (ends < _by_server(servers, ends, close, EDGE) - EDGE_S))
+        inside = ~(
+            (begun > last + EDGE_S) | (ends < _by_server(servers, ends, close, EDGE) - EDGE_S)
+        )
     pairs = {int(columns[k]): (float(gaps[k]), int(rows[k])) for k in chosen.tolist()}
-    apart = list(zip(gaps[inside].tolist(), rows[inside].tolist(), columns[inside].tolist(), strict=True))
+    apart = list(
+        zip(gaps[inside].tolist(), rows[inside].tolist(), columns[inside].tolist(), strict=True)
+    )
     gaps_of = gaps[chosen]
     jitter = min(LONGEST_JITTER_S, max(LEAST_JITTER_S, float(numpy.quantile(gaps_of, 0.75))))
     cost = (float(gaps_of.sum()) + LONGEST_JITTER_S * (len(block) - len(pairs))) / len(block)
@@ -117,7 +130,8 @@ def fit(
 
 
 def _greedy(rows: NDArray[Any], columns: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
-    """Which pairs to take, the closest first, so that each record and each request is taken once at most."""
+    """Which pairs to take, the closest first, so that each record and each request is taken once at
+    most."""
     import numpy
 
     order = numpy.argsort(gaps, kind="stable")
@@ -139,9 +153,11 @@ def _nearest(rows: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
     return order[numpy.unique(rows[order], return_index=True)[1]]
 
 
-def _by_server(servers: NDArray[Any], values: NDArray[Any], chosen: NDArray[Any], share: float) -> NDArray[Any]:
-    """For every pair a quantile of the values of the chosen pairs of its generation server, whose clock may be off by a
-    little; NaN where it tells none."""
+def _by_server(
+    servers: NDArray[Any], values: NDArray[Any], chosen: NDArray[Any], share: float
+) -> NDArray[Any]:
+    """For every pair a quantile of the values of the chosen pairs of its generation server, whose
+    clock may be off by a little; NaN where it tells none."""
     import numpy
 
     found = numpy.full(len(servers), numpy.nan)

@@ -1,17 +1,20 @@
-"""Whose record is whose request: what an orchestrator tells of its requests, beside what we know of ours. Pure.
+"""Whose record is whose request: what an orchestrator tells of its requests, beside what we know of
+ours. Pure.
 
-A record holds the servers of a request. Where it holds an id that an answer carried too, that joins them. Else times
-do: the records' are on the server's monotonic clock and ours on our own, and both stand still against each other, so
-that one offset, found by a vote, joins all of a stretch of time. A request is joined only to a record that fits best
-both ways, while every other record that fits about as well names the same servers.
+A record holds the servers of a request. Where it holds an id that an answer carried too, that joins
+them. Else times do: the records' are on the server's monotonic clock and ours on our own, and both
+stand still against each other, so that one offset, found by a vote, joins all of a stretch of time.
+A request is joined only to a record that fits best both ways, while every other record that fits
+about as well names the same servers.
 
-**Why a wrong join cannot accuse a healthy worker.** The join sees times and servers, and never an answer: where all
-workers are alike, answers are still dealt to them without regard to what they are worth, and the test of the table is
-exact for any such dealing. Where one worker is bad, a wrong join moves a bad answer of it to another one and another's
-good answer to it: its share falls towards the mean and theirs rise towards it, but none beyond, as long as most joins
-are right. That they are is what the vote is for: an offset that joins less than half of the records, or hardly better
-than another one (requests at a fixed rate look alike when they are shifted by one), joins none.
-"""
+**Why a wrong join cannot accuse a healthy worker.** The join sees times and servers, and never an
+answer: where all workers are alike, answers are still dealt to them without regard to what they are
+worth, and the test of the table is exact for any such dealing. Where one worker is bad, a wrong
+join moves a bad answer of it to another one and another's good answer to it: its share falls
+towards the mean and theirs rise towards it, but none beyond, as long as most joins are right. That
+they are is what the vote is for: an offset that joins less than half of the records, or hardly
+better than another one (requests at a fixed rate look alike when they are shifted by one), joins
+none."""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"
 """What joins a record to a request. The last two are exact; see `exact_joining`."""
 BLOCK = 400
-"""Records that one offset is found for: clocks of two machines run apart by some milliseconds in an hour."""
+"""Records that one offset is found for: clocks of two machines run apart by some milliseconds in an
+hour."""
 LEAST = 12
 """Records from which on there is a vote."""
 SLACK_S = 2.0
@@ -36,11 +40,13 @@ SLACK_S = 2.0
 OVERHEAD_S = 0.25
 """By how much longer a request may take to us than to the server, beside a tenth of its time."""
 RIVAL = 1.5
-"""A second offset by which records lie apart from requests by less than so many times as by the first makes both of
-them doubtful."""
+"""A second offset by which records lie apart from requests by less than so many times as by the
+first makes both of them doubtful."""
 
 
-def join(sent: Sequence[SentAttempt], records: Sequence[WorkerRecord]) -> dict[int, tuple[WorkerRecord, str]]:
+def join(
+    sent: Sequence[SentAttempt], records: Sequence[WorkerRecord]
+) -> dict[int, tuple[WorkerRecord, str]]:
     """By the position of what was sent: its record, and what joined them, IDS or TIMES."""
     found = {i: (one, IDS) for i, one in _by_ids(sent, records).items()}
     taken = {id(one) for one, _ in found.values()}
@@ -50,8 +56,11 @@ def join(sent: Sequence[SentAttempt], records: Sequence[WorkerRecord]) -> dict[i
     return {**found, **{open_ones[i]: (one, TIMES) for i, one in by_times.items()}}
 
 
-def _by_ids(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> dict[int, WorkerRecord]:
-    """Answers that are called by an id of a record, or by a name of which it is a part between signs."""
+def _by_ids(
+    sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]
+) -> dict[int, WorkerRecord]:
+    """Answers that are called by an id of a record, or by a name of which it is a part between
+    signs."""
     named: dict[str, list[int]] = defaultdict(list)
     for i, one in enumerate(sent):
         if one.answer_id is not None:
@@ -62,12 +71,20 @@ def _by_ids(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> dic
         for i in {i for name in told.ids for i in named.get(name, ())}:
             found[i].append(told)
     owners = Counter(id(told) for of_one in found.values() for told in of_one)
-    return {i: of_one[0] for i, of_one in found.items() if len(of_one) == 1 and owners[id(of_one[0])] == 1}
+    return {
+        i: of_one[0]
+        for i, of_one in found.items()
+        if len(of_one) == 1 and owners[id(of_one[0])] == 1
+    }
 
 
-def _by_times(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> dict[int, WorkerRecord]:
+def _by_times(
+    sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]
+) -> dict[int, WorkerRecord]:
     """Joins records that have an arrival, in blocks of the order of their arrivals."""
-    timed = sorted((one for one in records if one.arrival_s is not None), key=lambda one: one.arrival_s or 0.0)
+    timed = sorted(
+        (one for one in records if one.arrival_s is not None), key=lambda one: one.arrival_s or 0.0
+    )
     order = sorted(range(len(sent)), key=lambda i: sent[i].start_s)
     starts = [sent[i].start_s for i in order]
     longest_s = max((one.end_s - one.start_s for one in sent), default=0.0)
@@ -86,25 +103,35 @@ def _by_times(sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]) -> d
     return found
 
 
-def _drop_untrusted_finishes(records: Sequence[WorkerRecord], longest_s: float) -> list[WorkerRecord]:
-    """The records without the finishes of generation servers whose clock is another one than the front door's."""
+def _drop_untrusted_finishes(
+    records: Sequence[WorkerRecord], longest_s: float
+) -> list[WorkerRecord]:
+    """The records without the finishes of generation servers whose clock is another one than the
+    front door's."""
     odd: Counter[str | None] = Counter()
     seen: Counter[str | None] = Counter()
     for one in records:
         if one.finish_s is not None:
             seen[one.generation] += 1
-            odd[one.generation] += not 0.0 <= one.finish_s - (one.arrival_s or 0.0) <= longest_s + OVERHEAD_S
-    return [one._replace(finish_s=None) if 2 * odd[one.generation] > seen[one.generation] else one for one in records]
+            odd[one.generation] += (
+                not 0.0 <= one.finish_s - (one.arrival_s or 0.0) <= longest_s + OVERHEAD_S
+            )
+    return [
+        one._replace(finish_s=None) if 2 * odd[one.generation] > seen[one.generation] else one
+        for one in records
+    ]
 
 
 def _bracket(block: Sequence[WorkerRecord], longest_s: float) -> tuple[float, float]:
-    """Between which offsets, to be added to the server's times, the right one lies: a record is read when its request
-    has ended, and soon then."""
+    """Between which offsets, to be added to the server's times, the right one lies: a record is
+    read when its request has ended, and soon then."""
     lows, highs = [], []
     for one in block:
         ended = one.arrival_s if one.finish_s is None else one.finish_s
         assert ended is not None
-        lows.append(one.read_after_s - ended - (longest_s if one.finish_s is None else 0.0) - SLACK_S)
+        lows.append(
+            one.read_after_s - ended - (longest_s if one.finish_s is None else 0.0) - SLACK_S
+        )
         highs.append(one.read_s - ended + LONGEST_JITTER_S)
     return median(lows), min(max(highs), median(highs) + SLACK_S)
 
@@ -116,19 +143,28 @@ def _of_block(
 
     if len(block) < LEAST or len(sent) < LEAST:
         return {}
-    starts, ends = (numpy.array(column) for column in zip(*((s.start_s, s.end_s) for s in sent), strict=True))
+    starts, ends = (
+        numpy.array(column) for column in zip(*((s.start_s, s.end_s) for s in sent), strict=True)
+    )
     arrivals = numpy.array([one.arrival_s for one in block], dtype=float)
-    took = numpy.array([numpy.nan if r.finish_s is None else r.finish_s - (r.arrival_s or 0.0) for r in block])
+    took = numpy.array(
+        [numpy.nan if r.finish_s is None else r.finish_s - (r.arrival_s or 0.0) for r in block]
+    )
     offsets = starts[None, :] - arrivals[:, None]
     longer = (ends - starts)[None, :] - took[:, None]
     possible = (low <= offsets) & (offsets <= high)
     possible &= ~(numpy.abs(longer) > OVERHEAD_S + 0.1 * (ends - starts)[None, :])
-    fits = [fit(offset, offsets, longer, possible, block) for offset in candidates(offsets[possible])]
+    fits = [
+        fit(offset, offsets, longer, possible, block) for offset in candidates(offsets[possible])
+    ]
     found = sorted((one for one in fits if one is not None), key=lambda one: one.cost_s)
     if not found or 2 * len(found[0].pairs) < min(len(block), len(sent)):
         return {}
     best = found[0]
     for other in found[1:]:
-        if abs(other.offset_s - best.offset_s) > 4 * best.jitter_s and other.cost_s < RIVAL * best.cost_s:
+        if (
+            abs(other.offset_s - best.offset_s) > 4 * best.jitter_s
+            and other.cost_s < RIVAL * best.cost_s
+        ):
             return {}
     return {j: block[i] for j, i in best.sure(block).items()}

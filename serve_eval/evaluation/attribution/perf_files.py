@@ -1,10 +1,9 @@
 """The files in which an orchestrator of TensorRT-LLM's main line tells of its requests, read back.
 
-`perf_metrics_output_dir` gets perf_metrics-*.jsonl, one for each start: a line a request, which names its servers.
-TRTLLM_REQUEST_TRACE_DIR gets HOUR/requests-*.jsonl and responses-*.jsonl, in which a request has its header fields. A
-server appends whole lines while this is read; a last line that is cut, and any other that cannot be read, is passed
-over.
-"""
+`perf_metrics_output_dir` gets perf_metrics-*.jsonl, one for each start: a line a request, which
+names its servers. TRTLLM_REQUEST_TRACE_DIR gets HOUR/requests-*.jsonl and responses-*.jsonl, in
+which a request has its header fields. A server appends whole lines while this is read; a last line
+that is cut, and any other that cannot be read, is passed over."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ REQUEST_ID = "x-request-id"
 
 
 class Trace(NamedTuple):
-    """What a trace tells of a request: its arrival on the clock of the records, and its number there."""
+    """What a trace tells of a request: its arrival on the clock of the records, and its number
+    there."""
 
     arrival_s: float | None
     number: str | None
@@ -68,7 +68,8 @@ class Records:
 
 
 def traces(folder: Path) -> dict[str, Trace]:
-    """Return the traces in a folder by the X-Request-ID of their requests; an id that two requests have names none."""
+    """Return the traces in a folder by the X-Request-ID of their requests; an id that two requests
+    have names none."""
     numbers: dict[str, str] = {}
     for path in _files(folder, "responses-*.jsonl"):
         for line, _ in _lines(path, LONGEST_TRACE):
@@ -85,7 +86,9 @@ def traces(folder: Path) -> dict[str, Trace]:
                 request = _REQUESTS.decode(line)
             except _UNREADABLE:
                 continue
-            for name in {value for header, value in request.headers if header.lower() == REQUEST_ID}:
+            for name in {
+                value for header, value in request.headers if header.lower() == REQUEST_ID
+            }:
                 trace = Trace(request.server_arrival_time, numbers.get(request.trace_id))
                 found[name] = None if name in found else trace
     return {name: trace for name, trace in found.items() if trace is not None}
@@ -93,18 +96,22 @@ def traces(folder: Path) -> dict[str, Trace]:
 
 def _files(folder: Path, pattern: str) -> list[Path]:
     """Return the files in a folder. None that is a link: it may lead elsewhere."""
-    return [path for path in sorted(folder.rglob(pattern)) if path.is_file() and not path.is_symlink()]
+    return [
+        path for path in sorted(folder.rglob(pattern)) if path.is_file() and not path.is_symlink()
+    ]
 
 
 def _lines(path: Path, longest: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the whole lines of a file from a place on, each with the place behind it, but for those that are too long.
-    A file that cannot be read has none."""
+    """Yield the whole lines of a file from a place on, each with the place behind it, but for those
+    that are too long. A file that cannot be read has none."""
     try:
         with path.open("rb") as file:
             file.seek(start)
             while line := file.readline(longest):
                 whole = line
-                while whole and not whole.endswith(b"\n"):  # the rest of one that is too long, or is being written
+                while whole and not whole.endswith(
+                    b"\n"
+                ):  # the rest of one that is too long, or is being written
                     whole = file.readline(longest)
                 if whole is line:
                     yield line, file.tell()

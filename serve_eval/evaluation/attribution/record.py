@@ -10,7 +10,8 @@ LONGEST_NAME = 200
 
 
 class SentAttempt(NamedTuple):
-    """An attempt of ours: when it began and ended, and what its answer is called (None: no answer, or no name)."""
+    """An attempt of ours: when it began and ended, and what its answer is called (None: no answer,
+    or no name)."""
 
     start_s: float
     end_s: float
@@ -18,8 +19,9 @@ class SentAttempt(NamedTuple):
 
 
 class WorkerRecord(NamedTuple):
-    """What the server tells of a request. `arrival_s` and `finish_s` are on its clock, `read_s` (after the reading
-    before, at `read_after_s`) on ours. Times in seconds, None where it does not tell."""
+    """What the server tells of a request. `arrival_s` and `finish_s` are on its clock, `read_s`
+    (after the reading before, at `read_after_s`) on ours. Times in seconds, None where it does not
+    tell."""
 
     context: str | None
     generation: str | None
@@ -37,19 +39,25 @@ class WorkerRecord(NamedTuple):
 
 
 def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | None:
-    """A record as an orchestrator tells it; None for what names no server. Whatever else is missing or odd is left
-    out: the shape varies with the versions."""
+    """A record as an orchestrator tells it; None for what names no server. Whatever else is missing
+    or odd is left out: the shape varies with the versions."""
     if not isinstance(told, dict):
         return None
     context, generation = (_text(told.get(name)) for name in ("ctx_server", "gen_server"))
     if context is None and generation is None:
         return None
     legs = [_mapping(told.get(f"{leg}_perf_metrics")) for leg in ("ctx", "gen")]
-    timings = [_mapping((_mapping(leg.get("perf_metrics")) or leg).get("timing_metrics")) for leg in legs]
+    timings = [
+        _mapping((_mapping(leg.get("perf_metrics")) or leg).get("timing_metrics")) for leg in legs
+    ]
     of_generation = timings[1]
-    began, ended = (_number(of_generation.get(f"kv_cache_transfer_{edge}")) for edge in ("start", "end"))
+    began, ended = (
+        _number(of_generation.get(f"kv_cache_transfer_{edge}")) for edge in ("start", "end")
+    )
     size = _number(of_generation.get("kv_cache_size"))
-    moved = size if "kv_cache_size" in of_generation else began  # main tells the times alone, and 0 of none
+    moved = (
+        size if "kv_cache_size" in of_generation else began
+    )  # main tells the times alone, and 0 of none
     ids = {
         str(value)
         for part in (told, *legs)
@@ -62,7 +70,11 @@ def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | N
         arrival_s=_number(told.get("disagg_server_arrival_time")),
         finish_s=_number(of_generation.get("last_token_time")),
         ids=frozenset(one for one in ids if len(one) >= ID_LENGTH),
-        kv_transfer_s=ended - began if moved and began is not None and ended is not None and ended >= began else None,
+        kv_transfer_s=(
+            ended - began
+            if moved and began is not None and ended is not None and ended >= began
+            else None
+        ),
         kv_bytes=size or None,
         read_after_s=read_after_s,
         read_s=read_s,
@@ -74,7 +86,11 @@ def _text(told: object) -> str | None:
 
 
 def _number(told: object) -> float | None:
-    return float(told) if isinstance(told, int | float) and not isinstance(told, bool) and abs(told) < 2**53 else None
+    return (
+        float(told)
+        if isinstance(told, int | float) and not isinstance(told, bool) and abs(told) < 2**53
+        else None
+    )
 
 
 def _mapping(told: object) -> dict[str, Any]:

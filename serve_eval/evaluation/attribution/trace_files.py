@@ -1,9 +1,9 @@
-"""Which servers answered which request, from the files of an orchestrator of main: exactly, whatever the load.
+"""Which servers answered which request, from the files of an orchestrator of main: exactly,
+whatever the load.
 
-Where an endpoint's info has INFO, its orchestrator was asked to write them. They are read when all is answered, with
-what earlier sessions of the run left unjoined, and lines are added to OUT/served.jsonl. That no request is known then
-is said.
-"""
+Where an endpoint's info has INFO, its orchestrator was asked to write them. They are read when all
+is answered, with what earlier sessions of the run left unjoined, and lines are added to
+OUT/served.jsonl. That no request is known then is said."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ from serve_eval.evaluation.storage.records.traces import Served, append_traces, 
 from serve_eval.schema import Attempt, Endpoint
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
-"""How long lines of requests that were answered are waited for, and between two looks: they are written a moment later.
-And how long where only traces tell of a request.
-"""
+"""How long lines of requests that were answered are waited for, and between two looks: they are
+written a moment later. And how long where only traces tell of a request. """
 
 
 class Folders(NamedTuple):
@@ -45,7 +44,8 @@ class Folders(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The attempts that are joined to nothing yet, by their task and sample; and what joins them."""
+    """The attempts that are joined to nothing yet, by their task and sample; and what joins
+    them."""
 
     open: dict[str, tuple[str, str, Attempt]]
     records: Sequence[WorkerRecord]
@@ -54,15 +54,19 @@ class _Found(NamedTuple):
     @property
     def waited_for(self) -> bool:
         """Return whether an answer told of a record that is not there yet."""
-        return any(attempt.timing and name not in self.joined for name, (_, _, attempt) in self.open.items())
+        return any(
+            attempt.timing and name not in self.joined
+            for name, (_, _, attempt) in self.open.items()
+        )
 
 
 @asynccontextmanager
 async def note_servers_from_files(
     client: Client, journals: Mapping[str, Journal], folder: Path, warn: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Note in the folder which servers answered the requests of the block, as files tell. `journals` are those of the
-    tasks, by name. Enter it before `served.noted`, so that it knows what that found."""
+    """Note in the folder which servers answered the requests of the block, as files tell.
+    `journals` are those of the tasks, by name. Enter it before `served.noted`, so that it knows
+    what that found."""
     folders, began = Folders.of(client.endpoint), client.now()
     if folders is None:
         yield
@@ -77,7 +81,9 @@ async def note_servers_from_files(
             if lines := list(_lines(found)):
                 append_traces(folder, map(client.masking.value, lines) if client.masking else lines)
             known = any(one.started_s >= began for one in lines)
-            if not known and (line := await asyncio.to_thread(_why_none, folders, found, journals, folder, began)):
+            if not known and (
+                line := await asyncio.to_thread(_why_none, folders, found, journals, folder, began)
+            ):
                 warn(line)
 
 
@@ -95,9 +101,13 @@ async def _read_until_complete(
         await asyncio.sleep(POLL_S)
     if len(found.joined) == len(unjoined) or folders.traces is None:
         return found
-    traces = await asyncio.to_thread(perf_files.traces, folders.traces)  # they hold all prompts, and are long
+    traces = await asyncio.to_thread(
+        perf_files.traces, folders.traces
+    )  # they hold all prompts, and are long
     if traces and wait_s:
-        await asyncio.sleep(SETTLE_S)  # where the answers told nothing, it is not known what is still to come
+        await asyncio.sleep(
+            SETTLE_S
+        )  # where the answers told nothing, it is not known what is still to come
     return await asyncio.to_thread(_read, records, unjoined, client.now(), traces)
 
 
@@ -113,22 +123,32 @@ def _read(
 
 
 def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:
-    """Yield the task, the sample and the last attempt of each outcome, and whether it is an answer."""
+    """Yield the task, the sample and the last attempt of each outcome, and whether it is an
+    answer."""
     for task, journal in journals.items():
         for kept in journal.records():
             result = kept.response or kept.failure
             if result is None or not result.attempts:
                 continue
-            if kept.response is None or kept.response.choice_logprobs is None:  # of choices each has its requests
+            if (
+                kept.response is None or kept.response.choice_logprobs is None
+            ):  # of choices each has its requests
                 yield task, kept.id, result.attempts[-1], kept.response is not None
 
 
 def _read_known(folder: Path) -> set[tuple[str, str, float]]:
-    lines = (one for of_task in (read_traces(folder) or {}).values() for ones in of_task.values() for one in ones)
+    lines = (
+        one
+        for of_task in (read_traces(folder) or {}).values()
+        for ones in of_task.values()
+        for one in ones
+    )
     return {(one.task, one.id, one.started_s) for one in lines}
 
 
-def _list_unjoined(journals: Mapping[str, Journal], folder: Path) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
+def _list_unjoined(
+    journals: Mapping[str, Journal], folder: Path
+) -> Iterator[tuple[str, tuple[str, str, Attempt]]]:
     known = _read_known(folder)
     for task, name, attempt, _ in _last_attempts(journals):
         if (task, name, attempt.start_s) not in known:
@@ -160,27 +180,39 @@ def _why_none(
         for task, name, attempt, is_answer in _last_attempts(journals)
         if is_answer and attempt.start_s >= began
     ]
-    if not answered or any((task, name, attempt.start_s) in known for task, name, attempt in answered):
+    if not answered or any(
+        (task, name, attempt.start_s) in known for task, name, attempt in answered
+    ):
         return None
     told = any(attempt.timing for _, _, attempt in answered)
     if folders.output is None:
         why = (
-            "the answers tell times and name no server: set launcher.perf_metrics_dir to the perf_metrics_output_dir "
-            "of the orchestrator"
+            "the answers tell times and name no server: set launcher.perf_metrics_dir to the"
+            " perf_metrics_output_dir of the orchestrator"
             if told
             else "the answers tell nothing: its file needs return_perf_metrics: true"
         )
     elif not found.records and told:
         why = (
-            f"the answers tell times, and no line is in {folders.output}: give the perf_metrics_output_dir of the "
-            "orchestrator as it is seen from here"
+            f"the answers tell times, and no line is in {folders.output}: give the"
+            " perf_metrics_output_dir of the orchestrator as it is seen from here"
         )
     elif not found.records:
-        why = f"GET /perf_metrics told of none that could be told apart, and nothing was written to {folders.output}"
+        why = (
+            "GET /perf_metrics told of none that could be told apart, and nothing was written to"
+            f" {folders.output}"
+        )
     else:
-        needs = "" if told else ", and the answers tell nothing: its file needs return_perf_metrics: true"
-        why = f"none of the {len(found.records)} requests in {folders.output} is one of this run{needs}"
+        needs = (
+            ""
+            if told
+            else ", and the answers tell nothing: its file needs return_perf_metrics: true"
+        )
+        why = (
+            f"none of the {len(found.records)} requests in {folders.output} is one of this"
+            f" run{needs}"
+        )
     return (
-        f"perf metrics were asked for, and the servers of none of {len(answered)} answers are known: {why}; "
-        "serve-eval attribute asks each server by itself"
+        f"perf metrics were asked for, and the servers of none of {len(answered)} answers are"
+        f" known: {why}; serve-eval attribute asks each server by itself"
     )

@@ -1,8 +1,9 @@
-"""Find out, by a handful of tiny requests, if the endpoint can do what the tasks need, before anything else is sent.
+"""Find out, by a handful of tiny requests, if the endpoint can do what the tasks need, before
+anything else is sent.
 
-A server that does not know a field often ignores it in silence, and a task would then be scored at chance level. So a
-probe looks at what came back, not only at the status. What an endpoint cannot do is an outcome of its own.
-"""
+A server that does not know a field often ignores it in silence, and a task would then be scored at
+chance level. So a probe looks at what came back, not only at the status. What an endpoint cannot do
+is an outcome of its own."""
 
 from __future__ import annotations
 

@@ -12,15 +12,18 @@ from serve_eval.schema import Failure
 CONTEXT = "context length"
 """The need that is a number of tokens."""
 CONTEXT_S = 60.0
-"""How long the probe of the context length may take; a server that takes it at its word would generate on."""
+"""How long the probe of the context length may take; a server that takes it at its word would
+generate on."""
 _CONTEXT = re.compile(
-    r"(?:maximum context length|max_model_len|max_seq_len|context (?:length|window|size))\D{0,40}?(\d{2,})",
+    r"(?:maximum context length|max_model_len|max_seq_len|context"
+    r" (?:length|window|size))\D{0,40}?(\d{2,})",
     re.IGNORECASE,
 )
 
 
 async def context_length(client: Client, wanted: int, *, chat: bool) -> int | None:
-    """Find the context length in tokens: told in /v1/models, or in refusing an answer of `wanted` tokens.
+    """Find the context length in tokens: told in /v1/models, or in refusing an answer of `wanted`
+    tokens.
 
     A stop string ends that answer at once where it is not refused.
     """
@@ -28,7 +31,9 @@ async def context_length(client: Client, wanted: int, *, chat: bool) -> int | No
         return told
     try:
         async with asyncio.timeout(CONTEXT_S):
-            result = await send_probe(client, ping(chat), max_tokens=wanted, stop=(" ", "\n", "2", "."))
+            result = await send_probe(
+                client, ping(chat), max_tokens=wanted, stop=(" ", "\n", "2", ".")
+            )
     except TimeoutError:
         return None
     if isinstance(result, Failure) and result.status in (400, 413, 422, 500):

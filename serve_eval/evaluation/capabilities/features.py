@@ -1,4 +1,5 @@
-"""Probes of single features: images, guided decoding, tools, and what speculative decoding reports."""
+"""Probes of single features: images, guided decoding, tools, and what speculative decoding
+reports."""
 
 from __future__ import annotations
 
@@ -13,10 +14,20 @@ from serve_eval.client.client import Client
 from serve_eval.evaluation.capabilities.probe_request import HELP, ping, send_probe
 from serve_eval.evaluation.engine.request import request_of
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.schema import Ability, Failure, ImagePart, ImageUrl, Message, Need, Response, TextPart
+from serve_eval.schema import (
+    Ability,
+    Failure,
+    ImagePart,
+    ImageUrl,
+    Message,
+    Need,
+    Response,
+    TextPart,
+)
 
 WORD = "violet"
-"""What guided decoding has to say to a question that it does not answer, and a tool is to be called with."""
+"""What guided decoding has to say to a question that it does not answer, and a tool is to be called
+with."""
 TOOL = "write_down"
 
 
@@ -42,16 +53,24 @@ def _png(side: int) -> str:
     """A red square as a data URL; smaller ones are refused by some models."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = (b"\0" + b"\xff\0\0" * side) * side
     head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b"")
+    data = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows, 9))
+        + chunk(b"IEND", b"")
+    )
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"
 
 
 async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Ability:
-    """Tell if an answer follows a schema that its question does not ask for, in the form that the task sends."""
+    """Tell if an answer follows a schema that its question does not ask for, in the form that the
+    task sends."""
     need = Need.GUIDED_DECODING
     form = request_of(prepared.task, prepared.dataset.samples[0]).extra.get("response_format")
     if not isinstance(form, Mapping):
@@ -66,7 +85,9 @@ async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Abili
         sent = {"type": "json_schema", "json_schema": {"name": "probe", "schema": schema}}
     else:
         sent = {"type": "json", "schema": schema}
-    result = await send_probe(client, ping(prepared.chat), max_tokens=256, extra={"response_format": sent})
+    result = await send_probe(
+        client, ping(prepared.chat), max_tokens=256, extra={"response_format": sent}
+    )
     if isinstance(result, Failure):
         return Ability(need=need, works=False, seen=result.message, help=HELP[need])
     try:
@@ -77,7 +98,12 @@ async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Abili
         return Ability(need=need, works=True, seen="a schema was followed")
     if result.truncated:
         return Ability(need=need, works=None, seen="the answer was cut before it could tell")
-    return Ability(need=need, works=False, seen=f"the schema was ignored: {result.text[:80]!r}", help=HELP[need])
+    return Ability(
+        need=need,
+        works=False,
+        seen=f"the schema was ignored: {result.text[:80]!r}",
+        help=HELP[need],
+    )
 
 
 async def tools(client: Client) -> Ability:
@@ -85,8 +111,15 @@ async def tools(client: Client) -> Ability:
 
     Where it does not, the tokens of the prompt tell whether the tool was seen at all.
     """
-    need, question = Need.TOOLS, f"Call the tool {TOOL} once, with the word {WORD}. Say nothing else."
-    schema = {"type": "object", "properties": {"word": {"type": "string", "enum": [WORD]}}, "required": ["word"]}
+    need, question = (
+        Need.TOOLS,
+        f"Call the tool {TOOL} once, with the word {WORD}. Say nothing else.",
+    )
+    schema = {
+        "type": "object",
+        "properties": {"word": {"type": "string", "enum": [WORD]}},
+        "required": ["word"],
+    }
     function = {"name": TOOL, "description": "Writes a word down.", "parameters": schema}
     prompt = (Message(role="user", content=question),)
     extra = {"tools": [{"type": "function", "function": function}]}
@@ -101,7 +134,10 @@ async def tools(client: Client) -> Ability:
         seen = f"the call came as text: {result.text[:80]!r}"
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
     bare = await send_probe(client, prompt, max_tokens=1)
-    tokens, without = result.usage.prompt_tokens, bare.usage.prompt_tokens if isinstance(bare, Response) else 0
+    tokens, without = (
+        result.usage.prompt_tokens,
+        bare.usage.prompt_tokens if isinstance(bare, Response) else 0,
+    )
     if tokens and without and tokens <= without:
         seen = f"the tool was ignored: {tokens} tokens with it, {without} without"
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
@@ -109,10 +145,15 @@ async def tools(client: Client) -> Ability:
 
 
 async def tokens_per_step(client: Client, *, chat: bool) -> Ability:
-    """Tell if answers say how many tokens a step of the engine gave, by which speculative decoding is judged."""
+    """Tell if answers say how many tokens a step of the engine gave, by which speculative decoding
+    is judged."""
     need, result = Need.TOKENS_PER_STEP, await send_probe(client, ping(chat), max_tokens=8)
     told = result.tokens_per_step if isinstance(result, Response) else None
     if told is None:
-        seen = result.message if isinstance(result, Failure) else "an answer without avg_decoded_tokens_per_iter"
+        seen = (
+            result.message
+            if isinstance(result, Failure)
+            else "an answer without avg_decoded_tokens_per_iter"
+        )
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
     return Ability(need=need, works=True, seen=f"{told:g} in a short answer")

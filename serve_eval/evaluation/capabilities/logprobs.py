@@ -1,4 +1,5 @@
-"""Probes of log-probabilities of prompts: their form, their places, and the token that begins a text."""
+"""Probes of log-probabilities of prompts: their form, their places, and the token that begins a
+text."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LIKELIEST = 8
 
 
 async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | None]:
-    """Find the first form in which every token of a short text comes back with its log-probability, and what came."""
+    """Find the first form in which every token of a short text comes back with its log-probability,
+    and what came."""
     need, seen = Need.PROMPT_LOGPROBS, []
     for form in FIELDS:
         client.logprobs_form = form
@@ -36,19 +38,31 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
 
 
 async def first_token(client: Client, extra: Mapping[str, object]) -> Ability:
-    """Find out if the first token of a text has a log-probability, since the server puts a token of its own before
-    it. Comes after `prompt_logprobs`. `extra` are the fields that a task adds, which may forbid that token."""
-    need, result = Need.FIRST_TOKEN, await send_probe(client, TEXT, prompt_logprobs=True, extra=extra)
+    """Find out if the first token of a text has a log-probability, since the server puts a token of
+    its own before it. Comes after `prompt_logprobs`. `extra` are the fields that a task adds, which
+    may forbid that token."""
+    need, result = (
+        Need.FIRST_TOKEN,
+        await send_probe(client, TEXT, prompt_logprobs=True, extra=extra),
+    )
     told = result.prompt_logprobs if isinstance(result, Response) else None
     if told is None or not is_whole(told, TEXT):
-        seen = result.message if isinstance(result, Failure) else "the server puts no token before a text"
+        seen = (
+            result.message
+            if isinstance(result, Failure)
+            else "the server puts no token before a text"
+        )
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
     return Ability(need=need, works=True, seen="the server puts a token of its own before a text")
 
 
 async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -> bool:
-    """Tell if the server takes a text, such as <s>, for one token where it stands before another text."""
-    results = [await send_probe(client, one, prompt_logprobs=True, extra=extra) for one in (TEXT, text + TEXT)]
+    """Tell if the server takes a text, such as <s>, for one token where it stands before another
+    text."""
+    results = [
+        await send_probe(client, one, prompt_logprobs=True, extra=extra)
+        for one in (TEXT, text + TEXT)
+    ]
     counts = [
         len(told.values) + told.skipped
         for result in results
@@ -58,7 +72,8 @@ async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -
 
 
 async def _find_misplaced(client: Client) -> str:
-    """Say what shows that the log-probabilities stand at wrong tokens; nothing where nothing does."""
+    """Say what shows that the log-probabilities stand at wrong tokens; nothing where nothing
+    does."""
     said = await send_probe(client, TEXT, max_tokens=LIKELIEST)
     if isinstance(said, Failure) or not said.text.strip():
         return ""
@@ -68,19 +83,23 @@ async def _find_misplaced(client: Client) -> str:
 
 
 def find_misplaced(told: PromptLogprobs) -> str:
-    """Say what shows that these log-probabilities stand at wrong tokens; nothing where nothing does.
+    """Say what shows that these log-probabilities stand at wrong tokens; nothing where nothing
+    does.
 
     They are those of TEXT and what the model itself says next.
 
-    What the model says is the likeliest token at every place, and has to be so when it is weighed. llama-cpp-python
-    gives each token the place behind its own where the tokenizer puts no token before a text.
-    """
+    What the model says is the likeliest token at every place, and has to be so when it is weighed.
+    llama-cpp-python gives each token the place behind its own where the tokenizer puts no token
+    before a text."""
     if told.likeliest is None or told.offsets is None:
         return ""
     own = [mark for mark, at in zip(told.likeliest, told.offsets, strict=True) if at >= len(TEXT)]
     if len(own) < LIKELIEST // 2 or 2 * own.count("1") >= len(own):
         return ""
-    return f"of {len(own)} tokens that the model says itself only {own.count('1')} are the likeliest at their place"
+    return (
+        f"of {len(own)} tokens that the model says itself only {own.count('1')} are the likeliest"
+        " at their place"
+    )
 
 
 def continuation_logprobs(told: PromptLogprobs) -> Ability:
@@ -96,5 +115,12 @@ def likeliest_tokens(told: PromptLogprobs) -> Ability:
     """Tell if the answer says what greedy decoding would have written."""
     need = Need.LIKELIEST_TOKENS
     if told.likeliest is None:
-        return Ability(need=need, works=False, seen="neither top_logprobs nor the rank of a token", help=HELP[need])
-    return Ability(need=need, works=True, seen=f"{told.likeliest.count('1')} of {len(told.values)} tokens")
+        return Ability(
+            need=need,
+            works=False,
+            seen="neither top_logprobs nor the rank of a token",
+            help=HELP[need],
+        )
+    return Ability(
+        need=need, works=True, seen=f"{told.likeliest.count('1')} of {len(told.values)} tokens"
+    )

@@ -1,4 +1,5 @@
-"""Probe an endpoint for what tasks need: each kind of request, then each need of the tasks whose kind is answered."""
+"""Probe an endpoint for what tasks need: each kind of request, then each need of the tasks whose
+kind is answered."""
 
 from __future__ import annotations
 
@@ -17,12 +18,15 @@ _LONGER = "Serve the model with a longer context, or ask for shorter answers (ma
 _NO_ROUTE = frozenset({404, 405, 501})
 
 
-async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[Ability], dict[str, Ability]]:
-    """Find out what the endpoint can do of what these tasks need, and by task the first thing that it cannot.
+async def probe(
+    client: Client, prepared: Sequence[PreparedTask]
+) -> tuple[list[Ability], dict[str, Ability]]:
+    """Find out what the endpoint can do of what these tasks need, and by task the first thing that
+    it cannot.
 
-    One short request per kind of request comes first. Sets `client.logprobs_form`. Raises EndpointError when no task
-    could be asked at all: nothing answers, the key or the model is refused, or a field that the tasks send.
-    """
+    One short request per kind of request comes first. Sets `client.logprobs_form`. Raises
+    EndpointError when no task could be asked at all: nothing answers, the key or the model is
+    refused, or a field that the tasks send."""
     found: dict[str, Ability] = {}
     for chat in sorted({p.chat for p in prepared}):
         ability = await _route(client, chat, [p for p in prepared if p.chat == chat])
@@ -35,14 +39,20 @@ async def probe(client: Client, prepared: Sequence[PreparedTask]) -> tuple[list[
     found |= await _features(client, asked, needs, chat=chat)
     longest = max((p.task.context_tokens or 0 for p in asked), default=0)
     limit = await context_length(client, longest, chat=chat) if longest else None
-    lacking = {p.task.name: lacks for p in prepared if (lacks := _first_lack(p, found, limit)) is not None}
+    lacking = {
+        p.task.name: lacks for p in prepared if (lacks := _first_lack(p, found, limit)) is not None
+    }
     if longest:
         told = "not told" if limit is None else f"{limit} tokens"
-        found[CONTEXT] = Ability(need=CONTEXT, works=None if limit is None else limit >= longest, seen=told)
+        found[CONTEXT] = Ability(
+            need=CONTEXT, works=None if limit is None else limit >= longest, seen=told
+        )
     return list(found.values()), lacking
 
 
-async def _logprobs(client: Client, asked: Sequence[PreparedTask], needs: Collection[Need]) -> dict[str, Ability]:
+async def _logprobs(
+    client: Client, asked: Sequence[PreparedTask], needs: Collection[Need]
+) -> dict[str, Ability]:
     """Probe the log-probabilities of prompts, and what the tasks read from them."""
     found: dict[str, Ability] = {}
     found[Need.PROMPT_LOGPROBS], told = await logprobs.prompt_logprobs(client)
@@ -74,13 +84,27 @@ async def _features(
     return found
 
 
-def _first_lack(prepared: PreparedTask, found: Mapping[str, Ability], limit: int | None) -> Ability | None:
-    """Return the first thing that a task needs and the endpoint lacks. `limit` is the context length, where known."""
-    lacks = [found[need] for need in sorted(prepared.needs) if need in found and found[need].works is False]
+def _first_lack(
+    prepared: PreparedTask, found: Mapping[str, Ability], limit: int | None
+) -> Ability | None:
+    """Return the first thing that a task needs and the endpoint lacks. `limit` is the context
+    length, where known."""
+    lacks = [
+        found[need]
+        for need in sorted(prepared.needs)
+        if need in found and found[need].works is False
+    ]
     if lacks:
         return lacks[0]
-    if (wanted := prepared.task.context_tokens) is not None and limit is not None and limit < wanted:
-        seen = f"the endpoint takes {limit} tokens, and the longest prompt with its answer has {wanted}"
+    if (
+        (wanted := prepared.task.context_tokens) is not None
+        and limit is not None
+        and limit < wanted
+    ):
+        seen = (
+            f"the endpoint takes {limit} tokens, and the longest prompt with its answer has"
+            f" {wanted}"
+        )
         return Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER)
     return None
 
@@ -101,14 +125,23 @@ async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> A
     failure = await trial(client, chat=chat, sampling=sampling, extra=extra)
     if failure is None:
         return Ability(need=need, works=True, seen="answers a short request")
-    no_template = chat and failure.status is not None and "chat template" in failure.message.lower().replace("_", " ")
+    no_template = (
+        chat
+        and failure.status is not None
+        and "chat template" in failure.message.lower().replace("_", " ")
+    )
     if failure.status not in _NO_ROUTE and not no_template:
         await refuse(client, failure, chat=chat, extra=extra)
-    if await trial(client, chat=not chat, sampling=SamplingParams(max_tokens=2), extra={}) is not None:
+    if (
+        await trial(client, chat=not chat, sampling=SamplingParams(max_tokens=2), extra={})
+        is not None
+    ):
         await refuse(client, failure, chat=chat, extra=extra)
     return Ability(need=need, works=False, seen=failure.message, help=HELP[need])
 
 
 def reason(ability: Ability) -> str:
     """Say in a line why a task was not asked."""
-    return f"unsupported: the endpoint lacks {ability.need}: {ability.seen}. {ability.help}".rstrip()
+    return (
+        f"unsupported: the endpoint lacks {ability.need}: {ability.seen}. {ability.help}".rstrip()
+    )

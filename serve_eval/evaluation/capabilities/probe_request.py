@@ -8,22 +8,48 @@ from typing import Any
 from serve_eval.client.client import Client
 from serve_eval.client.preflight import PING
 from serve_eval.errors import EndpointError
-from serve_eval.schema import Failure, FailureKind, Message, Need, Prompt, Request, Response, SamplingParams
+from serve_eval.schema import (
+    Failure,
+    FailureKind,
+    Message,
+    Need,
+    Prompt,
+    Request,
+    Response,
+    SamplingParams,
+)
 
 HELP: Mapping[Need, str] = {
     Need.COMPLETIONS: "Ask by chat (apply_chat_template: true), or serve /v1/completions.",
-    Need.CHAT: "Serve the model with its chat template, or ask with apply_chat_template: false where the task can.",
-    Need.PROMPT_LOGPROBS: "Serve the model with one that has echo with logprobs, or prompt_logprobs, such as vLLM: "
-    "trtllm-serve has neither over HTTP.",
-    Need.CONTINUATION_LOGPROBS: "Serve the model with one that tells the tokens or the text_offset of a prompt.",
-    Need.FIRST_TOKEN: "Say what begins a text, --set TASK.prefix='<s>', or name the folder of the model's tokenizer: "
-    "--set TASK.tokenizer=DIR.",
-    Need.LIKELIEST_TOKENS: "Serve the model with one that gives top_logprobs of a prompt, or the rank of its tokens.",
+    Need.CHAT: (
+        "Serve the model with its chat template, or ask with apply_chat_template: false where the"
+        " task can."
+    ),
+    Need.PROMPT_LOGPROBS: (
+        "Serve the model with one that has echo with logprobs, or prompt_logprobs, such as vLLM: "
+        "trtllm-serve has neither over HTTP."
+    ),
+    Need.CONTINUATION_LOGPROBS: (
+        "Serve the model with one that tells the tokens or the text_offset of a prompt."
+    ),
+    Need.FIRST_TOKEN: (
+        "Say what begins a text, --set TASK.prefix='<s>', or name the folder of the model's"
+        " tokenizer: --set TASK.tokenizer=DIR."
+    ),
+    Need.LIKELIEST_TOKENS: (
+        "Serve the model with one that gives top_logprobs of a prompt, or the rank of its tokens."
+    ),
     Need.IMAGES: "Serve a model that takes images.",
-    Need.GUIDED_DECODING: "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend).",
-    Need.TOOLS: "Start the server with a tool parser that fits the model (trtllm-serve: --tool_parser; vLLM: "
-    "--enable-auto-tool-choice --tool-call-parser).",
-    Need.TOKENS_PER_STEP: "Ask a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does.",
+    Need.GUIDED_DECODING: (
+        "Start the server with a guided decoding backend (trtllm-serve: guided_decoding_backend)."
+    ),
+    Need.TOOLS: (
+        "Start the server with a tool parser that fits the model (trtllm-serve: --tool_parser;"
+        " vLLM: --enable-auto-tool-choice --tool-call-parser)."
+    ),
+    Need.TOKENS_PER_STEP: (
+        "Ask a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does."
+    ),
 }
 
 
@@ -38,9 +64,16 @@ async def send_probe(client: Client, prompt: Prompt, **more: Any) -> Response | 
     sampling = SamplingParams(max_tokens=max_tokens, stop=more.pop("stop", ()))
     request = Request(sample_id="probe", prompt=prompt, sampling=sampling, extra=extra, **more)
     result = await client.send(request, once=True)
-    if isinstance(result, Failure) and result.retryable and result.kind is not FailureKind.INVALID_RESPONSE:
+    if (
+        isinstance(result, Failure)
+        and result.retryable
+        and result.kind is not FailureKind.INVALID_RESPONSE
+    ):
         result = await client.send(request)
-    if isinstance(result, Failure) and result.kind in (FailureKind.TIMEOUT, FailureKind.DISCONNECTED):
+    if isinstance(result, Failure) and result.kind in (
+        FailureKind.TIMEOUT,
+        FailureKind.DISCONNECTED,
+    ):
         raise EndpointError(f"the endpoint stopped answering while it was probed: {result.message}")
     return result
 

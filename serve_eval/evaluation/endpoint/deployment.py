@@ -1,8 +1,9 @@
-"""What is known of a deployment of trtllm-serve: its servers, their versions, configs and sizes, and who came and left.
+"""What is known of a deployment of trtllm-serve: its servers, their versions, configs and sizes,
+and who came and left.
 
-Recorded, shown and warned of; no run fails for a route that is missing. Nothing is asked of an endpoint that does not
-say a version, and nothing beyond /cluster_info of one that has no such route and that no launcher of ours started.
-"""
+Recorded, shown and warned of; no run fails for a route that is missing. Nothing is asked of an
+endpoint that does not say a version, and nothing beyond /cluster_info of one that has no such route
+and that no launcher of ours started."""
 
 from __future__ import annotations
 
@@ -18,7 +19,15 @@ import msgspec
 from msgspec import structs
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.schema import DeployedServer, DeploymentInfo, Endpoint, Failure, Limits, ServerInfo, Task
+from serve_eval.schema import (
+    DeployedServer,
+    DeploymentInfo,
+    Endpoint,
+    Failure,
+    Limits,
+    ServerInfo,
+    Task,
+)
 from serve_eval.schema.base_url import authority, normalise_base_url
 
 if TYPE_CHECKING:
@@ -37,7 +46,8 @@ SIZES = {
 """Sizes of parallelism by our short names: the flag of trtllm-serve, and the key of its config."""
 ROLES = {"context_servers": "context", "generation_servers": "generation"}
 FEW_TOKENS = 2
-"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it or a dot."""
+"""Tokens up to which an answer is decided by its first one: a letter, and perhaps a space before it
+or a dot."""
 
 
 async def learn_deployment(endpoint: Endpoint, client: Client) -> Endpoint:
@@ -51,9 +61,14 @@ async def learn_deployment(endpoint: Endpoint, client: Client) -> Endpoint:
         return endpoint
     launched = await asyncio.to_thread(_list_launched, info) if ours else []
     workers = [one for one in launched if one.role != FRONT] or _list_registered(cluster)
-    found = DeploymentInfo(workers=tuple(await asyncio.gather(*(_ask(one, endpoint) for one in workers))))
+    found = DeploymentInfo(
+        workers=tuple(await asyncio.gather(*(_ask(one, endpoint) for one in workers)))
+    )
     if cluster is not None:
-        front = next((one for one in launched if one.role == FRONT), DeployedServer(name=FRONT, url=endpoint.base_url))
+        front = next(
+            (one for one in launched if one.role == FRONT),
+            DeployedServer(name=FRONT, url=endpoint.base_url),
+        )
         front = structs.replace(front, version=info.version)
         found = structs.replace(found, front_door=front, cluster_before=cluster)
     return endpoint.with_info(deployment=_mask(found, client))
@@ -64,10 +79,13 @@ async def learn_again(endpoint: Endpoint, client: Client) -> Endpoint:
     known = endpoint.info.deployment
     if known is None or not known.disaggregated or (cluster := await _cluster(client)) is None:
         return endpoint
-    return endpoint.with_info(deployment=_mask(structs.replace(known, cluster_after=cluster), client))
+    return endpoint.with_info(
+        deployment=_mask(structs.replace(known, cluster_after=cluster), client)
+    )
 
 
-# ---------------------------------------------------------------------------------------------- finding it out
+# ----------------------------------------------------------------------------------------------
+# finding it out
 
 
 async def _cluster(client: Client) -> dict[str, Any] | None:
@@ -98,7 +116,11 @@ def _list_registered(cluster: Mapping[str, Any] | None) -> list[DeployedServer]:
         for i, one in enumerate(listed if isinstance(listed, list) else ()):
             if isinstance(one, Mapping) and "host" in one and "port" in one:
                 url = f"http://{authority(str(one['host']), one['port'])}"
-                found.append(DeployedServer(name=str(one.get("worker_id", f"{role}_{i}")), role=role, url=url))
+                found.append(
+                    DeployedServer(
+                        name=str(one.get("worker_id", f"{role}_{i}")), role=role, url=url
+                    )
+                )
     return found
 
 
@@ -113,12 +135,15 @@ def _list_launched(info: ServerInfo) -> list[DeployedServer]:
         role = name.rpartition("_")[0]
         role = role if role in ROLES.values() else SERVER
         sizes = _sizes(words, config or {})
-        found.append(DeployedServer(name=name, role=role, url=url, parallelism=sizes, config=config))
+        found.append(
+            DeployedServer(name=name, role=role, url=url, parallelism=sizes, config=config)
+        )
     return found
 
 
 def _config(words: Sequence[str]) -> dict[str, Any] | None:
-    """The content of the config file that a command line names; None where it cannot be read here."""
+    """The content of the config file that a command line names; None where it cannot be read
+    here."""
     import yaml
 
     file = _after(words, "--config") or _after(words, "-c")
@@ -144,13 +169,16 @@ def _after(words: Sequence[str], flag: str) -> str | None:
 
 
 async def _ask(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
-    """A server with what it says of itself, if it can be reached from here. Keys and a proxy are for the front door."""
+    """A server with what it says of itself, if it can be reached from here. Keys and a proxy are
+    for the front door."""
     from serve_eval.client.client import Client  # what only reads a report does without it
 
     try:
         at = replace(endpoint, base_url=normalise_base_url(worker.url))
         async with Client(at, Limits(connect_timeout_s=TIMEOUT_S, max_attempts=1)) as client:
-            version, told = await asyncio.gather(_json(client, "/version"), _json(client, "/server_info"))
+            version, told = await asyncio.gather(
+                _json(client, "/version"), _json(client, "/server_info")
+            )
     except (ServeEvalError, OSError, ValueError):  # an address that is none: nothing is known then
         return worker
     more: dict[str, Any] = {}
@@ -167,7 +195,8 @@ def _mask(found: DeploymentInfo, client: Client) -> DeploymentInfo:
     return msgspec.convert(client.masking.value(plain), DeploymentInfo)
 
 
-# --------------------------------------------------------------------------------------------------- saying it
+# ---------------------------------------------------------------------------------------------------
+# saying it
 
 
 def describe(info: ServerInfo) -> dict[str, str]:
@@ -197,20 +226,26 @@ _NOT_SHOWN = {"hostname", "port", *(key for _, key in SIZES.values())}
 
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
-    """The entries of a config with their paths; addresses, which say nothing of how it serves, are left out."""
+    """The entries of a config with their paths; addresses, which say nothing of how it serves, are
+    left out."""
     for key, value in config.items():
         if key in ("urls", "disagg_cluster"):
             continue
         if isinstance(value, Mapping):
             yield from _flat(value, f"{before}{key}.")
         else:
-            yield f"{before}{key}", str(value).lower() if value is None or isinstance(value, bool) else str(value)
+            yield (
+                f"{before}{key}",
+                str(value).lower() if value is None or isinstance(value, bool) else str(value),
+            )
 
 
 def chunk_sizes(info: ServerInfo) -> list[int]:
     """The lengths at which its configs have long prompts cut into chunks."""
     configs = [one.config or {} for one in info.workers if one.role != "generation"]
-    sizes = [config.get("max_num_tokens") for config in configs if config.get("enable_chunked_prefill")]
+    sizes = [
+        config.get("max_num_tokens") for config in configs if config.get("enable_chunked_prefill")
+    ]
     return [size for size in dict.fromkeys(sizes) if isinstance(size, int)]
 
 
@@ -235,9 +270,9 @@ def _sizes_differ(known: DeploymentInfo) -> list[str]:
     if not context or not generation or context == generation:
         return []
     return [
-        f"asymmetric parallelism: context servers have {' and '.join(sorted(context))}, generation servers "
-        f"{' and '.join(sorted(generation))}; wrong answers were reported of such a pair (TensorRT-LLM issue 6507): "
-        "compare with one of equal sizes"
+        f"asymmetric parallelism: context servers have {' and '.join(sorted(context))}, generation"
+        f" servers {' and '.join(sorted(generation))}; wrong answers were reported of such a pair"
+        " (TensorRT-LLM issue 6507): compare with one of equal sizes"
     ]
 
 
@@ -256,13 +291,16 @@ def _came_and_left(known: DeploymentInfo) -> list[str]:
     if known.cluster_before is None or known.cluster_after is None:
         return []
     before, after = (
-        {_name(one) for one in _list_registered(cluster)} for cluster in (known.cluster_before, known.cluster_after)
+        {_name(one) for one in _list_registered(cluster)}
+        for cluster in (known.cluster_before, known.cluster_after)
     )
     found = []
     if left := sorted(before - after):
         found.append(f"{len(left)} servers left the deployment during the run: {', '.join(left)}")
     if came := sorted(after - before):
-        found.append(f"{len(came)} servers came to the deployment during the run: {', '.join(came)}")
+        found.append(
+            f"{len(came)} servers came to the deployment during the run: {', '.join(came)}"
+        )
     if known.cluster_before.get("is_ready") and not known.cluster_after.get("is_ready"):
         found.append("the orchestrator did not call itself ready any more when the run ended")
     return found
@@ -277,6 +315,7 @@ def first_tokens(tasks: Iterable[Task]) -> str | None:
     if any(task.sampling.max_tokens > FEW_TOKENS for task in tasks):
         return None
     return (
-        "the first token decides every answer here: behind a disaggregated front door that one comes from a context "
-        "server, and nothing is said of the generation servers. Add a task with long answers, such as gsm8k"
+        "the first token decides every answer here: behind a disaggregated front door that one"
+        " comes from a context server, and nothing is said of the generation servers. Add a task"
+        " with long answers, such as gsm8k"
     )

@@ -1,4 +1,5 @@
-"""Is the endpoint slow, or does one of its servers hang? A loaded server queues without limit and does not hang."""
+"""Is the endpoint slow, or does one of its servers hang? A loaded server queues without limit and
+does not hang."""
 
 from __future__ import annotations
 
@@ -16,17 +17,21 @@ MAX_TICK_S = 1.0
 TICKS = 50
 """The limit is kept to one part in so many."""
 HOLD = 0.5
-"""From this part of the limit on, attempts that hear nothing are not given up: all of them may wait for one server."""
+"""From this part of the limit on, attempts that hear nothing are not given up: all of them may wait
+for one server."""
 LOG_LINES = 10
 """Lines of a log that the error quotes."""
 LOG_BYTES = 16384
 
 
 class ProbedServer:
-    """A server that may hang. `opened` gives a new client of it with one attempt, whose time limits are the time that
-    it has; `request` is what it is sent, and `log` what it wrote, where that is known."""
+    """A server that may hang. `opened` gives a new client of it with one attempt, whose time limits
+    are the time that it has; `request` is what it is sent, and `log` what it wrote, where that is
+    known."""
 
-    def __init__(self, name: str, opened: Callable[[], Client], request: Request, log: Path | None = None) -> None:
+    def __init__(
+        self, name: str, opened: Callable[[], Client], request: Request, log: Path | None = None
+    ) -> None:
         self.name, self.opened, self.request, self.log = name, opened, request, log
 
     async def answer(self) -> str | None:
@@ -35,7 +40,9 @@ class ProbedServer:
         async with self.opened() as client:
             result = await client.send(self.request)
         if isinstance(result, Failure):
-            return None if result.kind is FailureKind.TIMEOUT else f"does not hang: {result.message}"
+            return (
+                None if result.kind is FailureKind.TIMEOUT else f"does not hang: {result.message}"
+            )
         return f"answered a short request after {time.monotonic() - began:.1f} s"
 
     def last_lines(self) -> Sequence[str]:
@@ -50,7 +57,8 @@ class ProbedServer:
 
 
 class HangDetector:
-    """Watches the requests of `client`. `front` is where they go, `behind` are the servers that work for it."""
+    """Watches the requests of `client`. `front` is where they go, `behind` are the servers that
+    work for it."""
 
     def __init__(
         self,
@@ -64,8 +72,9 @@ class HangDetector:
         self._tick_s = min(MAX_TICK_S, self._limit_s / TICKS)
 
     async def watch(self) -> None:
-        """Run until cancelled. Raises EndpointError when requests are in flight, nothing came for `stall_timeout_s`,
-        and a short request then sent to every server stayed unanswered by one of them for the same time."""
+        """Run until cancelled. Raises EndpointError when requests are in flight, nothing came for
+        `stall_timeout_s`, and a short request then sent to every server stayed unanswered by one of
+        them for the same time."""
         patience = self._client.patience
         try:
             while True:
@@ -105,18 +114,27 @@ class HangDetector:
         hung = [one for one in self._behind if answers[one] is None] or [self._front]
         names = ", ".join(one.name for one in hung)
         message = [
-            f"{names} {'hangs' if len(hung) == 1 else 'hang'}: nothing came for {silent_s:.0f} s, and a short request "
-            f"stayed unanswered for {self._limit_s:g} s"
+            f"{names} {'hangs' if len(hung) == 1 else 'hang'}: nothing came for {silent_s:.0f} s,"
+            f" and a short request stayed unanswered for {self._limit_s:g} s"
         ]
         message += [
-            f"  {one.name} {told or 'does not answer either'}" for one, told in answers.items() if one not in hung
+            f"  {one.name} {told or 'does not answer either'}"
+            for one, told in answers.items()
+            if one not in hung
         ]
         if self._behind and hung == [self._front]:
-            message.append("  so it hangs itself, or the servers behind it do not get through to each other")
+            message.append(
+                "  so it hangs itself, or the servers behind it do not get through to each other"
+            )
         for one in hung:
             if lines := one.last_lines():
-                message += [f"  the log of {one.name} ends with:", *(f"    {line}" for line in lines)]
-        logs = "".join(f" The log of {one.name} is {one.log}." for one in hung if one.log is not None)
+                message += [
+                    f"  the log of {one.name} ends with:",
+                    *(f"    {line}" for line in lines),
+                ]
+        logs = "".join(
+            f" The log of {one.name} is {one.log}." for one in hung if one.log is not None
+        )
         return EndpointError(
             "\n".join(message),
             hint=f"Go on when it runs again. --stall-timeout is how long it has.{logs}",

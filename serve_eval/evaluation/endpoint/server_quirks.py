@@ -1,8 +1,7 @@
 """What known servers do behind a client's back, said by name when it bears on a run. Pure.
 
-Found with the servers themselves; docs/endpoints.md has the table. What shows in an answer is found out by probing
-instead, whatever the server is called.
-"""
+Found with the servers themselves; docs/endpoints.md has the table. What shows in an answer is found
+out by probing instead, whatever the server is called."""
 
 from __future__ import annotations
 
@@ -22,18 +21,26 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
     if endpoint.info.server == LLAMA_CPP_PYTHON:
         if unset := [task.name for task in asked if "repeat_penalty" not in task.extra]:
             found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which punishes repetition (repeat_penalty 1.1) unless it is told "
-                f"not to, at temperature 0 too: --extra-body '{{\"repeat_penalty\": 1.0}}' for {', '.join(unset)}"
+                f"the endpoint is {LLAMA_CPP_PYTHON}, which punishes repetition (repeat_penalty"
+                " 1.1) unless it is told not to, at temperature 0 too: --extra-body"
+                f" '{{\"repeat_penalty\": 1.0}}' for {', '.join(unset)}"
             )
-        if plan.limits.stream and plan.limits.concurrency != 1 and plan.launcher.name != "llama_cpp":
+        if (
+            plan.limits.stream
+            and plan.limits.concurrency != 1
+            and plan.launcher.name != "llama_cpp"
+        ):
             found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts streams off when a newer request comes unless it was "
-                "started with --interrupt_requests false. Start it so, or ask without --stream or with --concurrency 1"
+                f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts streams off when a newer request"
+                " comes unless it was started with --interrupt_requests false. Start it so, or ask"
+                " without --stream or with --concurrency 1"
             )
-    sampled = [task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1]
+    sampled = [
+        task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1
+    ]
     if plan.launcher.name == TRANSFORMERS and sampled:
         found.append(
-            "transformers serve takes no temperature from a request: unless generation_config.json says do_sample, "
-            f"every answer to a prompt is the same ({', '.join(sampled)})"
+            "transformers serve takes no temperature from a request: unless generation_config.json"
+            f" says do_sample, every answer to a prompt is the same ({', '.join(sampled)})"
         )
     return found

@@ -1,11 +1,11 @@
-"""How many requests are in flight: a fixed number, or what the endpoint turns out to carry. Pure: times come from
-outside.
+"""How many requests are in flight: a fixed number, or what the endpoint turns out to carry. Pure:
+times come from outside.
 
-The automatic number climbs by doubling while each doubling still brings a fifth more throughput, goes back one step
-when it does not, and then tries a quarter more now and again. A refusal for load (429, 503), a timeout, answers that
-take half of the time limit or a throughput that fell by 30 % make it fall by 30 %. It is not the default: batches of
-other sizes change the numerics of a model, so a regression check keeps it fixed.
-"""
+The automatic number climbs by doubling while each doubling still brings a fifth more throughput,
+goes back one step when it does not, and then tries a quarter more now and again. A refusal for load
+(429, 503), a timeout, answers that take half of the time limit or a throughput that fell by 30 %
+make it fall by 30 %. It is not the default: batches of other sizes change the numerics of a model,
+so a regression check keeps it fixed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,17 @@ class Fixed:
 
 
 class Automatic:
-    """`limit` is how many may be in flight now. `finished` is told every result with the time since the start, in
-    seconds; the first samples after a change, which were sent under the old number, do not count."""
+    """`limit` is how many may be in flight now. `finished` is told every result with the time since
+    the start, in seconds; the first samples after a change, which were sent under the old number,
+    do not count."""
 
     def __init__(self, limits: Limits, most: int = MOST) -> None:
         self._most, self._slow_s = most, limits.stall_timeout_s / 2
         self.limit = min(START, most)
-        self._before, self._best = self.limit, 0.0  # the last number that was worth it, and its samples per second
+        self._before, self._best = (
+            self.limit,
+            0.0,
+        )  # the last number that was worth it, and its samples per second
         self._climbing, self._trial, self._held = True, False, 0
         self._settling, self._began, self._count, self._latency = self.limit, 0.0, 0, 0.0
         self._steps: list[ConcurrencyStep] = []
@@ -79,7 +83,11 @@ class Automatic:
         elif self._climbing or self._trial or self._held >= HOLD_WINDOWS:
             self._before, self._best, self._held = self.limit, rate, 0
             self._trial = not self._climbing
-            self._change(max(self.limit + 1, self.limit * (DOUBLE if self._climbing else MORE)), now, "trying more")
+            self._change(
+                max(self.limit + 1, self.limit * (DOUBLE if self._climbing else MORE)),
+                now,
+                "trying more",
+            )
         elif rate < LESS * self._best:
             self._fall(now, "throughput fell")
         else:

@@ -14,8 +14,8 @@ from serve_eval.schema import Failure, Progress, Response
 
 
 class StoppingRule(Protocol):
-    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no more is needed;
-    `restart` has it look from the beginning again."""
+    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no
+    more is needed; `restart` has it look from the beginning again."""
 
     def look(self) -> bool: ...
 
@@ -23,7 +23,8 @@ class StoppingRule(Protocol):
 
 
 class CourseObserver(Protocol):
-    """Looks at a task while it is asked, and reports what it sees; `restart` has it look from the beginning again."""
+    """Looks at a task while it is asked, and reports what it sees; `restart` has it look from the
+    beginning again."""
 
     async def look(self) -> None: ...
 
@@ -31,11 +32,12 @@ class CourseObserver(Protocol):
 
 
 class Lane:
-    """One task of a run: the samples to ask, by position in the order of their starts, and where results go.
+    """One task of a run: the samples to ask, by position in the order of their starts, and where
+    results go.
 
-    With `early` the lane ends as soon as that is decided; `meet` is waited for before each sample is sent; `alarm`
-    looks at the lane now and then. `left` counts the samples without a result, and `waiting` those that are not sent.
-    """
+    With `early` the lane ends as soon as that is decided; `meet` is waited for before each sample
+    is sent; `alarm` looks at the lane now and then. `left` counts the samples without a result, and
+    `waiting` those that are not sent."""
 
     def __init__(
         self,
@@ -47,7 +49,13 @@ class Lane:
         meet: Callable[[int], Awaitable[None]] | None = None,
         alarm: CourseObserver | None = None,
     ) -> None:
-        self.name, self.accumulator, self.journal, self.early, self.meet = name, accumulator, journal, early, meet
+        self.name, self.accumulator, self.journal, self.early, self.meet = (
+            name,
+            accumulator,
+            journal,
+            early,
+            meet,
+        )
         self.alarm = alarm
         self.asking: set[asyncio.Task[None]] = set()
         self.refill(positions)
@@ -63,7 +71,9 @@ class Lane:
         if progress is not None:
             accumulator = self.accumulator
             progress.begin(self.name, len(accumulator.samples), accumulator.scored)
-            progress.update(self.name, accumulator.scored, accumulator.failed, accumulator.running_value)
+            progress.update(
+                self.name, accumulator.scored, accumulator.failed, accumulator.running_value
+            )
         for i in self.positions:
             if self.decided:
                 return
@@ -87,7 +97,8 @@ class Lane:
                 looking.restart()
 
     def list_missing(self) -> Sequence[int]:
-        """The samples that have no result, in the order of their starts, unless the lane is decided without them."""
+        """The samples that have no result, in the order of their starts, unless the lane is decided
+        without them."""
         if self.early is not None and self.early.look():
             return ()
         score, asked = self.accumulator.score, set(self.positions)

@@ -1,4 +1,5 @@
-"""The load on an endpoint from the opening of a client to its closing, and the trust in its connections."""
+"""The load on an endpoint from the opening of a client to its closing, and the trust in its
+connections."""
 
 from __future__ import annotations
 
@@ -10,15 +11,21 @@ from serve_eval.errors import JournalError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector
 from serve_eval.evaluation.engine.concurrency import Automatic, Fixed
 from serve_eval.evaluation.engine.lane import Lane
-from serve_eval.evaluation.storage.records.reply_proofs import ConnectionStep, Proofs, doubtful, withdraw
+from serve_eval.evaluation.storage.records.reply_proofs import (
+    ConnectionStep,
+    Proofs,
+    doubtful,
+    withdraw,
+)
 from serve_eval.schema import Load
 
 
 class LoadSession:
-    """Counts what the engine does between the opening of a client and its closing, and withdraws doubtful answers.
+    """Counts what the engine does between the opening of a client and its closing, and withdraws
+    doubtful answers.
 
-    `at_first` is called when the first result was journalled; `hung` ends the session when a server hangs. `proofs` say
-    which connections were in step, and `notify` gets a line when one was not.
+    `at_first` is called when the first result was journalled; `hung` ends the session when a server
+    hangs. `proofs` say which connections were in step, and `notify` gets a line when one was not.
     """
 
     def __init__(
@@ -30,7 +37,12 @@ class LoadSession:
         proofs: Proofs | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.client, self._order_seed, self.at_first, self.hang_detector = client, order_seed, at_first, hang_detector
+        self.client, self._order_seed, self.at_first, self.hang_detector = (
+            client,
+            order_seed,
+            at_first,
+            hang_detector,
+        )
         self.proofs, self._notify = proofs or Proofs(), notify
         self.withdrawn, self.doubt = 0, asyncio.Event()
         self._unkept: JournalError | None = None
@@ -60,7 +72,8 @@ class LoadSession:
             self.doubt.set()
 
     async def withdraw(self, lanes: Sequence[Lane]) -> None:
-        """Take back what may be the answers to other requests, in the journals and of what is known of the lanes.
+        """Take back what may be the answers to other requests, in the journals and of what is known
+        of the lanes.
 
         Raises JournalError when that cannot be written.
         """
@@ -70,7 +83,9 @@ class LoadSession:
             self._say_why()
             for lane in lanes:
                 open_now = {(self.client.session, number) for number in self.client.list_open()}
-                found = await asyncio.to_thread(list, doubtful(lane.journal.records(), self.proofs, open_now))
+                found = await asyncio.to_thread(
+                    list, doubtful(lane.journal.records(), self.proofs, open_now)
+                )
                 if found:
                     withdraw(lane.journal, found)
                     lane.forget({sample: response for sample, response, _ in found})
@@ -84,10 +99,16 @@ class LoadSession:
     def _say_why(self) -> None:
         """Say once what was found, and once that connections are no longer kept."""
         if not self._notices:
-            why = "a connection gave an answer that nobody had asked for, and so later ones to other requests"
+            why = (
+                "a connection gave an answer that nobody had asked for, and so later ones to other"
+                " requests"
+            )
             self._notify(f"warning: {why}; those that may be wrong are withdrawn and asked again")
         if self.client.alone and self._notices < 2:
-            self._notify("warning: from now on each request has a connection of its own, which cannot get out of step")
+            self._notify(
+                "warning: from now on each request has a connection of its own, which cannot get"
+                " out of step"
+            )
         self._notices = 2 if self.client.alone else 1
 
     def load(self) -> Load:

@@ -1,4 +1,5 @@
-"""Two runs in step: a sample that both are going to ask is sent by both at the same time, or by neither yet."""
+"""Two runs in step: a sample that both are going to ask is sent by both at the same time, or by
+neither yet."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ Place = tuple[str, int]
 class Lockstep:
     """Where two runs wait for each other.
 
-    What they have in common is numbered, in the order of the first. A run waits at a number until the other one has
-    come to it or to a higher one, or has left. So they never wait for each other without end, in whatever orders they
-    come: one waits at a number above all that the other has come to, and both of them cannot. In the same order, which
-    is the purpose, none is ahead of the other by more than what it has in flight.
-    """
+    What they have in common is numbered, in the order of the first. A run waits at a number until
+    the other one has come to it or to a higher one, or has left. So they never wait for each other
+    without end, in whatever orders they come: one waits at a number above all that the other has
+    come to, and both of them cannot. In the same order, which is the purpose, none is ahead of the
+    other by more than what it has in flight."""
 
     def __init__(self) -> None:
         self.participants = (Participant(self), Participant(self))
@@ -29,7 +30,10 @@ class Lockstep:
         """Numbers what both have said that they ask."""
         one, other = (participant.places for participant in self.participants)
         if one is not None and other is not None and not self._complete.is_set():
-            self.numbers = {place: number for number, place in enumerate(place for place in one if place in other)}
+            self.numbers = {
+                place: number
+                for number, place in enumerate(place for place in one if place in other)
+            }
             self._complete.set()
 
     def _other(self, participant: Participant) -> Participant:
@@ -53,8 +57,8 @@ class Participant:
         await self._lockstep._complete.wait()
 
     async def meet(self, task: str, position: int) -> None:
-        """Waits until the other run is about to send that sample, or one behind it; not at all for one that it does not
-        ask."""
+        """Waits until the other run is about to send that sample, or one behind it; not at all for
+        one that it does not ask."""
         number = self._lockstep.numbers.get((task, position))
         if number is None:
             return

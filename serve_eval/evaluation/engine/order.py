@@ -15,13 +15,15 @@ def task_seed(seed: int, task: str) -> str:
     return f"{seed}:order:{task}"
 
 
-def arrange(samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str) -> array[int]:
-    """The positions in the order in which their samples are to be started; ties stay as the protocol has them.
+def arrange(
+    samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str
+) -> array[int]:
+    """The positions in the order in which their samples are to be started; ties stay as the
+    protocol has them.
 
-    `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the answers will be
-    long where they are. `random` gives the same order for the same seed, and of some of the positions what remains of
-    that of all.
-    """
+    `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the
+    answers will be long where they are. `random` gives the same order for the same seed, and of
+    some of the positions what remains of that of all."""
     chosen = array("q", positions)
     if order == "random":
         places = _shuffle(len(samples), seed)
@@ -40,11 +42,16 @@ def arrange(samples: Sequence[Sample], positions: Iterable[int], order: Order, s
 
 @lru_cache(maxsize=1)
 def _shuffle(count: int, seed: str) -> array[int]:
-    """All positions in a random order. A run asks for its order twice in a row: for the starts and for the alarm."""
+    """All positions in a random order. A run asks for its order twice in a row: for the starts and
+    for the alarm."""
     places = array("q", range(count))
     random.Random(seed).shuffle(places)
     return places
 
 
 def _text(prompt: Prompt) -> str:
-    return prompt if isinstance(prompt, str) else "\0".join(turn.role + "\0" + turn.text for turn in prompt)
+    return (
+        prompt
+        if isinstance(prompt, str)
+        else "\0".join(turn.role + "\0" + turn.text for turn in prompt)
+    )

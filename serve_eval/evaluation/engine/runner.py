@@ -1,4 +1,5 @@
-"""Ask tasks of one client: one pool of workers over one stream of samples, each result in a journal when it comes."""
+"""Ask tasks of one client: one pool of workers over one stream of samples, each result in a journal
+when it comes."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
 from serve_eval.schema import Progress
 
 ROUNDS = 2
-"""After so many rounds whose answers had to be withdrawn, each request has a connection of its own: what connections
-give that end without a proof would be withdrawn in every round."""
+"""After so many rounds whose answers had to be withdrawn, each request has a connection of its own:
+what connections give that end without a proof would be withdrawn in every round."""
 
 
 async def ask(
@@ -26,12 +27,11 @@ async def ask(
 ) -> None:
     """Ask every sample of the lanes, one lane after the other without a pause between them.
 
-    A sample counts as finished when its record was written. When a lane is decided, its requests in flight are
-    cancelled, and their workers go on with the next lane. Answers of connections that turn out to be out of step are
-    withdrawn and asked again, also those that a lane had before. Raises EndpointError when `watch`, the client's door
-    or the session's `hung` gives the endpoint up, and JournalError when a record cannot be written; requests in flight
-    are then cancelled.
-    """
+    A sample counts as finished when its record was written. When a lane is decided, its requests in
+    flight are cancelled, and their workers go on with the next lane. Answers of connections that
+    turn out to be out of step are withdrawn and asked again, also those that a lane had before.
+    Raises EndpointError when `watch`, the client's door or the session's `hung` gives the endpoint
+    up, and JournalError when a record cannot be written; requests in flight are then cancelled."""
     lanes = list(lanes)
     rounds = 0
     async with session.client.keep_connections(session):
@@ -51,11 +51,15 @@ async def ask(
 
 
 class _Round:
-    """One pass over what is left of the lanes. Its workers draw samples from one stream, so that the end of a lane and
-    the beginning of the next are asked together."""
+    """One pass over what is left of the lanes. Its workers draw samples from one stream, so that
+    the end of a lane and the beginning of the next are asked together."""
 
     def __init__(
-        self, session: LoadSession, lanes: Sequence[Lane], progress: Progress | None, watch: CircuitBreaker | None
+        self,
+        session: LoadSession,
+        lanes: Sequence[Lane],
+        progress: Progress | None,
+        watch: CircuitBreaker | None,
     ) -> None:
         self._session, self._lanes, self._progress, self._watch = session, lanes, progress, watch
         self._client, self._pace = session.client, session.pace
@@ -67,12 +71,16 @@ class _Round:
         self._offset = session.wall_s - self._clock()
 
     async def run(self) -> None:
-        """Ask until no worker has anything left to do. Raises what ended one of them, or the upkeep."""
+        """Ask until no worker has anything left to do. Raises what ended one of them, or the
+        upkeep."""
         try:
             with rare_collections():
                 async with asyncio.TaskGroup() as self._group:
                     self._start_workers()
-                    company = [self._group.create_task(one) for one in upkeep(self._session, self._busy, self._lanes)]
+                    company = [
+                        self._group.create_task(one)
+                        for one in upkeep(self._session, self._busy, self._lanes)
+                    ]
                     await self._idle.wait()
                     for task in company:
                         task.cancel()
@@ -142,7 +150,9 @@ class _Round:
         if lane.decided:
             return
         if progress is not None:
-            progress.update(lane.name, accumulator.scored, accumulator.failed, accumulator.running_value)
+            progress.update(
+                lane.name, accumulator.scored, accumulator.failed, accumulator.running_value
+            )
             if not lane.left:
                 progress.end(lane.name)
         if lane.early is not None and lane.early.look():

@@ -6,7 +6,17 @@ import msgspec
 
 from serve_eval.client.client import Client
 from serve_eval.evaluation.engine.request import request_of
-from serve_eval.schema import Attempt, Failure, FailureKind, Need, Request, Response, Sample, Task, Usage
+from serve_eval.schema import (
+    Attempt,
+    Failure,
+    FailureKind,
+    Need,
+    Request,
+    Response,
+    Sample,
+    Task,
+    Usage,
+)
 from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 
@@ -18,12 +28,14 @@ async def send(client: Client, task: Task, sample: Sample) -> Response | Failure
     return await _send_choices(client, task, sample, request)
 
 
-async def _send_choices(client: Client, task: Task, sample: Sample, request: Request) -> Response | Failure:
-    """Ask for the choices one after the other, so that a worker never has more than one request in flight.
+async def _send_choices(
+    client: Client, task: Task, sample: Sample, request: Request
+) -> Response | Failure:
+    """Ask for the choices one after the other, so that a worker never has more than one request in
+    flight.
 
-    The limits of time and attempts are those of each request. Where one of them has no answer the sample has none: the
-    likeliest of the others need not be the likeliest of all.
-    """
+    The limits of time and attempts are those of each request. Where one of them has no answer the
+    sample has none: the likeliest of the others need not be the likeliest of all."""
     answers = _ChoiceAnswers()
     for context, choice in sample.continued:
         result = await client.send(msgspec.structs.replace(request, prompt=context + choice))
@@ -31,7 +43,9 @@ async def _send_choices(client: Client, task: Task, sample: Sample, request: Req
         if isinstance(result, Failure):
             return msgspec.structs.replace(result, attempts=answers.attempts)
         if not answers.take(result, context, choice):
-            return answers.unusable(f"nothing tells which tokens are those of the continuation {choice!r}")
+            return answers.unusable(
+                f"nothing tells which tokens are those of the continuation {choice!r}"
+            )
     if answers.greedy is None and Need.LIKELIEST_TOKENS in task.requires:
         return answers.unusable("nothing tells whether the tokens are the likeliest ones")
     return answers.response()
@@ -50,13 +64,17 @@ class _ChoiceAnswers:
 
     def take(self, result: Response, context: str, choice: str) -> bool:
         """Add an answer. False where nothing tells which tokens are those of the choice."""
-        assert result.prompt_logprobs is not None  # without them the client has no response, but a failure
+        assert (
+            result.prompt_logprobs is not None
+        )  # without them the client has no response, but a failure
         values = continuation(result.prompt_logprobs, context + choice, len(context))
         if values is None:
             return False
         self._logprobs.append(tuple(values))
         likeliest = is_likeliest(result.prompt_logprobs, len(values))
-        self.greedy = None if likeliest is None or self.greedy is None else [*self.greedy, likeliest]
+        self.greedy = (
+            None if likeliest is None or self.greedy is None else [*self.greedy, likeliest]
+        )
         self._prompt_tokens += result.usage.prompt_tokens
         self._completion_tokens += result.usage.completion_tokens
         self._latency_s += result.latency_s
@@ -72,7 +90,9 @@ class _ChoiceAnswers:
         return Response(
             text="",
             finish_reason=None,
-            usage=Usage(prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens),
+            usage=Usage(
+                prompt_tokens=self._prompt_tokens, completion_tokens=self._completion_tokens
+            ),
             latency_s=self._latency_s,
             attempts=self.attempts,
             choice_logprobs=tuple(self._logprobs),

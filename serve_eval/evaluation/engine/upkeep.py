@@ -1,4 +1,5 @@
-"""What runs next to the workers until the last of them is done: syncing, measuring, withdrawing, looking."""
+"""What runs next to the workers until the last of them is done: syncing, measuring, withdrawing,
+looking."""
 
 from __future__ import annotations
 
@@ -17,13 +18,15 @@ TICK_S = 0.25
 LOOK_S = 1.0
 """Between two looks of the alarms."""
 GC_THRESHOLDS = (50_000, 100, 1000)
-"""How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half of the time, at 512 a
-tenth. Memory stays the same, since requests leave no cycles behind."""
+"""How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half
+of the time, at 512 a tenth. Memory stays the same, since requests leave no cycles behind."""
 
 
-def upkeep(session: LoadSession, busy: Sequence[Lane], lanes: Sequence[Lane]) -> list[Coroutine[object, object, None]]:
-    """Return what is to run while the `busy` ones of the `lanes` are asked. None of it ends by itself, but by raising
-    what ends the session."""
+def upkeep(
+    session: LoadSession, busy: Sequence[Lane], lanes: Sequence[Lane]
+) -> list[Coroutine[object, object, None]]:
+    """Return what is to run while the `busy` ones of the `lanes` are asked. None of it ends by
+    itself, but by raising what ends the session."""
     guards = [
         session.client.liveness.watch(),
         sync(busy),
@@ -43,7 +46,8 @@ async def sync(lanes: Sequence[Lane]) -> None:
 
 
 async def withdraw(session: LoadSession, lanes: Sequence[Lane]) -> None:
-    """Take answers back as soon as a connection is found out of step; they are asked again at the end."""
+    """Take answers back as soon as a connection is found out of step; they are asked again at the
+    end."""
     while True:
         await session.doubt.wait()
         session.doubt.clear()

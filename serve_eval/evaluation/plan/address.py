@@ -1,4 +1,5 @@
-"""Resolve the launcher of a plan; `base_url` is short for the launcher `external` with that address."""
+"""Resolve the launcher of a plan; `base_url` is short for the launcher `external` with that
+address."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def launcher_of(
         spec, clash = in_file if in_file.name == "external" else Spec(name="external"), False
     if spec.name != "external":
         if clash:
-            problems.add(("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint")
+            problems.add(
+                ("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint"
+            )
         return spec
     base_url = settings.get("base_url") or environ.get("OPENAI_BASE_URL") or values.get("base_url")
     base_url = base_url or spec.options.get("base_url") or DEFAULT_BASE_URL

@@ -1,4 +1,5 @@
-"""Check the values of a plan against each other, and its names and options against the folders of alternatives."""
+"""Check the values of a plan against each other, and its names and options against the folders of
+alternatives."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Prob
 
 
 def check_values(
-    values: Mapping[str, Any], sections: Mapping[str, Mapping[str, Any]], rule: str, problems: Problems
+    values: Mapping[str, Any],
+    sections: Mapping[str, Mapping[str, Any]],
+    rule: str,
+    problems: Problems,
 ) -> None:
     """Check numbers, the early stop and the folder of references."""
     _check_counts(values, problems)
@@ -65,14 +69,21 @@ def _check_counts(values: Mapping[str, Any], problems: Problems) -> None:
             problems.add(path, "must be 1 or more")
 
 
-def _check_early_stop(eps: bool | float | None, order: str | None, rule: str, problems: Problems) -> None:
+def _check_early_stop(
+    eps: bool | float | None, order: str | None, rule: str, problems: Problems
+) -> None:
     if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
-        problems.add(("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01")
+        problems.add(
+            ("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01"
+        )
     if eps and order in ("prefix", "longest"):
         problems.add(("early_stop",), "starts the samples in random order: leave out --order")
     if eps and _never_stops_early(rule):
         known = ", ".join(rules_with_early_stop())
-        problems.add(("early_stop",), f"is known for the rules {known}, not for {rule!r}: leave one of the two out")
+        problems.add(
+            ("early_stop",),
+            f"is known for the rules {known}, not for {rule!r}: leave one of the two out",
+        )
 
 
 def _never_stops_early(rule: str) -> bool:
@@ -94,7 +105,9 @@ def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
             problems.add(("limits", name), "must be at most 1: it is a share of the samples")
 
 
-def check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], problems: Problems) -> None:
+def check_repeats(
+    given: object, file: Mapping[str, Any], tasks: list[Spec], problems: Problems
+) -> None:
     """Check the names of tasks. Those of the file that flags leave out may be there."""
     if not isinstance(given, Mapping):
         return
@@ -103,4 +116,7 @@ def check_repeats(given: object, file: Mapping[str, Any], tasks: list[Spec], pro
     known = {task.name for task in (*tasks, *in_file)}
     for name in given:
         if name not in known and not is_mutable(name):
-            problems.add(("repeats", name), f"is not a task of this run.{registry.nearest(name, sorted(known))}")
+            problems.add(
+                ("repeats", name),
+                f"is not a task of this run.{registry.nearest(name, sorted(known))}",
+            )

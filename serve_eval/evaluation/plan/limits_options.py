@@ -29,7 +29,8 @@ class LimitsOptions:
     order_seed: OrderSeed = None
     stream: Stream = None
     max_attempts: Annotated[
-        int | None, Setting("Attempts per sample (default 4).", metavar="N", key="limits.max_attempts")
+        int | None,
+        Setting("Attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
     ] = None
     retry_budget: Annotated[
         int | None,
@@ -49,29 +50,44 @@ class LimitsOptions:
     ] = None
     connect_timeout: Annotated[
         float | None,
-        Setting("Time to connect, per attempt (default 60).", metavar="SECONDS", key="limits.connect_timeout_s"),
+        Setting(
+            "Time to connect, per attempt (default 60).",
+            metavar="SECONDS",
+            key="limits.connect_timeout_s",
+        ),
     ] = None
     stall_timeout: Annotated[
         float | None,
-        Setting("Time without data, per attempt (default 900).", metavar="SECONDS", key="limits.stall_timeout_s"),
+        Setting(
+            "Time without data, per attempt (default 900).",
+            metavar="SECONDS",
+            key="limits.stall_timeout_s",
+        ),
     ] = None
     sample_timeout: Annotated[
         float | None,
         Setting(
-            "Time for a sample with all attempts (default 3600).", metavar="SECONDS", key="limits.sample_timeout_s"
+            "Time for a sample with all attempts (default 3600).",
+            metavar="SECONDS",
+            key="limits.sample_timeout_s",
         ),
     ] = None
     outage_timeout: Annotated[
         float | None,
         Setting(
-            "Time for which requests wait while no server listens, or it is starting (default 60; 0: the run ends).",
+            "Time for which requests wait while no server listens, or it is starting (default 60;"
+            " 0: the run ends).",
             metavar="SECONDS",
             key="limits.outage_timeout_s",
         ),
     ] = None
     max_response_bytes: Annotated[
         int | None,
-        Setting("Bytes read of an answer (default 16777216).", metavar="BYTES", key="limits.max_response_bytes"),
+        Setting(
+            "Bytes read of an answer (default 16777216).",
+            metavar="BYTES",
+            key="limits.max_response_bytes",
+        ),
     ] = None
     scorer_timeout: Annotated[
         float | None,

@@ -1,7 +1,8 @@
-"""Read the keys of a plan file and the settings of a command into typed values; every problem is collected.
+"""Read the keys of a plan file and the settings of a command into typed values; every problem is
+collected.
 
-The keys and their types are those of the options (see options.py); the sections are nouns of the schema.
-"""
+The keys and their types are those of the options (see options.py); the sections are nouns of the
+schema."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from serve_eval.plugins.setting import SAME
 from serve_eval.schema import AccuracySpec, Connection, Limits, Spec
 
 TASKS, LAUNCHERS, VERDICTS = "serve_eval.tasks", "launchers", "serve_eval.verdicts.rules"
-SECTIONS: dict[str, type] = {"accuracy_spec": AccuracySpec, "connection": Connection, "limits": Limits}
+SECTIONS: dict[str, type] = {
+    "accuracy_spec": AccuracySpec,
+    "connection": Connection,
+    "limits": Limits,
+}
 """Keys that hold a mapping of fields."""
 
 
@@ -48,16 +53,28 @@ class Problems:
 
     def add(self, path: tuple[str | int, ...], message: str) -> None:
         """Add what is wrong at a path of the plan."""
-        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(
+            "."
+        )
         self.found.append(f"{self._line(*path)}{shown}: {message}")
 
 
-def scalars(file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """Return the values that are no section and no name with options, flags over file, converted to their types."""
+def scalars(
+    file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
+) -> dict[str, Any]:
+    """Return the values that are no section and no name with options, flags over file, converted to
+    their types."""
     for key in file:
         if key not in KEYS:
             secret = connection.looks_secret(str(key))
-            problems.add((key,), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), KEYS)}")
+            problems.add(
+                (key,),
+                (
+                    connection.KEY_ADVICE
+                    if secret
+                    else f"unknown key.{registry.nearest(str(key), KEYS)}"
+                ),
+            )
     values: dict[str, Any] = {}
     for name, kind in _SCALARS.items():
         raw = settings.get(name, file.get(name))
@@ -79,7 +96,12 @@ def section(
         if key not in hints:
             secret = name == "connection" and connection.looks_secret(str(key))
             problems.add(
-                (name, key), connection.KEY_ADVICE if secret else f"unknown key.{registry.nearest(str(key), hints)}"
+                (name, key),
+                (
+                    connection.KEY_ADVICE
+                    if secret
+                    else f"unknown key.{registry.nearest(str(key), hints)}"
+                ),
             )
     found: dict[str, Any] = {}
     for field, hint in hints.items():
@@ -94,7 +116,9 @@ def spec_of(raw: Any, folder: str, path: tuple[str | int, ...], problems: Proble
     if isinstance(raw, str):
         return Spec(name=raw)
     if isinstance(raw, Mapping) and isinstance(raw.get("name"), str):
-        return Spec(name=raw["name"], options={key: value for key, value in raw.items() if key != "name"})
+        return Spec(
+            name=raw["name"], options={key: value for key, value in raw.items() if key != "name"}
+        )
     if isinstance(raw, Mapping) and len(raw) == 1:
         name, options = next(iter(raw.items()))
         if options is None or isinstance(options, Mapping):
@@ -103,7 +127,9 @@ def spec_of(raw: Any, folder: str, path: tuple[str | int, ...], problems: Proble
     return Spec(name=registry.names(folder)[0])
 
 
-def tasks_of(in_file: Any, chosen: list[str] | None, problems: Problems, *, needed: bool) -> list[Spec]:
+def tasks_of(
+    in_file: Any, chosen: list[str] | None, problems: Problems, *, needed: bool
+) -> list[Spec]:
     """Return the tasks of the file, or the chosen ones with their options in the file."""
     if in_file is not None and not isinstance(in_file, list):
         problems.add(("tasks",), "expected a list")
@@ -121,7 +147,9 @@ def tasks_of(in_file: Any, chosen: list[str] | None, problems: Problems, *, need
     return listed
 
 
-def _convert(raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, Any], problems: Problems) -> None:
+def _convert(
+    raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, Any], problems: Problems
+) -> None:
     try:
         into[str(path[-1])] = msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
@@ -130,7 +158,12 @@ def _convert(raw: Any, kind: Any, path: tuple[str | int, ...], into: dict[str, A
 
 def _choices(kind: Any) -> str:
     """Return the values of a field that takes some words only, and perhaps a number."""
-    words = [word for part in (kind, *typing.get_args(kind)) for word in typing.get_args(part) if isinstance(word, str)]
+    words = [
+        word
+        for part in (kind, *typing.get_args(kind))
+        for word in typing.get_args(part)
+        if isinstance(word, str)
+    ]
     words += [word for word in typing.get_args(kind) if isinstance(word, str)]
     numbers = ["a number"] if int in typing.get_args(kind) else []
     return f"; expected {' or '.join((*numbers, *dict.fromkeys(words)))}" if words else ""

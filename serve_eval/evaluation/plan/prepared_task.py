@@ -13,13 +13,13 @@ from serve_eval.verdicts.references import AcceptanceLength
 class PreparedTask:
     """A task with its data and what it will be compared with.
 
-    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the formula. The value of
-    `reference` is that of the prompts in `dataset` where its scores per sample are known, and a note says so; None
-    comes with the reason in `why_no_reference`. `protocol` says how well the reference's own is known.
-    `acceptance` is what the acceptance length is compared with, where the task names an entry. `earlier` is what a
-    finished run lets expect that this one is compared with: it stands in for the reference's scores. `wanted` is what
-    the task's `load` was asked for.
-    """
+    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the
+    formula. The value of `reference` is that of the prompts in `dataset` where its scores per
+    sample are known, and a note says so; None comes with the reason in `why_no_reference`.
+    `protocol` says how well the reference's own is known. `acceptance` is what the acceptance
+    length is compared with, where the task names an entry. `earlier` is what a finished run lets
+    expect that this one is compared with: it stands in for the reference's scores. `wanted` is what
+    the task's `load` was asked for."""
 
     spec: Spec
     task: Task
@@ -45,7 +45,8 @@ class PreparedTask:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the endpoint must be able to do: what the task declares, and what its first request tells."""
+        """What the endpoint must be able to do: what the task declares, and what its first request
+        tells."""
         task, prompt = self.task, self.dataset.samples[0].prompt
         needs = {*task.requires, Need.CHAT if self.chat else Need.COMPLETIONS}
         if task.prompt_logprobs:

@@ -1,7 +1,8 @@
 """YAML, flags and environment to a Plan. Every problem is reported at once, with its place.
 
-Flags beat environment beats file; the command line merges the first two (each flag has a SERVE_EVAL_* variable) into
-`settings`. Form of the file, every key optional but one of `tasks` and `cases`:
+Flags beat environment beats file; the command line merges the first two (each flag has a
+SERVE_EVAL_* variable) into `settings`. Form of the file, every key optional but one of `tasks` and
+`cases`:
 
     model: meta-llama/Llama-3.1-8B-Instruct
     base_url: http://host:8000                  # or  launcher: {name: simulated, accuracy: 0.7}
@@ -30,22 +31,32 @@ from serve_eval.errors import PlanError
 from serve_eval.evaluation.plan.address import launcher_of, with_normal_address
 from serve_eval.evaluation.plan.check import check_repeats, check_specs, check_values
 from serve_eval.evaluation.plan.flag_values import absolute
-from serve_eval.evaluation.plan.parse import SECTIONS, VERDICTS, Problems, scalars, section, spec_of, tasks_of
+from serve_eval.evaluation.plan.parse import (
+    SECTIONS,
+    VERDICTS,
+    Problems,
+    scalars,
+    section,
+    spec_of,
+    tasks_of,
+)
 from serve_eval.evaluation.plan.set_options import apply_setting
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import scope
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 
 EPS = 0.01
-"""Probability with which an early stop may differ from the whole run's verdict, unless one is given."""
+"""Probability with which an early stop may differ from the whole run's verdict, unless one is
+given."""
 OWN_MODELS = ("embedded", "simulated")
-"""Launchers that bring a model of their own, which is called as they are unless it is given a name."""
+"""Launchers that bring a model of their own, which is called as they are unless it is given a
+name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A plan and the run folder that was asked for (None: a new one is to be named); `notes` tell what of its case
-    files is not asked."""
+    """A plan and the run folder that was asked for (None: a new one is to be named); `notes` tell
+    what of its case files is not asked."""
 
     plan: Plan
     out_dir: Path | None
@@ -61,24 +72,35 @@ def resolve(
 ) -> Resolved:
     """Make the plan out of a file's content, the settings of the command line and the environment.
 
-    `settings` holds what flags and SERVE_EVAL_* variables gave, under the names of the file's keys, the fields of the
-    sections `accuracy_spec`, `connection` and `limits` flat; `tasks` is a list of names, `set` a list of
-    NAME.OPTION=VALUE with a task's name, `launcher` or `verdict` as NAME; `choices` are options for every task, which
-    the file has under `protocol`. `line(*path)` gives a prefix such as "plan.yaml:3: ".
+    `settings` holds what flags and SERVE_EVAL_* variables gave, under the names of the file's keys,
+    the fields of the sections `accuracy_spec`, `connection` and `limits` flat; `tasks` is a list of
+    names, `set` a list of NAME.OPTION=VALUE with a task's name, `launcher` or `verdict` as NAME;
+    `choices` are options for every task, which the file has under `protocol`. `line(*path)` gives a
+    prefix such as "plan.yaml:3: ".
 
     Raises PlanError with every problem.
     """
     problems = Problems(line)
     values = scalars(file, settings, problems)
     include_path = _include(values, problems)
-    sections = {name: section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()}
-    tasks = tasks_of(file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values)
-    configured = {str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())}
+    sections = {
+        name: section(name, kind, file, settings, problems) for name, kind in SECTIONS.items()
+    }
+    tasks = tasks_of(
+        file.get("tasks"), settings.get("tasks"), problems, needed="cases" not in values
+    )
+    configured = {
+        str(text).partition("=")[0].rpartition(".")[0] for text in settings.get("set", ())
+    }
     with_cases = _with_cases(tasks, values.get("cases"), configured, problems)
     tasks = with_cases.tasks
     launcher = launcher_of(file, settings, values, environ, problems)
-    verdict = spec_of(settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems)
-    tasks = [_under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks]
+    verdict = spec_of(
+        settings.get("verdict", file.get("verdict", "classic")), VERDICTS, ("verdict",), problems
+    )
+    tasks = [
+        _under(task, values.get("protocol") or {}, settings.get("choices") or {}) for task in tasks
+    ]
     for text in settings.get("set", ()):
         tasks, launcher, verdict = apply_setting(text, tasks, launcher, verdict, problems)
     tasks = [_with_absolute_tokenizer(task) for task in tasks]
@@ -115,7 +137,9 @@ def resolve(
         limits=Limits(**sections["limits"]),
     )
     out_dir = values.get("output_dir")
-    return Resolved(plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes)
+    return Resolved(
+        plan=plan, out_dir=Path(out_dir).expanduser() if out_dir else None, notes=with_cases.notes
+    )
 
 
 @scope(join=True)
@@ -129,9 +153,8 @@ def resolve_launcher(
 
     It is as `resolve` makes it of the same file. The connection tells that their logs have keys.
 
-    `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises PlanError with every
-    problem.
-    """
+    `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises
+    PlanError with every problem."""
     problems = Problems(line)
     values = scalars(file, settings, problems)
     include_path = _include(values, problems)
@@ -159,10 +182,11 @@ def resolve_launcher(
 
 
 def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
-    """Make a plan without tasks: how a running endpoint is reached, as `resolve` makes it of the same settings.
+    """Make a plan without tasks: how a running endpoint is reached, as `resolve` makes it of the
+    same settings.
 
-    `settings` may have `base_url`, `model` and the fields of `connection`. Raises PlanError with every problem.
-    """
+    `settings` may have `base_url`, `model` and the fields of `connection`. Raises PlanError with
+    every problem."""
     problems = Problems(lambda *path: "")
     values = scalars({}, settings, problems)
     launcher = with_normal_address(launcher_of({}, settings, values, environ, problems), problems)
@@ -171,35 +195,47 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
         problems.add(("connection", *path), message)
     if problems.found:
         raise PlanError(problems.found)
-    return Plan(model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given))
+    return Plan(
+        model=values.get("model"), launcher=launcher, tasks=(), connection=Connection(**given)
+    )
 
 
 def _with_cases(
     tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: Problems
 ) -> PlannedCases:
-    """Return the tasks with those of the case files; `configured` are names that options are set of."""
+    """Return the tasks with those of the case files; `configured` are names that options are set
+    of."""
     if given is None:
         return PlannedCases(tasks=tasks, iterations={}, notes=())
-    paths = [path for one in ([given] if isinstance(given, str) else given) if (path := absolute(one))]
+    paths = [
+        path for one in ([given] if isinstance(given, str) else given) if (path := absolute(one))
+    ]
     try:
         found = plan_tasks(tasks, paths, configured)
     except PlanError as error:  # each with its own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
-        return PlannedCases(tasks=[task for task in tasks if not is_mutable(task.name)], iterations={}, notes=())
+        return PlannedCases(
+            tasks=[task for task in tasks if not is_mutable(task.name)], iterations={}, notes=()
+        )
     if not found.tasks and not problems.found:
         problems.add(("cases",), f"no case can be asked: {'; '.join(found.notes)}")
     return found
 
 
 def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:
-    """Return a task with the choices for all tasks: those of the file below its own, those of flags above."""
+    """Return a task with the choices for all tasks: those of the file below its own, those of flags
+    above."""
     return Spec(name=task.name, options={**below, **task.options, **above})
 
 
 def _with_absolute_tokenizer(task: Spec) -> Spec:
     """Return a task whose tokenizer is found by a run that goes on from another folder."""
     folder = task.options.get("tokenizer")
-    return replace(task, options={**task.options, "tokenizer": absolute(folder)}) if isinstance(folder, str) else task
+    return (
+        replace(task, options={**task.options, "tokenizer": absolute(folder)})
+        if isinstance(folder, str)
+        else task
+    )
 
 
 def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) -> dict[str, Any]:
@@ -209,8 +245,13 @@ def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) ->
     """
     if isinstance(given, int):
         return {"repeats": given}
-    told, names = {**with_cases.iterations, **(given or {})}, {task.name for task in with_cases.tasks}
-    return {"repeats_of": {name: times for name, times in told.items() if times > 1 and name in names}}
+    told, names = (
+        {**with_cases.iterations, **(given or {})},
+        {task.name for task in with_cases.tasks},
+    )
+    return {
+        "repeats_of": {name: times for name, times in told.items() if times > 1 and name in names}
+    }
 
 
 def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
@@ -238,4 +279,8 @@ def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) ->
 
 def _full_paths(paths: str | list[str] | None) -> list[str]:
     """Return the full paths of one or several."""
-    return [path for given in ([paths] if isinstance(paths, str) else paths or []) if (path := absolute(given))]
+    return [
+        path
+        for given in ([paths] if isinstance(paths, str) else paths or [])
+        if (path := absolute(given))
+    ]

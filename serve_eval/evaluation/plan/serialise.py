@@ -9,17 +9,20 @@ from serve_eval.evaluation.plan.parse import SECTIONS
 from serve_eval.schema import Plan
 
 NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
-"""Keys of a plan file that `to_file` leaves out: the launcher holds the address, and the tasks the case files and the
-protocol. Running code has to be allowed each time."""
+"""Keys of a plan file that `to_file` leaves out: the launcher holds the address, and the tasks the
+case files and the protocol. Running code has to be allowed each time."""
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
     """Return the plan in the form of a plan file, which `resolve` reads back.
 
-    It leaves out `allow_code_execution`, which has to be given again: the folder of a run may come from somebody else.
-    For the same reason the `include_path` of a saved plan goes through `trust.trusted` first.
-    """
-    named = [{spec.name: dict(spec.options)} if spec.options else spec.name for spec in (*plan.tasks, plan.verdict)]
+    It leaves out `allow_code_execution`, which has to be given again: the folder of a run may come
+    from somebody else. For the same reason the `include_path` of a saved plan goes through
+    `trust.trusted` first."""
+    named = [
+        {spec.name: dict(spec.options)} if spec.options else spec.name
+        for spec in (*plan.tasks, plan.verdict)
+    ]
     content: dict[str, Any] = {
         "model": plan.model,
         "reference_model": plan.reference_model,
@@ -36,7 +39,11 @@ def to_file(plan: Plan) -> dict[str, Any]:
     }
     for name, kind in SECTIONS.items():
         section = getattr(plan, name)
-        content[name] = {f.name: getattr(section, f.name) for f in fields(kind) if getattr(section, f.name) is not None}
+        content[name] = {
+            f.name: getattr(section, f.name)
+            for f in fields(kind)
+            if getattr(section, f.name) is not None
+        }
     return {key: value for key, value in content.items() if value not in (None, [], {}, False)}
 
 

@@ -12,7 +12,8 @@ from serve_eval.schema import Spec
 def apply_setting(
     text: str, tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems
 ) -> tuple[list[Spec], Spec, Spec]:
-    """Apply one NAME.OPTION=VALUE; the value is YAML, so `null`, numbers and [lists] are what they look like."""
+    """Apply one NAME.OPTION=VALUE; the value is YAML, so `null`, numbers and [lists] are what they
+    look like."""
     import yaml
 
     target, _, raw = text.partition("=")
@@ -26,22 +27,35 @@ def apply_setting(
     if not all(option.split(".")) or "=" not in text:
         problems.add(("set",), f"expected NAME.OPTION=VALUE, not {text!r}")
     elif name == "launcher":
-        launcher = Spec(name=launcher.name, options=_with_set(launcher.options, option.split("."), value, problems))
+        launcher = Spec(
+            name=launcher.name,
+            options=_with_set(launcher.options, option.split("."), value, problems),
+        )
     elif name == "verdict":
         verdict = Spec(name=verdict.name, options={**verdict.options, option: value})
     elif name in {task.name for task in tasks}:
         tasks = [
-            Spec(name=task.name, options={**task.options, option: value}) if task.name == name else task
+            (
+                Spec(name=task.name, options={**task.options, option: value})
+                if task.name == name
+                else task
+            )
             for task in tasks
         ]
     else:
         known = [*(task.name for task in tasks), "launcher", "verdict"]
-        problems.add(("set",), f"{name!r} is not a task of this run.{registry.nearest(name, known)}")
+        problems.add(
+            ("set",), f"{name!r} is not a task of this run.{registry.nearest(name, known)}"
+        )
     return tasks, launcher, verdict
 
 
 def _with_set(
-    options: Mapping[str, object], path: Sequence[str], value: object, problems: Problems, before: str = "launcher"
+    options: Mapping[str, object],
+    path: Sequence[str],
+    value: object,
+    problems: Problems,
+    before: str = "launcher",
 ) -> dict[str, object]:
     """Return the options with one of them set, which may stand below others."""
     name, *below = path
@@ -49,6 +63,8 @@ def _with_set(
         return {**options, name: value}
     found = options.get(name)
     if found is not None and not isinstance(found, Mapping):
-        problems.add(("set",), f"{before}.{name} is {found!r} in this plan, below which nothing can be set")
+        problems.add(
+            ("set",), f"{before}.{name} is {found!r} in this plan, below which nothing can be set"
+        )
         return dict(options)
     return {**options, name: _with_set(found or {}, below, value, problems, f"{before}.{name}")}

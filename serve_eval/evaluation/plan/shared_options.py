@@ -1,4 +1,5 @@
-"""Declare the options that several commands take: a structure of options names them as the types of its fields."""
+"""Declare the options that several commands take: a structure of options names them as the types of
+its fields."""
 
 from __future__ import annotations
 
@@ -8,13 +9,18 @@ from serve_eval.evaluation.plan import flag_values
 from serve_eval.plugins.setting import Setting
 
 SPEC: Any = object()
-"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a plan file."""
-INCLUDE_HELP = "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
+plan file."""
+INCLUDE_HELP = (
+    "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+)
 
 Model = Annotated[
     str | None,
     Setting(
-        "Model name. May be left out when the endpoint lists exactly one.", flags=("--model", "-m"), metavar="NAME"
+        "Model name. May be left out when the endpoint lists exactly one.",
+        flags=("--model", "-m"),
+        metavar="NAME",
     ),
 ]
 Tasks = Annotated[
@@ -30,16 +36,22 @@ Tasks = Annotated[
 Cases = Annotated[
     list[str] | None,
     Setting(
-        "File or folder of your own cases (YAML), a task each. Repeatable.", metavar="PATH", in_file=str | list[str]
+        "File or folder of your own cases (YAML), a task each. Repeatable.",
+        metavar="PATH",
+        in_file=str | list[str],
     ),
 ]
 DatasetRoot = Annotated[
     str | None,
     Setting(
-        "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.", metavar="DIR", in_file=str | list[str]
+        "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.",
+        metavar="DIR",
+        in_file=str | list[str],
     ),
 ]
-AllowCodeExecution = Annotated[bool | None, Setting("Run code that the model writes, in a sandbox (humaneval).")]
+AllowCodeExecution = Annotated[
+    bool | None, Setting("Run code that the model writes, in a sandbox (humaneval).")
+]
 IncludePath = Annotated[
     list[str] | None,
     Setting(
@@ -50,12 +62,15 @@ IncludePath = Annotated[
         variable="always",
     ),
 ]
-Limit = Annotated[int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")]
+Limit = Annotated[
+    int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")
+]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
     list[str] | None,
     Setting(
-        "Set an option: gsm8k.num_fewshot=3, launcher.OPTION=VALUE or verdict.OPTION=VALUE. Repeatable.",
+        "Set an option: gsm8k.num_fewshot=3, launcher.OPTION=VALUE or verdict.OPTION=VALUE."
+        " Repeatable.",
         flags=("--set",),
         metavar="NAME.OPTION=VALUE",
         key="set",
@@ -63,17 +78,26 @@ Set = Annotated[
     ),
 ]
 AllowMismatch = Annotated[
-    list[str] | None, Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD")
+    list[str] | None,
+    Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD"),
 ]
 VerdictRuleName = Annotated[
     str | None,
-    Setting("Verdict rule: classic (default), paired, noninferiority, anchors.", metavar="RULE", in_file=SPEC),
+    Setting(
+        "Verdict rule: classic (default), paired, noninferiority, anchors.",
+        metavar="RULE",
+        in_file=SPEC,
+    ),
 ]
 ReferenceModel = Annotated[
     str | None, Setting("Look references up under this name instead of --model.", metavar="NAME")
 ]
-ReferencesDir = Annotated[str | None, Setting("Folder of your own references, searched first.", metavar="DIR")]
-NoReference = Annotated[bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")]
+ReferencesDir = Annotated[
+    str | None, Setting("Folder of your own references, searched first.", metavar="DIR")
+]
+NoReference = Annotated[
+    bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")
+]
 Margin = Annotated[
     float | None,
     Setting(
@@ -87,7 +111,9 @@ Margin = Annotated[
 ApiKeyEnv = Annotated[
     str | None,
     Setting(
-        "Variable with the key (default OPENAI_API_KEY); '' sends none.", metavar="NAME", key="connection.api_key_env"
+        "Variable with the key (default OPENAI_API_KEY); '' sends none.",
+        metavar="NAME",
+        key="connection.api_key_env",
     ),
 ]
 Header = Annotated[
@@ -102,12 +128,15 @@ Header = Annotated[
 ]
 Proxy = Annotated[str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy")]
 CaBundle = Annotated[
-    str | None, Setting("File with certificates to trust.", metavar="FILE", key="connection.ca_bundle")
+    str | None,
+    Setting("File with certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
 ]
 MaxTokensField = Annotated[
     str | None,
     Setting(
-        "max_tokens (default) or max_completion_tokens, for chat.", metavar="FIELD", key="connection.max_tokens_field"
+        "max_tokens (default) or max_completion_tokens, for chat.",
+        metavar="FIELD",
+        key="connection.max_tokens_field",
     ),
 ]
 ApiKey = Annotated[
@@ -124,15 +153,25 @@ ApiKey = Annotated[
 ]
 RateLimit = Annotated[
     float | None,
-    Setting("Start at most N requests per second, evenly spaced.", metavar="N", key="limits.rate_limit"),
+    Setting(
+        "Start at most N requests per second, evenly spaced.", metavar="N", key="limits.rate_limit"
+    ),
 ]
 Order = Annotated[
     str | None,
-    Setting("Which samples first: random (default), natural, prefix, longest.", metavar="ORDER", key="limits.order"),
+    Setting(
+        "Which samples first: random (default), natural, prefix, longest.",
+        metavar="ORDER",
+        key="limits.order",
+    ),
 ]
 OrderSeed = Annotated[
     int | None,
-    Setting("Seed of the random order (default: drawn for each new run).", metavar="N", key="limits.order_seed"),
+    Setting(
+        "Seed of the random order (default: drawn for each new run).",
+        metavar="N",
+        key="limits.order_seed",
+    ),
 ]
 Stream = Annotated[
     bool | None,

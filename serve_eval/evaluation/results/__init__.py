@@ -1,4 +1,5 @@
-"""Score every answer and account for it: the sums of a task, its repeats, and a run that turns worse."""
+"""Score every answer and account for it: the sums of a task, its repeats, and a run that turns
+worse."""
 
 __all__ = [
     "accumulator",

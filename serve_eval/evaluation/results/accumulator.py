@@ -57,14 +57,15 @@ def _repetitive(text: str) -> bool:
 
 
 class ScoreAccumulator(SampleTable):
-    """Scores every response once, when it comes from the endpoint or out of the journal, and keeps what it was worth.
-    Writes each score to `scores` if given. With `repeats` every sample is there so many times.
+    """Scores every response once, when it comes from the endpoint or out of the journal, and keeps
+    what it was worth. Writes each score to `scores` if given. With `repeats` every sample is there
+    so many times.
 
-    Answers of a task that runs them are scored by what that gave, out of `executions`, and those of a task that asks
-    judges by what they said, out of `judgements`; without them, as long as answers come, they are counted and not
-    scored. Of whom too little could be read has no score: that is a failure. So is an answer on which the scorer raises
-    or takes too long; with `apart` it is scored in another process.
-    """
+    Answers of a task that runs them are scored by what that gave, out of `executions`, and those of
+    a task that asks judges by what they said, out of `judgements`; without them, as long as answers
+    come, they are counted and not scored. Of whom too little could be read has no score: that is a
+    failure. So is an answer on which the scorer raises or takes too long; with `apart` it is scored
+    in another process."""
 
     def __init__(
         self,
@@ -90,12 +91,15 @@ class ScoreAccumulator(SampleTable):
         self._traffic = TrafficCounter()
         self._modes: Counter[str] = Counter()
         self._mode_names: list[str] = []
-        self._mode_of = array("H", bytes(2 * len(self.samples) if task.failure_mode is not None else 0))
+        self._mode_of = array(
+            "H", bytes(2 * len(self.samples) if task.failure_mode is not None else 0)
+        )
         self._sum = 0.0
         self.forgot = False
 
     async def take_result(self, i: int, result: Response | Failure) -> None:
-        """As `add`, but the scoring of an answer is waited for where it is done in another process."""
+        """As `add`, but the scoring of an answer is waited for where it is done in another
+        process."""
         graded = None
         if self._apart is not None and (future := self.start_scoring(i, result)) is not None:
             assert isinstance(result, Response)
@@ -105,7 +109,9 @@ class ScoreAccumulator(SampleTable):
                 return  # it was withdrawn meanwhile
         self.add(i, result, graded)
 
-    def start_scoring(self, i: int, result: Response | Failure) -> Future[Grade | Unfinished] | None:
+    def start_scoring(
+        self, i: int, result: Response | Failure
+    ) -> Future[Grade | Unfinished] | None:
         """The scoring of a result in another process, where it is an answer that needs it."""
         if self._apart is None or self.outcomes[i] or not isinstance(result, Response):
             return None
@@ -113,9 +119,11 @@ class ScoreAccumulator(SampleTable):
         ready = self._look_up(sample, result)
         return self._apart(sample, ready) if isinstance(ready, Response) else None
 
-    def add(self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None) -> None:
-        """Takes what was had for sample `i`, with its grade where that is known. A failure never replaces a response;
-        a newer response changes nothing."""
+    def add(
+        self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None
+    ) -> None:
+        """Takes what was had for sample `i`, with its grade where that is known. A failure never
+        replaces a response; a newer response changes nothing."""
         self._traffic.see(result)
         if self.outcomes[i] or self.failures[i] == _UNSCORED:
             return
@@ -138,7 +146,9 @@ class ScoreAccumulator(SampleTable):
             self._note_scorer_error(i, sample, Unfinished(failure.message, raised="an exception"))
         self._fail(i, failure.kind, retryable=failure.retryable)
 
-    def _grade(self, sample: Sample, response: Response, graded: Grade | Unfinished | None) -> Grade | Unfinished:
+    def _grade(
+        self, sample: Sample, response: Response, graded: Grade | Unfinished | None
+    ) -> Grade | Unfinished:
         """Return the grade that is known, else score the answer here or in the process for it."""
         if self._counts_only:
             return _COUNTED, None
@@ -147,7 +157,9 @@ class ScoreAccumulator(SampleTable):
         future = None if self._apart is None else self._apart(sample, response)
         return try_grading(self.task, sample, response) if future is None else future.result()
 
-    def _take_answer(self, i: int, sample: Sample, response: Response, score: Score, mode: str | None) -> None:
+    def _take_answer(
+        self, i: int, sample: Sample, response: Response, score: Score, mode: str | None
+    ) -> None:
         """Count a scored answer in every column, and keep its score."""
         self.failed -= bool(self.failures[i])
         self.failures[i] = 0
@@ -158,7 +170,10 @@ class ScoreAccumulator(SampleTable):
             | _repetitive(response.text) * REPETITIVE
         )
         if response.attempts:
-            self.started[i], self.ended[i] = response.attempts[0].start_s, response.attempts[-1].end_s
+            self.started[i], self.ended[i] = (
+                response.attempts[0].start_s,
+                response.attempts[-1].end_s,
+            )
         self.lengths[i] = response.usage.completion_tokens or len(response.text)
         self.values[i] = score.value
         if self.answers is not None and score.answer is not None:
@@ -174,7 +189,9 @@ class ScoreAccumulator(SampleTable):
         if not self._counts_only:
             self._keep_score(sample, response, score, mode)
 
-    def _keep_score(self, sample: Sample, response: Response, score: Score, mode: str | None) -> None:
+    def _keep_score(
+        self, sample: Sample, response: Response, score: Score, mode: str | None
+    ) -> None:
         """Hand a score to the task that remembers it, and to the file of scores."""
         if self.task.remember is not None:
             self.task.remember(sample, score)
@@ -193,8 +210,8 @@ class ScoreAccumulator(SampleTable):
             )
 
     def forget(self, i: int, response: Response) -> None:
-        """Takes the answer to sample `i` back: as if it had never come. Where it was written to the scores, its line
-        stays until `ScoreFile.settle`."""
+        """Takes the answer to sample `i` back: as if it had never come. Where it was written to the
+        scores, its line stays until `ScoreFile.settle`."""
         self.forgot = True
         if self._being_scored.pop(i, None) is not None:
             return  # nothing of it was counted yet
@@ -234,7 +251,8 @@ class ScoreAccumulator(SampleTable):
         self.retryable[i] = retryable
 
     def _note_scorer_error(self, i: int, sample: Sample, why: Unfinished) -> None:
-        """Keeps what a scorer raised; of a hold-out sample only the type, as messages quote what was expected."""
+        """Keeps what a scorer raised; of a hold-out sample only the type, as messages quote what
+        was expected."""
         hidden = HOLDOUT in sample.metadata and why.raised is not None
         said = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
         if said not in self._said and len(self._said) >= MOST_ERRORS:
@@ -252,11 +270,18 @@ class ScoreAccumulator(SampleTable):
 
     def _look_up(self, sample: Sample, response: Response) -> Response | Failure:
         """The answer with what running it gave and what judges said of it."""
-        if self._executions is not None and (program := program_of(self.task, sample, response)) is not None:
+        if (
+            self._executions is not None
+            and (program := program_of(self.task, sample, response)) is not None
+        ):
             if isinstance(program, Unfinished):
                 return Failure(kind=FailureKind.SCORER_ERROR, message=program.told, retryable=False)
             response = msgspec.structs.replace(response, ran=self._executions.result(program))
-        return response if self._judgements is None else self._judgements.apply(self.task, sample, response)
+        return (
+            response
+            if self._judgements is None
+            else self._judgements.apply(self.task, sample, response)
+        )
 
     def count(self, earlier: Failure) -> None:
         """Takes a failure of an earlier session, whose sample is asked again."""
@@ -277,8 +302,8 @@ class ScoreAccumulator(SampleTable):
     def result(self, *, spared: bool = False) -> TaskResult:
         """Return counts, value and bounds. Independent of the order in which the answers came.
 
-        What has no answer counts as failed, but for what was not asked or given up when an early stop `spared` it.
-        """
+        What has no answer counts as failed, but for what was not asked or given up when an early
+        stop `spared` it."""
         assert not self._counts_only
         return task_result(self, self._modes, tuple(self._errors_told()), spared=spared)
 

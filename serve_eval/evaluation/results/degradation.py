@@ -1,10 +1,11 @@
-"""Detect a run that gets worse as it goes. A final mean hides an endpoint that fails from its hundredth request on.
+"""Detect a run that gets worse as it goes. A final mean hides an endpoint that fails from its
+hundredth request on.
 
-Looked at in the order in which requests were started, which is random: in another order hard questions may come last,
-and in that of completion long answers always do. What is bad is settled by the reference's scores of the same prompts,
-or without them by the first requests, and every look at a course so far is a part of the look at the whole one: looking
-while the run goes on adds no false alarm.
-"""
+Looked at in the order in which requests were started, which is random: in another order hard
+questions may come last, and in that of completion long answers always do. What is bad is settled by
+the reference's scores of the same prompts, or without them by the first requests, and every look at
+a course so far is a part of the look at the whole one: looking while the run goes on adds no false
+alarm."""
 
 from __future__ import annotations
 
@@ -23,18 +24,25 @@ if TYPE_CHECKING:
     from serve_eval.verdicts.below_reference import Expected
 
 VALUE = "value"
-EMPTY, REPETITIVE, LONGER, SHORTER = "empty answers", "repetitive answers", "longer answers", "shorter answers"
+EMPTY, REPETITIVE, LONGER, SHORTER = (
+    "empty answers",
+    "repetitive answers",
+    "longer answers",
+    "shorter answers",
+)
 ALPHA = {VALUE: 0.008, EMPTY: 0.0005, REPETITIVE: 0.0005, LONGER: 0.0005, SHORTER: 0.0005}
 """The probability of a false alarm in a whole run, by what is looked at: .01 together."""
 POINTS, SHARE_OF = 200, 20
-"""A picture of the course has so many points at most, each the share among the latest one of SHARE_OF requests."""
+"""A picture of the course has so many points at most, each the share among the latest one of
+SHARE_OF requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The scored samples of a task in the random order in which a run starts them: seconds since 1970 of start and end,
-    scores, tokens (or characters where the server does not count), and whether there was no text or one that goes in
-    circles. `places` are the positions of the samples in the protocol, which tell their prompts."""
+    """The scored samples of a task in the random order in which a run starts them: seconds since
+    1970 of start and end, scores, tokens (or characters where the server does not count), and
+    whether there was no text or one that goes in circles. `places` are the positions of the samples
+    in the protocol, which tell their prompts."""
 
     started_s: array[float]
     ended_s: array[float]
@@ -47,8 +55,8 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Samples of a course that are looked at together: which of them are `bad`, and their `numbers` in the course
-    counted from 1. `counted` says what is bad where a reference says it."""
+    """Samples of a course that are looked at together: which of them are `bad`, and their `numbers`
+    in the course counted from 1. `counted` says what is bad where a reference says it."""
 
     measure: str
     bad: NDArray[numpy.bool_]
@@ -57,10 +65,12 @@ class _Look:
 
 
 class _Rule:
-    """What is bad in a run of `planned` samples, settled by the `start` of its course: its first FIRST samples, or all
-    there are. The same of the whole course and of any part of it."""
+    """What is bad in a run of `planned` samples, settled by the `start` of its course: its first
+    FIRST samples, or all there are. The same of the whole course and of any part of it."""
 
-    def __init__(self, start: Course, metric: Metric, planned: int, expected: Expected | None) -> None:
+    def __init__(
+        self, start: Course, metric: Metric, planned: int, expected: Expected | None
+    ) -> None:
         import numpy
 
         self._sign = 1.0 if metric.higher_is_better else -1.0
@@ -74,7 +84,8 @@ class _Rule:
         self.planned = {**dict.fromkeys(ALPHA, planned), VALUE: by_value}
 
     def looks(self, course: Course) -> Iterator[_Look]:
-        """Yield what is looked at: the value by itself or against the reference, and the form of the answers."""
+        """Yield what is looked at: the value by itself or against the reference, and the form of
+        the answers."""
         import numpy
 
         values = numpy.frombuffer(course.values)
@@ -94,12 +105,13 @@ class _Rule:
 def degradations(
     course: Course, metric: Metric, planned: int, expected: Expected | None = None
 ) -> tuple[Degradation, ...]:
-    """Return what turned worse, and from which request on, in a course of `planned` samples as far as it came.
+    """Return what turned worse, and from which request on, in a course of `planned` samples as far
+    as it came.
 
-    False with probability .01 at most for all its looks together, at the whole and at any of its beginnings of FIRST
-    requests or more, over the random order of the samples. With `expected` a score is compared with those of the
-    reference for the same prompt: of the samples that the reference lets look at the order is random too.
-    """
+    False with probability .01 at most for all its looks together, at the whole and at any of its
+    beginnings of FIRST requests or more, over the random order of the samples. With `expected` a
+    score is compared with those of the reference for the same prompt: of the samples that the
+    reference lets look at the order is random too."""
     n = len(course.values)
     if n < LEAST:
         return ()
@@ -116,7 +128,9 @@ def degradations(
                     of=n,
                     before=one.before,
                     after=one.after,
-                    started_s=min(course.started_s[since - 1 :]),  # some may have been asked again much later
+                    started_s=min(
+                        course.started_s[since - 1 :]
+                    ),  # some may have been asked again much later
                     course=_build_running(look, course.ended_s),
                     counted=look.counted,
                 )
@@ -125,8 +139,9 @@ def degradations(
 
 
 class Lookout:
-    """Finds the measures that turn worse in a course that grows, at the cost of what is new: those that `degradations`
-    finds in all of the course so far. It keeps a byte per sample and measure."""
+    """Finds the measures that turn worse in a course that grows, at the cost of what is new: those
+    that `degradations` finds in all of the course so far. It keeps a byte per sample and
+    measure."""
 
     def __init__(self, metric: Metric, planned: int, expected: Expected | None = None) -> None:
         self._metric, self._planned, self._expected = metric, planned, expected
@@ -135,8 +150,9 @@ class Lookout:
         self._searched = dict.fromkeys(ALPHA, 0)
 
     def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
-        """Take the next part of the course, at first FIRST samples or all there are. Return the measures that turned
-        worse in it, but for those that are `known` to have done so: these are not looked at any more."""
+        """Take the next part of the course, at first FIRST samples or all there are. Return the
+        measures that turned worse in it, but for those that are `known` to have done so: these are
+        not looked at any more."""
         import numpy
 
         if self._rule is None:
@@ -150,7 +166,10 @@ class Lookout:
             row = numpy.frombuffer(self._bad[name], dtype=numpy.bool_)
             if len(row) < LEAST:
                 continue
-            if passes(row, limit(self._rule.planned[name], ALPHA[name]), self._searched[name]) is not None:
+            if (
+                passes(row, limit(self._rule.planned[name], ALPHA[name]), self._searched[name])
+                is not None
+            ):
                 found.add(name)
             self._searched[name] = len(row)
         return found
@@ -180,16 +199,18 @@ def _build_running(look: _Look, ended_s: array[float]) -> RunningShare:
 def describe(one: Degradation) -> str:
     """A line for people."""
     return (
-        f"degrading from request {one.since} of {one.of} on, in the order of their starts: {one.before:.1%} "
-        f"{what(one)} before, {one.after:.1%} from there on (noticed at request {one.noticed})"
+        f"degrading from request {one.since} of {one.of} on, in the order of their starts:"
+        f" {one.before:.1%} {what(one)} before, {one.after:.1%} from there on (noticed at request"
+        f" {one.noticed})"
     )
 
 
 def describe_so_far(one: Degradation, planned: int) -> str:
     """The same while the run goes on."""
     return (
-        f"degrading from request {one.since} on: {one.before:.1%} {what(one)} before, {one.after:.1%} from there to "
-        f"request {one.of} of {planned}, in the order of their starts; the run goes on"
+        f"degrading from request {one.since} on: {one.before:.1%} {what(one)} before,"
+        f" {one.after:.1%} from there to request {one.of} of {planned}, in the order of their"
+        " starts; the run goes on"
     )
 
 

@@ -14,15 +14,17 @@ _TAKEN = re.compile(r"#\d+$")
 
 
 class Repeated(Sequence[Sample]):
-    """The samples `times` over: all of them once, then all of them again. A repeat's id has `#2`, `#3`, ... at its end;
-    the first has the sample's own, so that a finished run can be given more repeats. Raises DatasetError for ids that
-    end so already."""
+    """The samples `times` over: all of them once, then all of them again. A repeat's id has `#2`,
+    `#3`, ... at its end; the first has the sample's own, so that a finished run can be given more
+    repeats. Raises DatasetError for ids that end so already."""
 
     def __init__(self, samples: Sequence[Sample], times: int) -> None:
         self._samples, self._times = samples, times
         taken = next((sample.id for sample in samples if _TAKEN.search(sample.id)), None)
         if times > 1 and taken is not None:
-            raise DatasetError(f"the id {taken!r} reads as that of a repeat", hint="Leave --repeats out.")
+            raise DatasetError(
+                f"the id {taken!r} reads as that of a repeat", hint="Leave --repeats out."
+            )
 
     def __len__(self) -> int:
         return self._times * len(self._samples)

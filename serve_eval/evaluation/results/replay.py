@@ -1,4 +1,5 @@
-"""Give an accumulator the records of a journal: what earlier sessions heard, or all there is to score again."""
+"""Give an accumulator the records of a journal: what earlier sessions heard, or all there is to
+score again."""
 
 from __future__ import annotations
 
@@ -17,11 +18,16 @@ AHEAD = 16
 
 def replay(journal: Journal, accumulator: ScoreAccumulator, *, failures_stand: bool = False) -> int:
     """Give the accumulator the records of the journal. Return the number of responses."""
-    return 0 if journal.empty else take(journal.records(), accumulator, failures_stand=failures_stand)
+    return (
+        0 if journal.empty else take(journal.records(), accumulator, failures_stand=failures_stand)
+    )
 
 
-def take(records: Iterable[Record], accumulator: ScoreAccumulator, *, failures_stand: bool = False) -> int:
-    """Give the accumulator these records without those of other samples. Return the number of responses.
+def take(
+    records: Iterable[Record], accumulator: ScoreAccumulator, *, failures_stand: bool = False
+) -> int:
+    """Give the accumulator these records without those of other samples. Return the number of
+    responses.
 
     A failed sample is asked again: its failure counts only in the traffic, unless `failures_stand`.
     """
@@ -44,12 +50,16 @@ def take(records: Iterable[Record], accumulator: ScoreAccumulator, *, failures_s
 def _grade_records(
     records: Iterable[Record], index: Mapping[str, int], accumulator: ScoreAccumulator
 ) -> Iterator[tuple[Record, Grade | Unfinished | None]]:
-    """The records in their order, with their grades where those are had from other processes: some are asked for
-    ahead, so that these have something to do."""
+    """The records in their order, with their grades where those are had from other processes: some
+    are asked for ahead, so that these have something to do."""
     ahead: deque[tuple[Record, Future[Grade | Unfinished] | None]] = deque()
     for record in records:
         i = index.get(record.id)
-        future = None if record.response is None or i is None else accumulator.start_scoring(i, record.response)
+        future = (
+            None
+            if record.response is None or i is None
+            else accumulator.start_scoring(i, record.response)
+        )
         ahead.append((record, future))
         while ahead and (ahead[0][1] is None or len(ahead) > AHEAD):
             first, waited = ahead.popleft()

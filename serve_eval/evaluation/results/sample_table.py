@@ -1,4 +1,5 @@
-"""Keep what is known of each sample of a task, by position, in flat arrays: some twenty bytes per sample."""
+"""Keep what is known of each sample of a task, by position, in flat arrays: some twenty bytes per
+sample."""
 
 from __future__ import annotations
 
@@ -22,10 +23,9 @@ _BLOCK = 4096
 class SampleTable:
     """A row per sample in the order of the protocol, with `repeats` so many times, see `Repeated`.
 
-    Columns are `values`, `outcomes` and `failures` (a code each, 0: none), `retryable`, `flags`, times of the first
-    request and of the answer's end in seconds since 1970, `lengths` in tokens or else characters, `parts` by name, and
-    with repeats what stands for the `answers`.
-    """
+    Columns are `values`, `outcomes` and `failures` (a code each, 0: none), `retryable`, `flags`,
+    times of the first request and of the answer's end in seconds since 1970, `lengths` in tokens or
+    else characters, `parts` by name, and with repeats what stands for the `answers`."""
 
     def __init__(self, task: Task, samples: Sequence[Sample], repeats: int = 1) -> None:
         self.task, self.repeats = task, repeats
@@ -39,12 +39,15 @@ class SampleTable:
         self.scored, self.failed = 0, 0
 
     def score(self, i: int) -> float | None:
-        """The score of sample `i`; NaN when it failed in this session, None when nothing came of it yet."""
+        """The score of sample `i`; NaN when it failed in this session, None when nothing came of it
+        yet."""
         return self.values[i] if self.outcomes[i] else math.nan if self.failures[i] else None
 
     def scores(self) -> array[float]:
         """The score of each sample in the order of the protocol; NaN where there is none."""
-        return array("d", (v if o else math.nan for v, o in zip(self.values, self.outcomes, strict=True)))
+        return array(
+            "d", (v if o else math.nan for v, o in zip(self.values, self.outcomes, strict=True))
+        )
 
     def runs(self) -> list[array[float]]:
         """The scores of each repeat in the order of the protocol; NaN where there is none."""
@@ -53,7 +56,8 @@ class SampleTable:
         return [scores[start : start + n] for start in range(0, len(scores), n)]
 
     def votes(self) -> Iterator[list[tuple[int | None, float]]]:
-        """For each prompt that was scored every time, what stands for its answers, with their scores."""
+        """For each prompt that was scored every time, what stands for its answers, with their
+        scores."""
         assert self.answers is not None
         n = len(self.samples) // self.repeats
         for i in range(n):
@@ -72,8 +76,15 @@ class SampleTable:
     def run_values(self) -> list[float]:
         """The value of each repeat of which something was scored, in points."""
         n = len(self.samples) // self.repeats
-        rounds = [[i for i in range(start, start + n) if self.outcomes[i]] for start in range(0, len(self.samples), n)]
-        return [self.task.metric.scale * self.task.aggregation.of(self.pairs(places)) for places in rounds if places]
+        rounds = [
+            [i for i in range(start, start + n) if self.outcomes[i]]
+            for start in range(0, len(self.samples), n)
+        ]
+        return [
+            self.task.metric.scale * self.task.aggregation.of(self.pairs(places))
+            for places in rounds
+            if places
+        ]
 
     def list_scored_places(self) -> Iterator[int]:
         """Yield the positions of the samples that have a score."""
@@ -84,19 +95,27 @@ class SampleTable:
         outcomes = {code: outcome for outcome, code in OUTCOME_CODES.items()}
         for i in positions:
             parts = {name: part[i] for name, part in self.parts.items()}
-            yield self.samples[i], Score(value=self.values[i], outcome=outcomes[self.outcomes[i]], parts=parts)
+            yield (
+                self.samples[i],
+                Score(value=self.values[i], outcome=outcomes[self.outcomes[i]], parts=parts),
+            )
 
     def fates(self) -> Iterator[tuple[str, float, bool]]:
-        """Every sample with its score, NaN where it has none, and whether there was an answer without any text."""
+        """Every sample with its score, NaN where it has none, and whether there was an answer
+        without any text."""
         no_text = {OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]}
         for i, outcome in enumerate(self.outcomes):
             yield self.samples[i].id, self.values[i] if outcome else math.nan, outcome in no_text
 
     def count_completed(self, order: Sequence[int], since: int = 0) -> int:
-        """How many samples of an order are answered or failed without a gap, when the first `since` are."""
+        """How many samples of an order are answered or failed without a gap, when the first `since`
+        are."""
         import numpy
 
-        outcome, failure = numpy.frombuffer(self.outcomes, numpy.uint8), numpy.frombuffer(self.failures, numpy.uint8)
+        outcome, failure = (
+            numpy.frombuffer(self.outcomes, numpy.uint8),
+            numpy.frombuffer(self.failures, numpy.uint8),
+        )
         for start in range(since, len(order), _BLOCK):
             places = numpy.asarray(order[start : start + _BLOCK], dtype=numpy.int64)
             missing = (outcome[places] | failure[places]) == 0
@@ -105,12 +124,13 @@ class SampleTable:
         return max(since, len(order))
 
     def course(self, planned: Sequence[int]) -> Course:
-        """What came of the samples of an order that have a score, as far as all of them are answered or failed.
+        """What came of the samples of an order that have a score, as far as all of them are
+        answered or failed.
 
-        `planned` is the random order of the run, and not that of the times: a sample that is asked again, since it
-        failed or the run was interrupted before its answer came, is one with a long answer more often than others, and
-        many of them in a row would look like an endpoint that turned worse.
-        """
+        `planned` is the random order of the run, and not that of the times: a sample that is asked
+        again, since it failed or the run was interrupted before its answer came, is one with a long
+        answer more often than others, and many of them in a row would look like an endpoint that
+        turned worse."""
         import numpy
 
         order = numpy.asarray(planned[: self.count_completed(planned)], dtype=numpy.int64)

@@ -1,10 +1,9 @@
-"""What an answer is worth, or why that cannot be said: a scorer that raises or never ends costs that answer its score,
-and nothing else.
+"""What an answer is worth, or why that cannot be said: a scorer that raises or never ends costs
+that answer its score, and nothing else.
 
-Tasks that are not known to be quick are scored in processes of their own (serve_eval.processes.bounded_call), where
-each is built again of its name and options. `limits.scorer_timeout_s` bounds the time it takes there, and it never
-holds up the event loop.
-"""
+Tasks that are not known to be quick are scored in processes of their own
+(serve_eval.processes.bounded_call), where each is built again of its name and options.
+`limits.scorer_timeout_s` bounds the time it takes there, and it never holds up the event loop."""
 
 from __future__ import annotations
 
@@ -35,9 +34,13 @@ _REPEAT = re.compile(r"#\d+$")
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text or tool call most tasks' scorers have nothing to read: the outcome says
-    why."""
-    said = response.prompt_logprobs is not None or response.choice_logprobs is not None or response.tool_calls
+    """The score of an answer. Without any text or tool call most tasks' scorers have nothing to
+    read: the outcome says why."""
+    said = (
+        response.prompt_logprobs is not None
+        or response.choice_logprobs is not None
+        or response.tool_calls
+    )
     if response.text.strip() or said or not task.metric.higher_is_better:
         return task.score(sample, response)
     if response.refusal or response.finish_reason == "content_filter":
@@ -52,8 +55,8 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
 
 
 def grade(task: Task, sample: Sample, response: Response) -> Grade:
-    """The score of an answer and in which way it failed. Raises what the scorer raises, and ServeEvalError for what is
-    no score."""
+    """The score of an answer and in which way it failed. Raises what the scorer raises, and
+    ServeEvalError for what is no score."""
     score = score_response(task, sample, response)
     metric = task.metric
     if not (
@@ -63,18 +66,24 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
         and (score.answer is None or type(score.answer) is str)
         and _FLOATS.issuperset(map(type, score.parts.values()))
         and _TEXTS.issuperset(map(type, score.parts))
-        and "".join(score.parts).isprintable()  # half of a surrogate pair, which cannot be written, is not
+        and "".join(
+            score.parts
+        ).isprintable()  # half of a surrogate pair, which cannot be written, is not
     ):
         score = _in_form(score)
     lo, hi, value = metric.lo, metric.hi, score.value
     if not (
-        (lo is None or lo - SLACK <= value) and (hi is None or value <= hi + SLACK) and value - value == 0.0
+        (lo is None or lo - SLACK <= value)
+        and (hi is None or value <= hi + SLACK)
+        and value - value == 0.0
     ):  # NaN and the infinities are in no range
         ends = f"{'-inf' if lo is None else f'{lo:g}'} to {'inf' if hi is None else f'{hi:g}'}"
         raise ServeEvalError(f"the scorer gave {value:g}, which is not within {ends}")
     for name, part in score.parts.items():
         if part - part != 0.0:
-            raise ServeEvalError(f"the scorer gave {part:g} for its part {name!r}, which is no number")
+            raise ServeEvalError(
+                f"the scorer gave {part:g} for its part {name!r}, which is no number"
+            )
     if task.failure_mode is None or score.outcome is Outcome.CORRECT:
         return score, None
     try:
@@ -96,7 +105,9 @@ def try_grading(task: Task, sample: Sample, response: Response) -> Grade | Unfin
         return Unfinished(**describe_error(error))
 
 
-async def grade_answer(task: Task, sample: Sample, response: Response, apart: ScoredApart | None) -> Grade | Unfinished:
+async def grade_answer(
+    task: Task, sample: Sample, response: Response, apart: ScoredApart | None
+) -> Grade | Unfinished:
     """The grade of an answer, had in another process where there is one for the task."""
     if apart is None:
         return try_grading(task, sample, response)
@@ -104,7 +115,8 @@ async def grade_answer(task: Task, sample: Sample, response: Response, apart: Sc
 
 
 def _in_form(score: Any) -> Score:
-    """A score in the types that a Score has, of one with others that mean the same, such as numpy's."""
+    """A score in the types that a Score has, of one with others that mean the same, such as
+    numpy's."""
     if not isinstance(score, Score):
         raise ServeEvalError(f"the scorer gave a {type(score).__name__}, and not a Score")
     try:
@@ -117,16 +129,20 @@ def _in_form(score: Any) -> Score:
             kept=score.kept,
         )
     except (TypeError, ValueError, AttributeError) as error:
-        raise ServeEvalError(f"the scorer gave a Score with a field that is none: {error}") from error
+        raise ServeEvalError(
+            f"the scorer gave a Score with a field that is none: {error}"
+        ) from error
 
 
-# -------------------------------------------------------------------------------------------- in processes of their own
+# -------------------------------------------------------------------------------------------- in
+# processes of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a task is built again in another process. `wanted` is what its `load` is asked for, `code` has the checksums
-    of the code of others that this process runs, `places` the folders in which it looks for tasks and scorers."""
+    """How a task is built again in another process. `wanted` is what its `load` is asked for,
+    `code` has the checksums of the code of others that this process runs, `places` the folders in
+    which it looks for tasks and scorers."""
 
     spec: Spec
     include_path: tuple[str, ...]
@@ -137,7 +153,9 @@ class Recipe:
     code: Mapping[str, str]
 
 
-def recipe_for(spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, wanted: int) -> Recipe:
+def recipe_for(
+    spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, wanted: int
+) -> Recipe:
     """Return how another process builds a task as it is built here."""
     return Recipe(
         spec=spec,
@@ -154,7 +172,8 @@ ScoredApart = Callable[[Sample, Response], "Future[Grade | Unfinished]"]
 
 
 class ScoringProcesses:
-    """Scores answers of tasks, by their names, in processes of their own, which start with the first one."""
+    """Scores answers of tasks, by their names, in processes of their own, which start with the
+    first one."""
 
     def __init__(self, recipes: Mapping[str, Recipe], *, limit_s: float) -> None:
         makers = {name: (rebuilt, (recipe,)) for name, recipe in recipes.items()}
@@ -168,8 +187,9 @@ class ScoringProcesses:
         return lambda sample, response: apart.submit(name, sample, response)
 
     async def wait_for(self, scores: Callable[..., T], *args: Any) -> T:
-        """What `scores` gives, which waits for these processes: in a thread, so that a signal is heard meanwhile. A
-        cancellation ends them, and with them the wait. Where nothing is scored so it is called here."""
+        """What `scores` gives, which waits for these processes: in a thread, so that a signal is
+        heard meanwhile. A cancellation ends them, and with them the wait. Where nothing is scored
+        so it is called here."""
         if self._apart is None:
             return scores(*args)
         thread = asyncio.ensure_future(asyncio.to_thread(scores, *args))
@@ -193,13 +213,15 @@ class ScoringProcesses:
 
 
 def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
-    """Return the scoring function of a task that is built again here. Raises ServeEvalError where it would be another
-    one."""
+    """Return the scoring function of a task that is built again here. Raises ServeEvalError where
+    it would be another one."""
     extensions.include(recipe.include_path)
     registry.look_in(recipe.places)
     task = bare_task(recipe.spec)
     now = extensions.list_loaded()
-    changed = [name for name, sha256 in recipe.code.items() if name in now and now[name].sha256 != sha256]
+    changed = [
+        name for name, sha256 in recipe.code.items() if name in now and now[name].sha256 != sha256
+    ]
     if changed:
         raise ServeEvalError(
             f"{', '.join(changed)}: the file has changed since the command began",
@@ -214,7 +236,8 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
         mine = own.get(sample.id) or own.get(_REPEAT.sub("", sample.id))
         if mine is not None and (mine.target != sample.target or mine.metadata != sample.metadata):
             raise ServeEvalError(
-                f"the task's load gives sample {sample.id} another target or other metadata each time",
+                f"the task's load gives sample {sample.id} another target or other metadata each"
+                " time",
                 hint="Let load give the same samples whenever it is called.",
             )
         return grade(task, sample, response)

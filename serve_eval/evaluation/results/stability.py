@@ -12,7 +12,8 @@ from serve_eval.schema import MEAN, Sample, Stability, Task
 
 
 class RepeatedScores(Protocol):
-    """Scores of a task whose prompts were asked several times: `runs` has a row of values for each repeat."""
+    """Scores of a task whose prompts were asked several times: `runs` has a row of values for each
+    repeat."""
 
     task: Task
     samples: Sequence[Sample]
@@ -26,11 +27,12 @@ class RepeatedScores(Protocol):
 
 
 def stability(scores: RepeatedScores) -> Stability | None:
-    """What the repeats of a task say of one another; None without repeats, or where no prompt was scored each time.
+    """What the repeats of a task say of one another; None without repeats, or where no prompt was
+    scored each time.
 
-    pass@k and the vote need answers that are right or wrong, or discrete: see `stats.repeats`. A value that is no mean
-    of the scores has no vote, and varies as much as the values of the repeats do.
-    """
+    pass@k and the vote need answers that are right or wrong, or discrete: see `stats.repeats`. A
+    value that is no mean of the scores has no vote, and varies as much as the values of the repeats
+    do."""
     if scores.repeats < 2:
         return None
     from serve_eval.errors import ServeEvalError
@@ -43,7 +45,9 @@ def stability(scores: RepeatedScores) -> Stability | None:
     except ServeEvalError:
         return None
     best = metric.hi if metric.higher_is_better else metric.lo
-    columns = [column for column in zip(*scores.runs(), strict=True) if not any(map(math.isnan, column))]
+    columns = [
+        column for column in zip(*scores.runs(), strict=True) if not any(map(math.isnan, column))
+    ]
     right = [sum(value == best for value in column) for column in columns]
     ranged = metric.lo is not None and metric.hi is not None
     numbers = range(1, scores.repeats + 1) if ranged else ()

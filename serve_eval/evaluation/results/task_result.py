@@ -1,4 +1,5 @@
-"""Sum up what is known of each sample of a task: counts, value, bounds, and the figures of the task's own functions."""
+"""Sum up what is known of each sample of a task: counts, value, bounds, and the figures of the
+task's own functions."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def task_result(
 ) -> TaskResult:
     """Counts, value and bounds. Independent of the order in which the answers came.
 
-    What has no answer counts as failed, but for what was not asked or given up when an early stop `spared` it.
-    """
+    What has no answer counts as failed, but for what was not asked or given up when an early stop
+    `spared` it."""
     metric, planned, n = table.task.metric, len(table.samples), table.scored
     aggregation, hooks = table.task.aggregation, _Hooks()
     outcomes = Counter(table.outcomes)
@@ -43,13 +44,17 @@ def task_result(
         found = total / n if plain else hooks.call("aggregation", partial(_aggregate, table), None)
         value = None if found is None else metric.scale * found
     unknown = spared or (n and value is None)
-    bounds = None if unknown else hooks.call("aggregation", lambda: _bounds(table, total, value), None)
+    bounds = (
+        None if unknown else hooks.call("aggregation", lambda: _bounds(table, total, value), None)
+    )
     breakdown: Mapping[str, object] = {}
     secondary: Mapping[str, float] = {}
     if n:
         breakdown = hooks.call("breakdown", lambda: table.task.breakdown(scored), breakdown)
         secondary = hooks.call(
-            "secondary", lambda: table.task.secondary(table.pairs(table.list_scored_places())), secondary
+            "secondary",
+            lambda: table.task.secondary(table.pairs(table.list_scored_places())),
+            secondary,
         )
     stable = None if spared else hooks.call("aggregation", lambda: stability(table), None)
     return TaskResult(
@@ -61,8 +66,12 @@ def task_result(
         spared=planned - n - table.failed if spared else 0,
         truncated=_count_flagged(table, TRUNCATED),
         stopped_in_reasoning=_count_flagged(table, STOPPED_IN_REASONING),
-        outcomes={str(key): count for key, code in OUTCOME_CODES.items() if (count := outcomes[code])},
-        failures={str(key): count for key, code in FAILURE_CODES.items() if (count := failures[code])},
+        outcomes={
+            str(key): count for key, code in OUTCOME_CODES.items() if (count := outcomes[code])
+        },
+        failures={
+            str(key): count for key, code in FAILURE_CODES.items() if (count := failures[code])
+        },
         value=value,
         bounds=bounds,
         parts={
@@ -74,7 +83,9 @@ def task_result(
         stability=stable,
         aggregation=aggregation.name,
         secondary=secondary,
-        modes=dict(sorted(((m, n) for m, n in modes.items() if n), key=lambda item: (-item[1], item[0]))),
+        modes=dict(
+            sorted(((m, n) for m, n in modes.items() if n), key=lambda item: (-item[1], item[0]))
+        ),
         scorer_errors=errors,
         hook_errors=tuple(hooks.errors),
     )
@@ -92,8 +103,8 @@ def _count_flagged(table: SampleTable, flag: int) -> int:
 
 
 def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[float, float] | None:
-    """Lowest and highest value in points. None where something is missing and the metric is unbounded or the
-    aggregation not monotone."""
+    """Lowest and highest value in points. None where something is missing and the metric is
+    unbounded or the aggregation not monotone."""
     metric, planned, aggregation = table.task.metric, len(table.samples), table.task.aggregation
     lo, hi = metric.lo, metric.hi
     if table.scored < planned and (lo is None or hi is None or not aggregation.monotone):
@@ -112,11 +123,15 @@ def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[floa
 def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
     """Every sample with its score, those without one with `value`."""
     yield from table.pairs(table.list_scored_places())
-    yield from ((table.samples[i], Score(value=value, outcome=Outcome.PARTIAL)) for i in table.list_unanswered())
+    yield from (
+        (table.samples[i], Score(value=value, outcome=Outcome.PARTIAL))
+        for i in table.list_unanswered()
+    )
 
 
 class _Hooks:
-    """Calls functions of a task that make figures of its scores; what they raise is kept and not raised."""
+    """Calls functions of a task that make figures of its scores; what they raise is kept and not
+    raised."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []

@@ -36,10 +36,11 @@ LEAST_RETRY_BUDGET = 100
 async def ask_tasks(
     session: RunSession, able: Sequence[TaskRun], client: Client, participant: Participant | None
 ) -> None:
-    """Ask what has no answer, of the tasks that the endpoint is `able` to do, and note who answered.
+    """Ask what has no answer, of the tasks that the endpoint is `able` to do, and note who
+    answered.
 
-    With a `participant` each sample is sent when another run is about to send it too. Raises EndpointError when the
-    endpoint is given up, and JournalError for an answer that cannot be kept.
+    With a `participant` each sample is sent when another run is about to send it too. Raises
+    EndpointError when the endpoint is given up, and JournalError for an answer that cannot be kept.
     """
     hung = _hang_detector(session, able, client)
     for w in able:
@@ -54,12 +55,17 @@ async def ask_tasks(
         await _ask_and_note_load(session, able, client, hung, participant)
 
 
-def _hang_detector(session: RunSession, able: Sequence[TaskRun], client: Client) -> HangDetector | None:
-    """Make what tells a slow endpoint from one that hangs, by requests such as those of the first task."""
+def _hang_detector(
+    session: RunSession, able: Sequence[TaskRun], client: Client
+) -> HangDetector | None:
+    """Make what tells a slow endpoint from one that hangs, by requests such as those of the first
+    task."""
     first = next((w.prepared for w in able if w.unfinished), None)
     if first is None:
         return None
-    return watch_for_hung(session.plan, first, session.endpoint, client, session.environ, session.notify)
+    return watch_for_hung(
+        session.plan, first, session.endpoint, client, session.environ, session.notify
+    )
 
 
 async def _ask_and_note_load(
@@ -100,10 +106,13 @@ async def _ask_twice(
     limits: Sequence[Limits],
     participant: Participant | None,
 ) -> None:
-    """Ask what has no answer and, at the end, once more what failed in a way that may have passed."""
+    """Ask what has no answer and, at the end, once more what failed in a way that may have
+    passed."""
     answered = sum(w.accumulator.scored for w in tasks)
     planned = sum(len(w.accumulator.samples) for w in tasks)
-    watch = CircuitBreaker(answered=answered, planned=planned, max_error_rate=session.plan.limits.max_error_rate)
+    watch = CircuitBreaker(
+        answered=answered, planned=planned, max_error_rate=session.plan.limits.max_error_rate
+    )
     lanes = [_lane(session, w, limits, participant) for w in tasks]
     if participant is not None:
         await participant.take((one.name, i) for one in lanes for i in one.positions)
@@ -113,14 +122,22 @@ async def _ask_twice(
     await ask(load, [_once_more(w) for w in tasks if not w.spared], progress=session.progress)
 
 
-def _lane(session: RunSession, task_run: TaskRun, limits: Sequence[Limits], participant: Participant | None) -> Lane:
-    """Make the lane of a task. `limits` are those of all sessions, by which its order was random or not."""
+def _lane(
+    session: RunSession,
+    task_run: TaskRun,
+    limits: Sequence[Limits],
+    participant: Participant | None,
+) -> Lane:
+    """Make the lane of a task. `limits` are those of all sessions, by which its order was random or
+    not."""
     meet = None if participant is None else partial(participant.meet, task_run.prepared.task.name)
     planned = random_order(task_run, session.seeds, limits)
     alarm = (
         None
         if planned is None
-        else DegradationAlarm(task_run.accumulator, planned, session.notify, task_run.prepared.expected)
+        else DegradationAlarm(
+            task_run.accumulator, planned, session.notify, task_run.prepared.expected
+        )
     )
     return Lane(
         task_run.prepared.task.name,
@@ -139,7 +156,12 @@ def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
         return ()  # it may have answers that turn out to be those to other requests
     if task_run.early is None:
         seed = task_seed(session.seeds.samples, task_run.prepared.task.name)
-        return arrange(task_run.accumulator.samples, task_run.list_pending_samples(), session.plan.limits.order, seed)
+        return arrange(
+            task_run.accumulator.samples,
+            task_run.list_pending_samples(),
+            session.plan.limits.order,
+            seed,
+        )
     return array("q", (i for i in task_run.early.order if task_run.accumulator.score(i) is None))
 
 

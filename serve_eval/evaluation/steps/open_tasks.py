@@ -1,4 +1,5 @@
-"""Open the tasks of a session: their journals, the answers that are there, and what is still to be asked."""
+"""Open the tasks of a session: their journals, the answers that are there, and what is still to be
+asked."""
 
 from __future__ import annotations
 
@@ -19,7 +20,11 @@ from serve_eval.evaluation.storage.file_names import executions_file, judgements
 from serve_eval.evaluation.storage.journal import Journal
 from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.evaluation.storage.records.judgements import Judgements
-from serve_eval.evaluation.storage.records.reply_proofs import judges_proofs, run_proofs, withdraw_all
+from serve_eval.evaluation.storage.records.reply_proofs import (
+    judges_proofs,
+    run_proofs,
+    withdraw_all,
+)
 from serve_eval.evaluation.storage.records.scores import ScoreFile, write_scores
 from serve_eval.evaluation.task_run import TaskRun
 from serve_eval.plugins.values import load_verdict_rule
@@ -28,23 +33,26 @@ from serve_eval.plugins.values import load_verdict_rule
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
     """Open the tasks with the answers that stand, and settle in which order the rest is asked.
 
-    `seed` is that of the order of a run without an answer (None: the plan's, else it is drawn). Raises SandboxError
-    and EndpointError for a sandbox or a judge that will be needed and is not there, before anything is asked.
-    """
+    `seed` is that of the order of a run without an answer (None: the plan's, else it is drawn).
+    Raises SandboxError and EndpointError for a sandbox or a judge that will be needed and is not
+    there, before anything is asked."""
     plan, folder = session.plan, session.folder
     set_aside(folder, plan, session.prepared, rerun)
     await _open_to_ask(session, rerun)
     session.endpoint = last_endpoint(plan, folder)
     session.sandbox = await find_sandbox(session)
     await check_judges(plan, list_pending_judges(session.tasks), session.environ)
-    session.seeds = order_seed.settle_seeds(folder, plan, plan.limits.order_seed if seed is None else seed)
+    session.seeds = order_seed.settle_seeds(
+        folder, plan, plan.limits.order_seed if seed is None else seed
+    )
     if seed is None and (line := order_seed.not_followed(plan, session.seeds.samples)) is not None:
         session.warnings.append(line)
     stop_early(session, asking=True)
 
 
 async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -> None:
-    """Open the tasks once more, when the version of the `server` is known and decides what is asked again."""
+    """Open the tasks once more, when the version of the `server` is known and decides what is asked
+    again."""
     session.open_files.close()
     set_aside(session.folder, session.plan, session.prepared, rerun, server=server)
     await _open_to_ask(session, rerun)
@@ -58,11 +66,13 @@ async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
 
 
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
-    """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and an answer without a
-    score is not asked again."""
+    """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and
+    an answer without a score is not asked again."""
     tasks = replay_tasks(session, failures_stand=stand)
     for w in tasks:
-        w.standing = frozenset(i for i in w.accumulator.list_unanswered() if w.accumulator.score(i) is not None)
+        w.standing = frozenset(
+            i for i in w.accumulator.list_unanswered() if w.accumulator.score(i) is not None
+        )
         w.failures_stand = stand
     return tasks
 
@@ -79,14 +89,24 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
         session.warnings.append(f"{prepared.task.name}: {torn}; its sample is asked again")
-    ran, judged = executions_file(folder, prepared.task.name), judgements_file(folder, prepared.task.name)
+    ran, judged = (
+        executions_file(folder, prepared.task.name),
+        judgements_file(folder, prepared.task.name),
+    )
     executions = Executions(ran, keep=True) if prepared.task.program is not None else None
     withdraw_all(journal, run_proofs(folder))
     judgements = open_judgements(judged) if prepared.task.questions is not None else None
     at_once = executions is None and judgements is None
-    scores, times = _scores(session, prepared) if at_once else None, session.plan.times(prepared.task.name)
+    scores, times = (
+        _scores(session, prepared) if at_once else None,
+        session.plan.times(prepared.task.name),
+    )
     accumulator = ScoreAccumulator(
-        prepared.task, prepared.dataset.samples, scores, repeats=times, apart=session.scoring.of(prepared.task.name)
+        prepared.task,
+        prepared.dataset.samples,
+        scores,
+        repeats=times,
+        apart=session.scoring.of(prepared.task.name),
     )
     replay(journal, accumulator, failures_stand=failures_stand)
     return TaskRun(prepared, journal, accumulator, executions, judgements, scores=scores)
@@ -102,7 +122,8 @@ def open_judgements(path: Path) -> Judgements:
 
 
 def stop_early(session: RunSession, *, asking: bool) -> None:
-    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it goes on.
+    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it
+    goes on.
 
     `asking`: the run is going to ask, so that what paired rules look at is noted in its folder.
     """
@@ -118,11 +139,15 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
             how = "run" if w.judgements is None else "judged"
             w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
             continue
-        w.early, w.note = watch(w.prepared, w.accumulator, plan.verdict, eps=plan.early_stop, seed=seed)
+        w.early, w.note = watch(
+            w.prepared, w.accumulator, plan.verdict, eps=plan.early_stop, seed=seed
+        )
         if w.early is not None:
             w.early.look()
     if asking and load_verdict_rule(plan.verdict.name).early_stop == "pairs":
-        looked_at = {w.prepared.task.name: plan.verdict.name for w in session.tasks if w.early is not None}
+        looked_at = {
+            w.prepared.task.name: plan.verdict.name for w in session.tasks if w.early is not None
+        }
         run_folder.note_looks(session.folder, looked_at)
 
 

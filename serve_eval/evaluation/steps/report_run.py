@@ -27,13 +27,19 @@ def save_report(session: RunSession, *, strict: bool) -> Report:
 
 
 def _remarks(session: RunSession) -> Iterator[str]:
-    """Yield what came up on the way, and what is to be said of connections, of the endpoint and of first tokens."""
+    """Yield what came up on the way, and what is to be said of connections, of the endpoint and of
+    first tokens."""
     yield from session.warnings
     yield from _about_connections(session)
     yield from about_endpoint(
-        session.asked_plan, session.endpoint, session.folder, [w.prepared.task for w in session.tasks]
+        session.asked_plan,
+        session.endpoint,
+        session.folder,
+        [w.prepared.task for w in session.tasks],
     )
-    yield from first_token.remarks([w.prepared for w in session.tasks], first_token.read_abilities(session.folder))
+    yield from first_token.remarks(
+        [w.prepared for w in session.tasks], first_token.read_abilities(session.folder)
+    )
 
 
 def _about_connections(session: RunSession) -> Iterator[str]:
@@ -42,11 +48,19 @@ def _about_connections(session: RunSession) -> Iterator[str]:
     for w in session.tasks:
         if w.judgements is not None:
             path = w.judgements.path
-            yield from told_of_steps(judges_proofs(path), [path], f"the judges of {w.prepared.task.name}")
+            yield from told_of_steps(
+                judges_proofs(path), [path], f"the judges of {w.prepared.task.name}"
+            )
 
 
 def _about_streams(session: RunSession) -> Iterator[str]:
     """Yield a warning where streams were asked for and none came."""
-    tallies = [w.accumulator for w in session.tasks if not w.prepared.task.prompt_logprobs]  # those are never streamed
-    if session.plan.limits.stream and any(t.scored for t in tallies) and not any(t.traffic.ttft_s for t in tallies):
+    tallies = [
+        w.accumulator for w in session.tasks if not w.prepared.task.prompt_logprobs
+    ]  # those are never streamed
+    if (
+        session.plan.limits.stream
+        and any(t.scored for t in tallies)
+        and not any(t.traffic.ttft_s for t in tallies)
+    ):
         yield "streams were asked for and none came: there are no times to the first token"

@@ -9,7 +9,8 @@ from serve_eval.schema import Isolation
 
 
 async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
-    """Return where answers will run; None where none will. Raises SandboxError before anything is asked in vain."""
+    """Return where answers will run; None where none will. Raises SandboxError before anything is
+    asked in vain."""
     names = [
         w.prepared.task.name
         for w in session.tasks
@@ -19,7 +20,8 @@ async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
         return None
     sandbox, isolation = await permit(names, allowed=session.plan.allow_code_execution)
     session.notify(
-        f"{', '.join(names)}: code that the model writes runs here, by {isolation.name} as user {isolation.uid}"
+        f"{', '.join(names)}: code that the model writes runs here, by {isolation.name} as user"
+        f" {isolation.uid}"
     )
     return sandbox, isolation
 
@@ -29,5 +31,9 @@ async def run_answers(session: RunSession) -> None:
     allowed = session.plan.allow_code_execution
     for w in session.tasks:
         if w.executions is not None and (programs := w.list_pending_programs()):
-            session.sandbox = session.sandbox or await permit([w.prepared.task.name], allowed=allowed)
-            await w.executions.run(w.prepared.task.name, programs, *session.sandbox, session.progress)
+            session.sandbox = session.sandbox or await permit(
+                [w.prepared.task.name], allowed=allowed
+            )
+            await w.executions.run(
+                w.prepared.task.name, programs, *session.sandbox, session.progress
+            )

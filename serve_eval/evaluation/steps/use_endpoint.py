@@ -1,4 +1,5 @@
-"""Have an endpoint for the length of a session: launched or reached, probed, and noted in the run folder."""
+"""Have an endpoint for the length of a session: launched or reached, probed, and noted in the run
+folder."""
 
 from __future__ import annotations
 
@@ -32,26 +33,36 @@ def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
 
 
 @asynccontextmanager
-async def open_endpoint(session: RunSession, launching: Launching | None, rerun: Rerun) -> AsyncIterator[Client]:
-    """Launch or reach the endpoint of the plan, and connect to it. `launching` gives it (None: `launch`).
+async def open_endpoint(
+    session: RunSession, launching: Launching | None, rerun: Rerun
+) -> AsyncIterator[Client]:
+    """Launch or reach the endpoint of the plan, and connect to it. `launching` gives it (None:
+    `launch`).
 
     Raises LaunchError, PlanError and EndpointError.
     """
     plan, folder, notify = session.plan, session.folder, session.notify
     async with (
-        (launching or partial(launch, notify=notify))(plan, session.prepared, folder) as session.endpoint,
+        (launching or partial(launch, notify=notify))(
+            plan, session.prepared, folder
+        ) as session.endpoint,
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
         if rerun == "version":  # which one the server is of, is known only now
-            await open_again(session, rerun, server=ServerInfo.read(await client.describe()).version)
+            await open_again(
+                session, rerun, server=ServerInfo.read(await client.describe()).version
+            )
         if client.masking:
-            session.open_files.callback(_hide_in_logs, folder, session.endpoint, client.masking, notify)
+            session.open_files.callback(
+                _hide_in_logs, folder, session.endpoint, client.masking, notify
+            )
         yield client
 
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
-    """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that it is able to do."""
+    """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that
+    it is able to do."""
     prepared = [w.prepared for w in session.tasks]
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
@@ -74,7 +85,9 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
             "unsupported": lacking,
         },
     )
-    session.hidden_retries = await client.count_hidden_retries() if endpoint.info.version is not None else {}
+    session.hidden_retries = (
+        await client.count_hidden_retries() if endpoint.info.version is not None else {}
+    )
     return [w for w in session.tasks if w.prepared.task.name not in lacking]
 
 
@@ -88,8 +101,15 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
     sessions.note_endpoint(session.folder, session.endpoint)
 
 
-def _hide_in_logs(folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]) -> None:
+def _hide_in_logs(
+    folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]
+) -> None:
     """Take what the servers were sent out of their logs and traces."""
     files = server_logs.log_files(folder, sessions.read_sessions(folder), endpoint.info)
-    for path in server_logs.hide_secrets([*files, *server_logs.trace_files(endpoint.info)], masking):
-        notify(f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret as that")
+    for path in server_logs.hide_secrets(
+        [*files, *server_logs.trace_files(endpoint.info)], masking
+    ):
+        notify(
+            f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret"
+            " as that"
+        )

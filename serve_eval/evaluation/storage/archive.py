@@ -1,4 +1,5 @@
-"""Move records that no longer count out of the files of a task, to archive/<time>/ of the run folder."""
+"""Move records that no longer count out of the files of a task, to archive/<time>/ of the run
+folder."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ T = TypeVar("T")
 def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> None:
     """Move the lines of stale samples to the archive, which has them before the file loses them.
 
-    Raises RunFolderError for a damaged line, and RunFolderError or JournalError when it cannot be written.
-    """
+    Raises RunFolderError for a damaged line, and RunFolderError or JournalError when it cannot be
+    written."""
     moved: list[bytes] = []
     kept: list[bytes] = []
     for record, line in zip(decode_lines(file, _record), whole_lines(file), strict=True):
@@ -46,7 +47,8 @@ def count_archived(run: Path, task: str) -> int:
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file that need not be there; a torn last one, of a kill, is passed over."""
+    """Yield the whole lines of a file that need not be there; a torn last one, of a kill, is passed
+    over."""
     if file.exists():
         with file.open("rb") as content:
             yield from (line for line in content if line.endswith(b"\n"))
@@ -59,5 +61,6 @@ def decode_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
             yield decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RunFolderError(
-                f"{file}:{number}: a damaged record: {error}", hint="Delete that line: its sample is then asked again."
+                f"{file}:{number}: a damaged record: {error}",
+                hint="Delete that line: its sample is then asked again.",
             ) from error

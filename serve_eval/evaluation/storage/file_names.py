@@ -1,4 +1,5 @@
-"""Name every file of a run's folder, and of the folders of comparisons, checks and suites that hold such runs.
+"""Name every file of a run's folder, and of the folders of comparisons, checks and suites that hold
+such runs.
 
 The folder of a run:
 
@@ -29,7 +30,12 @@ from pathlib import Path
 from serve_eval.schema import file_stem
 
 PLAN_FILE, REPORT_FILE, PAGE_FILE = "plan.json", "report.json", "report.html"
-SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = "environment.json", "order.json", "looks.json", "lock"
+SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, LOCK_FILE = (
+    "environment.json",
+    "order.json",
+    "looks.json",
+    "lock",
+)
 PROOFS_FILE, TRACE_FILE, ATTRIBUTION_FILE = "steps.jsonl", "served.jsonl", "attribution.json"
 SAMPLES, SCORES, EXECUTIONS, JUDGEMENTS = "samples", "scores", "executions", "judgements"
 CASES, ARCHIVE, LOGS = "cases", "archive", "logs"
@@ -47,7 +53,8 @@ SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "
 """The runs of a suite, its report, and the folder of a suite that holds its run folders."""
 
 SERVERS = "servers"
-"""The folder of a comparison, a check or a suite for the logs of servers that several runs share."""
+"""The folder of a comparison, a check or a suite for the logs of servers that several runs
+share."""
 
 RECORDS_OF_ANSWERS = (SAMPLES, EXECUTIONS, JUDGEMENTS)
 """The folders whose files hold answers and what was found out about them, at a cost."""
@@ -76,7 +83,8 @@ def judgements_file(run: Path, task: str) -> Path:
 
 
 def judges_proofs_file(judgements: Path) -> Path:
-    """Return the file of proofs for the connections to the judges whose answers are in `judgements`."""
+    """Return the file of proofs for the connections to the judges whose answers are in
+    `judgements`."""
     return judgements.with_suffix(".steps")
 
 

@@ -1,9 +1,10 @@
-"""The version of a run folder's format, kept as `schema_version` of plan.json, and its check by every reader.
+"""The version of a run folder's format, kept as `schema_version` of plan.json, and its check by
+every reader.
 
-Raise FOLDER_FORMAT when an older serve-eval would misread what a newer one writes: another file or folder of which its
-verdict depends, another meaning of a field. A field with a default, or a file that only informs, needs no new version.
-A reader takes every version up to its own. A plan.json without one is of format 1.
-"""
+Raise FOLDER_FORMAT when an older serve-eval would misread what a newer one writes: another file or
+folder of which its verdict depends, another meaning of a field. A field with a default, or a file
+that only informs, needs no new version. A reader takes every version up to its own. A plan.json
+without one is of format 1."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _decoder = msgspec.json.Decoder(Versioned)
 
 
 def check_format(run: Path) -> None:
-    """Raise RunFolderError for a run folder of a newer format; a folder without a readable plan.json is of none."""
+    """Raise RunFolderError for a run folder of a newer format; a folder without a readable
+    plan.json is of none."""
     try:
         found = _decoder.decode((run / PLAN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -41,11 +43,11 @@ def check_format(run: Path) -> None:
 
 
 def decode_known(file: Path, of: type[T], known: int) -> T:
-    """Return the content of a file with a version of its own, which is looked at first: a newer one has other fields.
+    """Return the content of a file with a version of its own, which is looked at first: a newer one
+    has other fields.
 
-    Raises RunFolderError where the version is newer than `known`, and OSError, MsgspecError or UnicodeDecodeError for a
-    file that is not there or damaged.
-    """
+    Raises RunFolderError where the version is newer than `known`, and OSError, MsgspecError or
+    UnicodeDecodeError for a file that is not there or damaged."""
     data = file.read_bytes()
     refuse_newer(file, _decoder.decode(data).schema_version, known)
     return msgspec.json.decode(data, type=of)
@@ -55,7 +57,10 @@ def refuse_newer(path: Path, version: int, known: int) -> None:
     """Raise RunFolderError where a version is newer than the newest that is known."""
     if version > known:
         raise RunFolderError(
-            f"{path} is of format {version}, and this version of serve-eval ({serve_eval.__version__}) reads formats "
-            f"up to {known}",
-            hint="Read it with the serve-eval that made it, or with a newer one: pip install --upgrade serve-eval",
+            f"{path} is of format {version}, and this version of serve-eval"
+            f" ({serve_eval.__version__}) reads formats up to {known}",
+            hint=(
+                "Read it with the serve-eval that made it, or with a newer one: pip install"
+                " --upgrade serve-eval"
+            ),
         )

@@ -1,9 +1,10 @@
-"""Append-only records of what an endpoint said: one JSON line per finished sample, in the file when `append` returns.
+"""Append-only records of what an endpoint said: one JSON line per finished sample, in the file when
+`append` returns.
 
-A record that was written counts until it is withdrawn: a killed run goes on behind its last whole line. Later records
-of a sample replace earlier ones, except that a failure never replaces a response. A withdrawal takes all responses to
-its sample back that stand before it, and readers are given what stands.
-"""
+A record that was written counts until it is withdrawn: a killed run goes on behind its last whole
+line. Later records of a sample replace earlier ones, except that a failure never replaces a
+response. A withdrawal takes all responses to its sample back that stand before it, and readers are
+given what stands."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ NO_ROOM_HINT = "Make room, then run the same command again: every answer written
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished sample: exactly one of `response` and `failure` is set. Or, with neither, `withdrawn`: why its
-    response does not count."""
+    """One finished sample: exactly one of `response` and `failure` is set. Or, with neither,
+    `withdrawn`: why its response does not count."""
 
     id: str
     response: Response | None = None
@@ -35,24 +36,29 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _WITHDRAWN = b'"withdrawn":'
-"""Stands in every withdrawal, and hardly in another record: within a JSON string its quotes are escaped."""
+"""Stands in every withdrawal, and hardly in another record: within a JSON string its quotes are
+escaped."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records that stand in a file that is only looked at, in the order of their writing; a torn last line is
-    passed over. Raises RunFolderError at a damaged line."""
+    """The records that stand in a file that is only looked at, in the order of their writing; a
+    torn last line is passed over. Raises RunFolderError at a damaged line."""
     gone = withdrawals(path)
     for number, line in _lines(path):
         record = _decode(path, number, line)
-        if record.withdrawn is None and (record.response is None or gone.get(record.id, 0) < number):
+        if record.withdrawn is None and (
+            record.response is None or gone.get(record.id, 0) < number
+        ):
             yield record
 
 
 def withdrawals(path: Path) -> dict[str, int]:
     """The samples whose answers were withdrawn, with the line of the last withdrawal of each."""
-    lines = ((number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line)
+    lines = (
+        (number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line
+    )
     return {record.id: number for number, record in lines if record.withdrawn is not None}
 
 
@@ -74,8 +80,11 @@ def _decode(path: Path, number: int, line: bytes) -> Record:
         ) from error
 
 
-def answers(samples: Iterable[Sample], records: Iterable[Record]) -> Iterator[tuple[Sample, Response]]:
-    """The answers among the records, with the sample that each is to; those to other samples are left out."""
+def answers(
+    samples: Iterable[Sample], records: Iterable[Record]
+) -> Iterator[tuple[Sample, Response]]:
+    """The answers among the records, with the sample that each is to; those to other samples are
+    left out."""
     known = {sample.id: sample for sample in samples}
     for record in records:
         sample = known.get(record.id)
@@ -86,8 +95,8 @@ def answers(samples: Iterable[Sample], records: Iterable[Record]) -> Iterator[tu
 class Journal:
     """The records of one task in one file, private to the user.
 
-    Opening drops a torn last line, which a kill in the middle of a write leaves behind; `dropped_bytes` says how much.
-    """
+    Opening drops a torn last line, which a kill in the middle of a write leaves behind;
+    `dropped_bytes` says how much."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -101,7 +110,10 @@ class Journal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         try:
             self._unsynced = True  # a sync that was under way may not have come to its end
@@ -124,11 +136,13 @@ class Journal:
         return size - end
 
     def records(self) -> Iterator[Record]:
-        """The records that stand, in the order of their writing. Raises RunFolderError at a damaged line."""
+        """The records that stand, in the order of their writing. Raises RunFolderError at a damaged
+        line."""
         return read(self.path)
 
     def append(self, record: Record) -> None:
-        """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is left then."""
+        """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is
+        left then."""
         data = _encode(record) + b"\n"
         written = 0
         try:
@@ -137,7 +151,9 @@ class Journal:
             self._size += len(data)
             self._unsynced = True
         except OSError as error:
-            with suppress(OSError):  # a torn line that stays is dropped when the journal is opened again
+            with suppress(
+                OSError
+            ):  # a torn line that stays is dropped when the journal is opened again
                 if written and os.fstat(self._fd).st_size == self._size + written:
                     os.ftruncate(self._fd, self._size)
             raise JournalError(
@@ -146,11 +162,11 @@ class Journal:
             ) from error
 
     def sync(self) -> None:
-        """Forces what was written to the disk, for the case that the machine dies and not only the process.
+        """Forces what was written to the disk, for the case that the machine dies and not only the
+        process.
 
-        Raises JournalError when the disk has no room or fails, and when the file was removed meanwhile; a file system
-        that cannot sync is left to itself.
-        """
+        Raises JournalError when the disk has no room or fails, and when the file was removed
+        meanwhile; a file system that cannot sync is left to itself."""
         if not self._unsynced:
             return
         self._unsynced = False
@@ -161,4 +177,6 @@ class Journal:
         except OSError as error:
             self._unsynced = True
             if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise JournalError(f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
+                raise JournalError(
+                    f"{self.path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT
+                ) from error

@@ -1,10 +1,9 @@
 """Whose a saved plan is: what this user saved carries a signature that only this user can make.
 
-The owner of a file tells nothing, since whoever unpacks an archive or clones a repository owns what comes out of it. So
-there is a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME where that is set), mode 0600, made with the first
-run. A signature is HMAC-SHA256 over the content and the real path of its folder: what was edited, copied or moved has
-none that counts.
-"""
+The owner of a file tells nothing, since whoever unpacks an archive or clones a repository owns what
+comes out of it. So there is a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME where that
+is set), mode 0600, made with the first run. A signature is HMAC-SHA256 over the content and the
+real path of its folder: what was edited, copied or moved has none that counts."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ SIGNATURE = "signature"
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's state lies. A relative path does not count, as its specification says: it would lead into the
-    folder of somebody else. Raises RuntimeError where no home is known."""
+    """Where this user's state lies. A relative path does not count, as its specification says: it
+    would lead into the folder of somebody else. Raises RuntimeError where no home is known."""
     given = (environ.get("XDG_STATE_HOME") or "", "~/.local/state")
     found = next((path for text in given if (path := Path(text).expanduser()).is_absolute()), None)
     if found is None:
@@ -38,13 +37,16 @@ def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
 def add_signature(
     content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
 ) -> dict[str, object]:
-    """The content with the signature of this user for this folder; without one where no key can be kept."""
+    """The content with the signature of this user for this folder; without one where no key can be
+    kept."""
     plain = {name: value for name, value in content.items() if name != SIGNATURE}
     key = _key(environ, make=True)
     return plain if key is None else {**plain, SIGNATURE: _signature(key, plain, folder)}
 
 
-def is_own(content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ) -> bool:
+def is_own(
+    content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
+) -> bool:
     """Tell whether the content was signed by this user, for this folder, and is unchanged."""
     given, key = content.get(SIGNATURE), _key(environ, make=False)
     if key is None or not isinstance(given, str):
@@ -60,7 +62,9 @@ def has_key(environ: Mapping[str, str] = os.environ) -> bool:
 
 def _signature(key: bytes, plain: Mapping[str, object], folder: Path) -> str:
     value: Any = msgspec.json.decode(msgspec.json.encode(plain))  # as it comes back out of a file
-    text = os.fsencode(os.path.realpath(folder)) + b"\0" + msgspec.json.encode(value, order="sorted")
+    text = (
+        os.fsencode(os.path.realpath(folder)) + b"\0" + msgspec.json.encode(value, order="sorted")
+    )
     return hmac.new(key, text, hashlib.sha256).hexdigest()
 
 
@@ -72,7 +76,11 @@ def _key(environ: Mapping[str, str], *, make: bool) -> bytes | None:
             _make(file)
         with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW), "rb") as opened:
             state = os.fstat(opened.fileno())
-            private = stat.S_ISREG(state.st_mode) and not state.st_mode & 0o077 and state.st_uid == os.geteuid()
+            private = (
+                stat.S_ISREG(state.st_mode)
+                and not state.st_mode & 0o077
+                and state.st_uid == os.geteuid()
+            )
             key = opened.read(KEY_BYTES + 1) if private else b""
     except (OSError, RuntimeError):
         return None

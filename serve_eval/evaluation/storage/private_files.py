@@ -17,7 +17,9 @@ def private_file(path: Path) -> BinaryIO:
 
     No link is followed that a folder of somebody else has there. Raises OSError.
     """
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb")
+    return os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
+    )
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -34,12 +36,15 @@ def write_private(path: Path, data: bytes) -> None:
         partial.replace(path)
     except OSError as error:
         if error.errno in FULL_DISK:
-            raise JournalError(f"{path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT) from error
+            raise JournalError(
+                f"{path}: cannot write: {error.strerror}", hint=NO_ROOM_HINT
+            ) from error
         raise RunFolderError(f"{path}: cannot write: {error.strerror}") from error
 
 
 def pretty_json(value: object) -> bytes:
-    """Return JSON for people: two spaces of indentation and a final newline. Non-finite numbers become null."""
+    """Return JSON for people: two spaces of indentation and a final newline. Non-finite numbers
+    become null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 

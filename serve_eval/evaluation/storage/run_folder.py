@@ -1,4 +1,5 @@
-"""Hold a run's folder: locked while it is used, bound to one plan, private to the user (files: see file_names)."""
+"""Hold a run's folder: locked while it is used, bound to one plan, private to the user (files: see
+file_names)."""
 
 from __future__ import annotations
 
@@ -42,8 +43,9 @@ FREE_FIELDS = (
     "allow_code_execution",
     "include_path",
 )
-"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how reached, where data and
-code lie and what is allowed, not what is asked. The content of the data is held by the fingerprints."""
+"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how
+reached, where data and code lie and what is allowed, not what is asked. The content of the data is
+held by the fingerprints."""
 
 
 def holds_run(path: Path) -> bool:
@@ -57,19 +59,21 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_and_owner(path: Path) -> tuple[Plan, bool]:
-    """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when there is none."""
+    """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when
+    there is none."""
     plan, _, own = _read_stored(path)
     return plan, own
 
 
 def read_fingerprints(path: Path) -> dict[str, dict[str, str]]:
-    """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is none."""
+    """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is
+    none."""
     return _read_stored(path)[1]
 
 
 def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
-    """The plan and the fingerprints of a run folder, and whether this user saved them; fields that a newer version
-    added have their defaults."""
+    """The plan and the fingerprints of a run folder, and whether this user saved them; fields that
+    a newer version added have their defaults."""
     check_format(path)
     file = path / PLAN_FILE
     try:
@@ -104,19 +108,21 @@ def holds_answer(path: Path) -> bool:
 
 
 def read_looks(path: Path) -> dict[str, str]:
-    """Read which tasks a paired rule looked at for an early stop, and which rule. Raises RunFolderError for a damaged
-    file."""
+    """Read which tasks a paired rule looked at for an early stop, and which rule. Raises
+    RunFolderError for a damaged file."""
     file = path / LOOKS_FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
     except msgspec.MsgspecError as error:
         raise RunFolderError(
-            f"{file} cannot be read: {error}", hint='Restore it: {"TASK": "noninferiority"} for each task of the run.'
+            f"{file} cannot be read: {error}",
+            hint='Restore it: {"TASK": "noninferiority"} for each task of the run.',
         ) from error
 
 
 def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
-    """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes on without looks."""
+    """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes
+    on without looks."""
     before = read_looks(path)
     if (after := {**before, **tasks}) != before:
         write_private(path / LOOKS_FILE, pretty_json(after))
@@ -124,15 +130,20 @@ def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
 
 @contextmanager
 def open_folder(
-    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool = False, own: bool = False
+    path: Path,
+    plan: Plan,
+    fingerprints: Mapping[str, Mapping[str, str]],
+    *,
+    moved: bool = False,
+    own: bool = False,
 ) -> Iterator[Path]:
-    """The folder, created or found again, locked until the end of the block (also when the process is killed).
+    """The folder, created or found again, locked until the end of the block (also when the process
+    is killed).
 
-    A folder without any answer yet takes another plan; `moved` allows another base URL. `own`: the plan is that of this
-    user, who gave it or said that it is trusted; it is saved with a signature. Raises RunFolderError when
-    another process has it, when it belongs to another plan or other data (the differing field is named), or when it
-    holds other files than a run's.
-    """
+    A folder without any answer yet takes another plan; `moved` allows another base URL. `own`: the
+    plan is that of this user, who gave it or said that it is trusted; it is saved with a signature.
+    Raises RunFolderError when another process has it, when it belongs to another plan or other data
+    (the differing field is named), or when it holds other files than a run's."""
     with hold(path, PLAN_FILE):
         _bind(path, plan, fingerprints, moved=moved, own=own)
         for name in (SAMPLES, SCORES, LOGS):
@@ -142,22 +153,31 @@ def open_folder(
 
 @contextmanager
 def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
-    """The folder, created or found again, locked until the end of the block (also when the process is killed).
+    """The folder, created or found again, locked until the end of the block (also when the process
+    is killed).
 
-    `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises RunFolderError when another
-    process has it, or when it holds other files and no such sign.
-    """
+    `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises
+    RunFolderError when another process has it, or when it holds other files and no such sign."""
     import fcntl
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours = (LOCK_FILE, f"{sign}.partial")  # what a kill before the sign was written leaves behind
+        ours = (
+            LOCK_FILE,
+            f"{sign}.partial",
+        )  # what a kill before the sign was written leaves behind
         foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
-        lock = None if foreign else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        lock = (
+            None
+            if foreign
+            else os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        )
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be used as a run folder: {error.strerror}") from error
     if lock is None:
-        raise RunFolderError(f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o.")
+        raise RunFolderError(
+            f"{path} is not empty and holds no {kind}", hint="Choose another folder with -o."
+        )
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,7 +194,9 @@ def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
         os.close(lock)
 
 
-def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool) -> None:
+def _bind(
+    path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]], *, moved: bool, own: bool
+) -> None:
     asked = has_answers(path)
     if asked or (path / PLAN_FILE).exists():
         old_plan, old_prints, was_own = _read_stored(path)
@@ -204,17 +226,28 @@ def _bind(path: Path, plan: Plan, fingerprints: Mapping[str, Mapping[str, str]],
             if later == old_plan and fingerprints == old_prints and was_own >= own:
                 return
             plan, own = later, own or was_own  # later commands go by it
-    saved: dict[str, object] = {FORMAT_KEY: FOLDER_FORMAT, "plan": plan, "fingerprints": fingerprints}
-    write_private(path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved))
+    saved: dict[str, object] = {
+        FORMAT_KEY: FOLDER_FORMAT,
+        "plan": plan,
+        "fingerprints": fingerprints,
+    }
+    write_private(
+        path / PLAN_FILE, pretty_json(ownership.add_signature(saved, path) if own else saved)
+    )
 
 
 def _drop_what_lives(*stored: dict[str, Any]) -> None:
-    """Leaves out of two stored plans what may change: which cases a user has, in which files, and how they are scored.
-    What is chosen for all of them, such as a temperature, stays: an id does not tell it."""
+    """Leaves out of two stored plans what may change: which cases a user has, in which files, and
+    how they are scored. What is chosen for all of them, such as a temperature, stays: an id does
+    not tell it."""
     both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
     for one in stored:
-        one["fingerprints"] = {name: found for name, found in one["fingerprints"].items() if not is_mutable(name)}
-        one["plan"]["tasks"] = [_drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)]
+        one["fingerprints"] = {
+            name: found for name, found in one["fingerprints"].items() if not is_mutable(name)
+        }
+        one["plan"]["tasks"] = [
+            _drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)
+        ]
 
 
 def _stays(task: str, both: set[str]) -> bool:
@@ -226,11 +259,15 @@ def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
     if not is_mutable(task["name"]):
         return task
     own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
-    return {"name": task["name"], "options": {k: v for k, v in task["options"].items() if k not in own}}
+    return {
+        "name": task["name"],
+        "options": {k: v for k, v in task["options"].items() if k not in own},
+    }
 
 
 def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
-    """Copy the answers to these tasks, and under which circumstances they came, to another run folder.
+    """Copy the answers to these tasks, and under which circumstances they came, to another run
+    folder.
 
     Raises OSError.
     """
@@ -249,7 +286,9 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
         return [
             line
             for key in keys
-            for line in differences(old.get(key), new.get(key), f"{where}.{key}" if where else str(key))
+            for line in differences(
+                old.get(key), new.get(key), f"{where}.{key}" if where else str(key)
+            )
         ]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         pairs = enumerate(zip(old, new, strict=True))

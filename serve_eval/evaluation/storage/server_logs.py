@@ -1,8 +1,8 @@
 """The logs of launched servers, read by the times of their lines.
 
-A line without a time of its own, such as those of a traceback, belongs to the one before it. Times without a zone are
-those of this machine's: where a log was written under another one, its lines are looked for at the wrong hour.
-"""
+A line without a time of its own, such as those of a traceback, belongs to the one before it. Times
+without a zone are those of this machine's: where a log was written under another one, its lines are
+looked for at the wrong hour."""
 
 from __future__ import annotations
 
@@ -22,13 +22,17 @@ from serve_eval.schema import ServerInfo
 LONGEST_LINE = 2000
 """Characters that are kept of a line."""
 
-# trtllm-serve: [11/21/2026-21:28:15] [TRT-LLM] [E] ...; Python's logging and ISO 8601: 2026-11-21 21:28:15,123
+# trtllm-serve: [11/21/2026-21:28:15] [TRT-LLM] [E] ...; Python's logging and ISO 8601: 2026-11-21
+# 21:28:15,123
 _TRTLLM = re.compile(r"\[(\d\d)/(\d\d)/(\d{4})-(\d\d):(\d\d):(\d\d)\]")
-_ISO = re.compile(r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)?(Z|[+-]\d\d:?\d\d)?")
+_ISO = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)?(Z|[+-]\d\d:?\d\d)?"
+)
 _WITHIN = 60
 """Characters at the beginning of a line in which its time stands."""
 _ERROR = re.compile(
-    r"\[(?:E|F)\]|\b(?:ERROR|CRITICAL|FATAL)\b|Traceback \(most recent|\b\w*(?:Error|Exception)\b(?=[:(]|$)"
+    r"\[(?:E|F)\]|\b(?:ERROR|CRITICAL|FATAL)\b|Traceback \(most"
+    r" recent|\b\w*(?:Error|Exception)\b(?=[:(]|$)"
     r"|out of memory|\bOOM\b|oom-kill|^Killed$|Segmentation fault|core dumped|Aborted"
 )
 
@@ -45,13 +49,15 @@ class LogLine(NamedTuple):
         return _ERROR.search(self.text) is not None
 
 
-def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo | None = None) -> list[Path]:
-    """The logs of the servers of a run, as far as they are there: those in its folder, those of a comparison or a suite
-    that launched its servers, those that its sessions name, and those of the endpoint `at_hand`, by its info.
+def log_files(
+    run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo | None = None
+) -> list[Path]:
+    """The logs of the servers of a run, as far as they are there: those in its folder, those of a
+    comparison or a suite that launched its servers, those that its sessions name, and those of the
+    endpoint `at_hand`, by its info.
 
-    Logs are told and written to, and a folder may come from somebody else: a session names files only where this user
-    noted it, and links that lead out of the folder are not followed.
-    """
+    Logs are told and written to, and a folder may come from somebody else: a session names files
+    only where this user noted it, and links that lead out of the folder are not followed."""
     beside = run.parent / SERVERS
     found = _below(run.resolve(), run / LOGS)
     found += _below(run.parent.resolve() / beside.name, beside / run.name / LOGS)
@@ -63,11 +69,15 @@ def log_files(run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo 
 
 
 def trace_files(at_hand: ServerInfo) -> list[Path]:
-    """The traces of requests that the servers of an endpoint write, by its info; none of servers that were not
-    launched, whose files are not ours to write to."""
+    """The traces of requests that the servers of an endpoint write, by its info; none of servers
+    that were not launched, whose files are not ours to write to."""
     told = at_hand.perf_metrics
     folder = None if told is None or at_hand.log_dir is None else told.trace_dir
-    return [path for path in Path(folder).rglob("requests-*.jsonl") if path.is_file()] if folder else []
+    return (
+        [path for path in Path(folder).rglob("requests-*.jsonl") if path.is_file()]
+        if folder
+        else []
+    )
 
 
 def _below(place: Path, folder: Path) -> list[Path]:
@@ -75,15 +85,17 @@ def _below(place: Path, folder: Path) -> list[Path]:
 
 
 def hide_secrets(paths: Iterable[Path], masking: Masking) -> list[Path]:
-    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on. Returns those that hold
-    one and cannot be written, such as what a container of root wrote."""
+    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on.
+    Returns those that hold one and cannot be written, such as what a container of root wrote."""
     left = []
     for path in paths:
         with suppress(OSError), path.open("rb") as file:
             start = 0
             for line in file:
                 told = line.decode("latin-1")
-                if (blanked := masking.blank(told)) != told and not _overwritten(path, start, blanked):
+                if (blanked := masking.blank(told)) != told and not _overwritten(
+                    path, start, blanked
+                ):
                     left.append(path)
                     break
                 start += len(line)
@@ -140,9 +152,11 @@ def between(lines: Iterable[LogLine], start_s: float, end_s: float) -> list[LogL
     return [line for line in lines if line.at_s is not None and start_s <= line.at_s <= end_s]
 
 
-def errors_near(path: Path, at_s: float, *, before_s: float, after_s: float, most: int) -> list[str]:
-    """The first lines that tell of errors around a moment. Of a log without any times the last ones, since nothing says
-    which they are: of a server that ended, they tell why."""
+def errors_near(
+    path: Path, at_s: float, *, before_s: float, after_s: float, most: int
+) -> list[str]:
+    """The first lines that tell of errors around a moment. Of a log without any times the last
+    ones, since nothing says which they are: of a server that ended, they tell why."""
     near: list[str] = []
     untimed: deque[str] = deque(maxlen=most)
     timed = False

@@ -1,9 +1,8 @@
 """Read and write environment.json: an entry per session of a run, oldest first.
 
-A session is noted before its first request, with the versions at work, the endpoint and what it can do; its load is
-added at its end. The endpoint is signed, since later commands send prompts there. Fields that this version does not
-know stay in the file.
-"""
+A session is noted before its first request, with the versions at work, the endpoint and what it can
+do; its load is added at its end. The endpoint is signed, since later commands send prompts there.
+Fields that this version does not know stay in the file."""
 
 from __future__ import annotations
 
@@ -27,10 +26,11 @@ class UsedCode(msgspec.Struct, frozen=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One session of a run. Times are UTC in ISO 8601; what an older version did not note has its default.
+    """One session of a run. Times are UTC in ISO 8601; what an older version did not note has its
+    default.
 
-    `own` says that this user noted the endpoint in this folder; `stored` is the whole entry, with the versions.
-    """
+    `own` says that this user noted the endpoint in this folder; `stored` is the whole entry, with
+    the versions."""
 
     started_at: str = ""
     endpoint: Endpoint = Endpoint(base_url="")
@@ -44,7 +44,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sessions(run: Path) -> list[SessionRecord]:
-    """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged file."""
+    """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged
+    file."""
     try:
         return [_read_entry(run, entry) for entry in _read_stored(run)]
     except msgspec.MsgspecError as error:
@@ -76,19 +77,22 @@ def loads(run: Path) -> tuple[Load, ...]:
 
 
 def read_unsupported(run: Path) -> Mapping[str, Ability]:
-    """Return what the endpoint of the last session lacked, by task. Raises RunFolderError for a damaged file."""
+    """Return what the endpoint of the last session lacked, by task. Raises RunFolderError for a
+    damaged file."""
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
 
 
 def own_endpoint(run: Path) -> bool:
-    """Tell whether this user noted the endpoint of the last session there, or there was no session yet."""
+    """Tell whether this user noted the endpoint of the last session there, or there was no session
+    yet."""
     noted = read_sessions(run)
     return not noted or noted[-1].own
 
 
 def sessions_fingerprint(run: Path) -> bytes:
-    """Return what two copies of one run have in common: the record of their sessions. Raises OSError without one."""
+    """Return what two copies of one run have in common: the record of their sessions. Raises
+    OSError without one."""
     return (run / SESSIONS_FILE).read_bytes()
 
 
@@ -98,8 +102,12 @@ def forget_sessions(run: Path) -> None:
 
 
 def _read_entry(run: Path, entry: Mapping[str, Any]) -> SessionRecord:
-    known = msgspec.convert({name: value for name, value in entry.items() if name not in _OURS}, SessionRecord)
-    return msgspec.structs.replace(known, own=ownership.is_own(_of_endpoint(entry), run), stored=entry)
+    known = msgspec.convert(
+        {name: value for name, value in entry.items() if name not in _OURS}, SessionRecord
+    )
+    return msgspec.structs.replace(
+        known, own=ownership.is_own(_of_endpoint(entry), run), stored=entry
+    )
 
 
 _OURS = ("own", "stored")
@@ -116,13 +124,19 @@ def _of_endpoint(session: Mapping[str, Any]) -> dict[str, Any]:
 def _read_stored(run: Path) -> list[dict[str, Any]]:
     file = run / SESSIONS_FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]]) if file.exists() else []
+        return (
+            msgspec.json.decode(file.read_bytes(), type=list[dict[str, Any]])
+            if file.exists()
+            else []
+        )
     except msgspec.MsgspecError as error:
         raise _build_error(run, error) from error
 
 
 def _build_error(run: Path, error: Exception) -> RunFolderError:
-    return RunFolderError(f"{run / SESSIONS_FILE} cannot be read: {error}", hint="It only informs: delete it.")
+    return RunFolderError(
+        f"{run / SESSIONS_FILE} cannot be read: {error}", hint="It only informs: delete it."
+    )
 
 
 def _write(run: Path, entries: list[dict[str, Any]]) -> None:

@@ -1,4 +1,5 @@
-"""Documents of a task of lm-eval: loaded once in a scope for all options that decide them, and made samples."""
+"""Documents of a task of lm-eval: loaded once in a scope for all options that decide them, and made
+samples."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ from typing import Any
 from serve_eval.errors import ServeEvalError
 from serve_eval.harness import library, seeds
 from serve_eval.harness.data import with_local_files
-from serve_eval.harness.instances import Prefix, as_text, build_generated, build_judged, build_rolled
+from serve_eval.harness.instances import (
+    Prefix,
+    as_text,
+    build_generated,
+    build_judged,
+    build_rolled,
+)
 from serve_eval.harness.measures import DOCUMENT, Documents, Measure
 from serve_eval.plugins import extensions
 from serve_eval.plugins.scope import open_scope
@@ -18,7 +25,8 @@ from serve_eval.schema import DataRoots, Sample
 from serve_eval.tasks._lm_eval.settings import measures_of_task
 
 _KEPT = "documents of a task of lm-eval"
-"""The first part of the key under which a scope keeps documents. Tasks that differ only in scoring share them."""
+"""The first part of the key under which a scope keeps documents. Tasks that differ only in scoring
+share them."""
 _DECIDING = {
     "data_files": None,
     "num_fewshot": None,
@@ -30,11 +38,12 @@ _DECIDING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
-    """A task of lm-eval with the options that decide what is loaded of it: all of them are in `key`, the prefix last.
+    """A task of lm-eval with the options that decide what is loaded of it: all of them are in
+    `key`, the prefix last.
 
-    `own` are the folders of the user's tasks; `shots` is the number of worked examples. `kept` is what the scope keeps
-    that it was made in: its answers are scored there, in whichever scope or thread that is done.
-    """
+    `own` are the folders of the user's tasks; `shots` is the number of worked examples. `kept` is
+    what the scope keeps that it was made in: its answers are scored there, in whichever scope or
+    thread that is done."""
 
     name: str
     own: tuple[str, ...]
@@ -45,7 +54,9 @@ class TaskSource:
     multiturn: bool
     prefix: Prefix
     key: tuple[object, ...]
-    kept: dict[tuple[object, ...], Any] = field(default_factory=lambda: open_scope().kept, repr=False, compare=False)
+    kept: dict[tuple[object, ...], Any] = field(
+        default_factory=lambda: open_scope().kept, repr=False, compare=False
+    )
 
     def documents(self) -> Documents:
         """Return what was loaded in its scope. Raises KeyError before the first `load`."""
@@ -53,13 +64,18 @@ class TaskSource:
         return found
 
     def load(self, roots: DataRoots) -> Documents:
-        """Load the task, unless its scope has it from the same files: lm-eval makes the same of any prefix."""
+        """Load the task, unless its scope has it from the same files: lm-eval makes the same of any
+        prefix."""
         places, sources = with_local_files(self.name, self.config, self.data_files, roots, self.own)
         if self.key not in self.kept and (alike := self._but_for_the_prefix()) is not None:
             self.kept[self.key] = replace(alike, items={})
         if self.key not in self.kept or self.kept[self.key].sources != sources:
             with seeds.as_in_a_run():
-                settings = {**library.read(self.name, self.own), **places, "num_fewshot": self.shots}
+                settings = {
+                    **library.read(self.name, self.own),
+                    **places,
+                    "num_fewshot": self.shots,
+                }
                 found = library.load(self.name, settings, online=roots.allow_hub)
                 instances = library.build(found, multiturn=self.multiturn, as_text=as_text)
             by_document: dict[str, list[Any]] = {}
@@ -74,7 +90,8 @@ class TaskSource:
 
 
 def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
-    """Return a task of this name. `options` are those of a plan; those that decide nothing of it are ignored."""
+    """Return a task of this name. `options` are those of a plan; those that decide nothing of it
+    are ignored."""
     own = extensions.lm_eval_folders()
     config = library.config(name, own)
     settled = library.settle_config(config)
@@ -95,12 +112,15 @@ def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
 
 
 def load_parts(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
-    """Return what was loaded of a task in this scope, and its metrics, by its name and the options of a plan."""
+    """Return what was loaded of a task in this scope, and its metrics, by its name and the options
+    of a plan."""
     source = source_of(name, options)
     return source.documents(), measures_of_task(name, source.config)
 
 
-def sample_of(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix) -> Sample:
+def sample_of(
+    here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix
+) -> Sample:
     """Make the sample of a document, of all requests that lm-eval makes of it."""
     instances = here.instances[doc]
     with seeds.of_document(doc):
@@ -109,9 +129,13 @@ def sample_of(here: Documents, kind: str, doc: str, base: Any, multiturn: bool, 
     try:
         if kind == "generate_until":
             return build_generated(instances, base, multiturn=multiturn, **about)
-        return (build_rolled if kind == "loglikelihood_rolling" else build_judged)(instances, prefix, **about)
+        return (build_rolled if kind == "loglikelihood_rolling" else build_judged)(
+            instances, prefix, **about
+        )
     except ServeEvalError as error:
-        raise type(error)(f"lm_eval:{here.task.config.task}: document {doc}: {error}", hint=error.hint) from error
+        raise type(error)(
+            f"lm_eval:{here.task.config.task}: document {doc}: {error}", hint=error.hint
+        ) from error
 
 
 def _target(task: Any, doc: Mapping[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""The figure of a task of lm-eval that is its value, and the figures next to it: per answer, and over all of them."""
+"""The figure of a task of lm-eval that is its value, and the figures next to it: per answer, and
+over all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from serve_eval.schema import MEAN, Aggregation, Metric, Outcome, Response, Samp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A metric behind a filter, `key`. `in_percent`: a document's figure lies between 0 and 1, and is shown so."""
+    """A metric behind a filter, `key`. `in_percent`: a document's figure lies between 0 and 1, and
+    is shown so."""
 
     task: str
     measure: Measure
@@ -42,32 +44,46 @@ class Figure:
         return Metric(name=name, higher_is_better=higher, lo=None, hi=None, scale=1.0)
 
     def aggregation(self, documents: Callable[[], Documents]) -> Aggregation:
-        """Return how the value comes from the documents, by lm-eval's own function where it is no mean."""
+        """Return how the value comes from the documents, by lm-eval's own function where it is no
+        mean."""
         if self.measure.is_mean:
             return MEAN
 
         def of(scored: Scored) -> float:
-            return aggregate(self.measure, [_item(documents(), sample, self.key) for sample, _ in scored])
+            return aggregate(
+                self.measure, [_item(documents(), sample, self.key) for sample, _ in scored]
+            )
 
         return Aggregation(name=f"{self.measure.how} of {self.measure.name}", of=of)
 
     def score(self, here: Documents, sample: Sample, response: Response) -> Score:
-        """Score an answer. Raises ServeEvalError where it gives no figure, or one outside of its range."""
-        items, filtered = measure_document(here, sample.metadata[DOCUMENT], list_results(here, response))
+        """Score an answer. Raises ServeEvalError where it gives no figure, or one outside of its
+        range."""
+        items, filtered = measure_document(
+            here, sample.metadata[DOCUMENT], list_results(here, response)
+        )
         value = self._compute_checked(items)
         left = filtered[self.key[1]][0]
         found = isinstance(left, str) and left != NOTHING_FOUND
         answer = left if found else _likeliest(sample, response) if sample.choices else None
-        return Score(value=value, outcome=_outcome(value, left, in_percent=self.in_percent), answer=answer, kept=items)
+        return Score(
+            value=value,
+            outcome=_outcome(value, left, in_percent=self.in_percent),
+            answer=answer,
+            kept=items,
+        )
 
     def _compute_checked(self, items: Mapping[Key, Any]) -> float:
         name, key = self.task, self.key
         if key not in items:
-            raise ServeEvalError(f"lm_eval:{name}: an answer has no {name_figure(key)}", hint=choose(name, items))
+            raise ServeEvalError(
+                f"lm_eval:{name}: an answer has no {name_figure(key)}", hint=choose(name, items)
+            )
         value = _value(self.measure, items[key])
         if value is None:
             raise ServeEvalError(
-                f"lm_eval:{name}: {name_figure(key)} of an answer is {items[key]!r}, which is no number",
+                f"lm_eval:{name}: {name_figure(key)} of an answer is {items[key]!r}, which is no"
+                " number",
                 hint="lm-eval could not take its mean either: see the functions of the task.",
             )
         if self.in_percent and not 0.0 <= value <= 1.0:
@@ -87,7 +103,8 @@ def choose_figure(
     filter_name: str | None,
     percent: bool | None,
 ) -> Figure:
-    """Choose the figure that the options name, else the task's first. Raises PlanError for an unknown filter."""
+    """Choose the figure that the options name, else the task's first. Raises PlanError for an
+    unknown filter."""
     filters = [one["name"] for one in config.get("filter_list") or ({"name": "none"},)]
     if filter_name is not None and filter_name not in filters:
         raise PlanError(f"lm_eval:{name}: no filter {filter_name!r}: it has {', '.join(filters)}")
@@ -102,8 +119,8 @@ def choose_figure(
 
 
 def _value(measure: Measure, item: Any) -> float | None:
-    """What a document gave as one number: of an aggregation that is no mean, its value over this document alone. None
-    where a mean lacks it."""
+    """What a document gave as one number: of an aggregation that is no mean, its value over this
+    document alone. None where a mean lacks it."""
     if measure.is_mean:
         return number(item)
     try:
@@ -129,11 +146,16 @@ def _item(here: Documents, sample: Sample, key: Key) -> Any:
     try:
         return here.items[sample.id][key]
     except KeyError as error:
-        raise ServeEvalError(f"{name_figure(key)} of sample {sample.id} is only known with its answer") from error
+        raise ServeEvalError(
+            f"{name_figure(key)} of sample {sample.id} is only known with its answer"
+        ) from error
 
 
-def others(here: Documents, measures: Mapping[str, Measure], key: Key, scored: Scored) -> dict[str, float]:
-    """Return the figures next to the value, by lm-eval's own aggregations, but for those it cannot compute here."""
+def others(
+    here: Documents, measures: Mapping[str, Measure], key: Key, scored: Scored
+) -> dict[str, float]:
+    """Return the figures next to the value, by lm-eval's own aggregations, but for those it cannot
+    compute here."""
     by_key: dict[Key, list[Any]] = {}
     for sample, _ in scored:
         for other, item in here.items.get(sample.id, {}).items():
@@ -147,5 +169,7 @@ def others(here: Documents, measures: Mapping[str, Measure], key: Key, scored: S
         except ServeEvalError:
             continue
         if value is not None:
-            told[name_figure(other)] = value * (100.0 if measure.is_mean and other[0] in IN_PERCENT else 1.0)
+            told[name_figure(other)] = value * (
+                100.0 if measure.is_mean and other[0] in IN_PERCENT else 1.0
+            )
     return dict(sorted(told.items()))

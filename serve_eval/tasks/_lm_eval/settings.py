@@ -16,11 +16,16 @@ from serve_eval.harness.measures import Measure, measures_of
 from serve_eval.schema import SamplingParams
 
 
-def check_options(name: str, config: Mapping[str, Any], settled: Any, num_fewshot: int | None, multiturn: bool) -> None:
+def check_options(
+    name: str, config: Mapping[str, Any], settled: Any, num_fewshot: int | None, multiturn: bool
+) -> None:
     """Raise PlanError for a task that cannot be asked, or not with these options."""
     problems = []
     if settled.output_type not in library.KINDS:
-        raise PlanError(f"lm_eval:{name}: output_type {settled.output_type!r} is none of {', '.join(library.KINDS)}")
+        raise PlanError(
+            f"lm_eval:{name}: output_type {settled.output_type!r} is none of"
+            f" {', '.join(library.KINDS)}"
+        )
     if not isinstance(settled.metadata or {}, Mapping):
         raise PlanError(f"lm_eval:{name}: metadata has to be a mapping, such as {{version: 1}}")
     if settled.repeats > 1:
@@ -28,17 +33,28 @@ def check_options(name: str, config: Mapping[str, Any], settled: Any, num_fewsho
     if settled.doc_to_image or settled.doc_to_audio:
         problems.append("it asks by images or sound")
     if problems:
-        raise PlanError([f"lm_eval:{name}: {problem}" for problem in problems], hint=library.OTHER_WAY.format(name))
+        raise PlanError(
+            [f"lm_eval:{name}: {problem}" for problem in problems],
+            hint=library.OTHER_WAY.format(name),
+        )
     if num_fewshot is not None and num_fewshot != 0 == config.get("num_fewshot"):
-        raise PlanError(f"lm_eval:{name}: num_fewshot: the task says that it has none, which lm-eval never overrides")
+        raise PlanError(
+            f"lm_eval:{name}: num_fewshot: the task says that it has none, which lm-eval never"
+            " overrides"
+        )
     if num_fewshot is not None and num_fewshot < 0:
         raise PlanError(f"lm_eval:{name}: num_fewshot must be 0 or more")
     if multiturn and settled.output_type != "generate_until":
-        raise PlanError(f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities are those of a plain text")
+        raise PlanError(
+            f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities are those of a plain text"
+        )
 
 
-def read_task_sampling(name: str, given: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
-    """Return how answers are generated, and further fields. Raises PlanError for what the client cannot send."""
+def read_task_sampling(
+    name: str, given: Mapping[str, Any]
+) -> tuple[SamplingParams, dict[str, Any]]:
+    """Return how answers are generated, and further fields. Raises PlanError for what the client
+    cannot send."""
     try:
         return read_sampling(given)
     except (TypeError, ValueError) as error:
@@ -46,7 +62,8 @@ def read_task_sampling(name: str, given: Mapping[str, Any]) -> tuple[SamplingPar
 
 
 def measures_of_task(name: str, config: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return the metrics of a task by name, in its order. Raises PlanError for one without an aggregation."""
+    """Return the metrics of a task by name, in its order. Raises PlanError for one without an
+    aggregation."""
     try:
         return {one.name: one for one in measures_of(config)}
     except PlanError as error:
@@ -61,7 +78,8 @@ def needs_likeliest(kind: str, config: Mapping[str, Any], measures: Mapping[str,
 
 
 def config_hash(settled: Any) -> str:
-    """Hash all that a task's files say but where its data is, which the samples tell better, and the shots."""
+    """Hash all that a task's files say but where its data is, which the samples tell better, and
+    the shots."""
     every = settled.to_dict(keep_callable=True)
     told = {n: v for n, v in every.items() if not n.startswith("dataset_") and n != "num_fewshot"}
     text = json.dumps(told, sort_keys=True, default=_of_code)
@@ -69,7 +87,8 @@ def config_hash(settled: Any) -> str:
 
 
 def _of_code(value: Any) -> Any:
-    """What stands for a function: its source, and of one that is bound to arguments those too. Never its address."""
+    """What stands for a function: its source, and of one that is bound to arguments those too.
+    Never its address."""
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     try:

@@ -1,10 +1,10 @@
 """Reference files: the registered values that runs are compared with.
 
-A file `<task>.yaml` maps a model name to a list of entries. An entry has up to five spec keys, which must equal the
-run's accuracy specification, one value under the metric's name, and optionally overrides and provenance. The first
-matching entry counts. Nothing is ignored: an unknown key or an entry that can never match is an error.
-`acceptance_length.yaml` has a shape of its own: a test's name with its reference and its least acceptable length.
-"""
+A file `<task>.yaml` maps a model name to a list of entries. An entry has up to five spec keys,
+which must equal the run's accuracy specification, one value under the metric's name, and optionally
+overrides and provenance. The first matching entry counts. Nothing is ignored: an unknown key or an
+entry that can never match is an error. `acceptance_length.yaml` has a shape of its own: a test's
+name with its reference and its least acceptable length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from serve_eval.verdicts.references.acceptance_length import (
 )
 from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS, spec_text, value_key
 from serve_eval.verdicts.references.lookup import check, explain_missing, find
-from serve_eval.verdicts.references.reference_file import Entries, find_shipped_dir, list_files, load, parse
+from serve_eval.verdicts.references.reference_file import (
+    Entries,
+    find_shipped_dir,
+    list_files,
+    load,
+    parse,
+)
 
 __all__ = [
     "ACCEPTANCE_LENGTH",

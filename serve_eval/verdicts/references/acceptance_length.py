@@ -17,28 +17,35 @@ ACCEPTANCE_LENGTH = "acceptance_length"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceLength:
-    """Tokens per step of speculative decoding: the reference `ref_al`, and the least that passes, `min_al`."""
+    """Tokens per step of speculative decoding: the reference `ref_al`, and the least that passes,
+    `min_al`."""
 
     ref_al: float
     min_al: float
 
 
 def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
-    """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every problem."""
+    """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every
+    problem."""
     document = yaml_source.read(file, ReferenceFileError)
     problems: list[str] = []
     found = {}
     for test, entry in models(document).items():
         troubles = list(_length_problems(entry))
-        problems += [f"{document.name}:{document.line(test, key)}: {test}: {text}" for key, text in troubles]
+        problems += [
+            f"{document.name}:{document.line(test, key)}: {test}: {text}" for key, text in troubles
+        ]
         if not troubles:
-            found[test] = AcceptanceLength(ref_al=float(entry["ref_al"]), min_al=float(entry["min_al"]))
+            found[test] = AcceptanceLength(
+                ref_al=float(entry["ref_al"]), min_al=float(entry["min_al"])
+            )
     raise_all(problems)
     return found
 
 
 def find_acceptance_length(test: str, directories: Sequence[Path]) -> AcceptanceLength:
-    """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has it."""
+    """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has
+    it."""
     known: list[str] = []
     for file in list_files(directories):
         if file.stem == ACCEPTANCE_LENGTH:
@@ -46,8 +53,13 @@ def find_acceptance_length(test: str, directories: Sequence[Path]) -> Acceptance
             if test in entries:
                 return entries[test]
             known += entries
-    hint = f"Put NAME: {{ref_al: ..., min_al: ...}} into DIR/{ACCEPTANCE_LENGTH}.yaml and name --references-dir DIR."
-    raise ReferenceFileError(f"{ACCEPTANCE_LENGTH}.yaml has no entry {test!r}.{nearest(test, known)}", hint=hint)
+    hint = (
+        f"Put NAME: {{ref_al: ..., min_al: ...}} into DIR/{ACCEPTANCE_LENGTH}.yaml and name"
+        " --references-dir DIR."
+    )
+    raise ReferenceFileError(
+        f"{ACCEPTANCE_LENGTH}.yaml has no entry {test!r}.{nearest(test, known)}", hint=hint
+    )
 
 
 def _length_problems(entry: object) -> Iterator[tuple[str, str]]:
@@ -55,7 +67,9 @@ def _length_problems(entry: object) -> Iterator[tuple[str, str]]:
     if not isinstance(entry, dict):
         yield "", "must be a mapping with ref_al and min_al"
         return
-    yield from ((key, f"unknown key {key!r}.{nearest(str(key), keys)}") for key in entry if key not in keys)
+    yield from (
+        (key, f"unknown key {key!r}.{nearest(str(key), keys)}") for key in entry if key not in keys
+    )
     troubles = {key: number_problem(entry[key]) if key in entry else "is missing" for key in keys}
     yield from ((key, f"{key} {text}") for key, text in troubles.items() if text)
     if not any(troubles.values()) and entry["min_al"] > entry["ref_al"]:

@@ -69,7 +69,11 @@ _RATE = _numbers(lambda value: 0 < value < 1, "between 0 and 1, both excluded")
 
 
 def _count(value: object) -> str:
-    return "" if type(value) is int and value >= 1 else f"must be a whole number of at least 1, not {value!r}"
+    return (
+        ""
+        if type(value) is int and value >= 1
+        else f"must be a whole number of at least 1, not {value!r}"
+    )
 
 
 def _runs(value: object) -> str:
@@ -92,7 +96,9 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     "dtype": _TEXT,
     **dict.fromkeys(SPEC_KEYS[1:], _TEXT_OR_NULL),
     **dict.fromkeys(METRICS, number_problem),
-    "accuracy": _numbers(lambda value: not 0 < value < 1, "in points from 0 to 100, not a share of 1"),
+    "accuracy": _numbers(
+        lambda value: not 0 < value < 1, "in points from 0 to 100, not a share of 1"
+    ),
     "alpha": _RATE,
     "beta": _RATE,
     "sigma": _numbers(lambda value: value >= 0, "at least 0"),

@@ -8,17 +8,22 @@ from pathlib import Path
 from serve_eval.errors import ReferenceFileError
 from serve_eval.plugins.registry import nearest
 from serve_eval.schema import AccuracySpec, Reference
-from serve_eval.verdicts.references.acceptance_length import ACCEPTANCE_LENGTH, load_acceptance_length
+from serve_eval.verdicts.references.acceptance_length import (
+    ACCEPTANCE_LENGTH,
+    load_acceptance_length,
+)
 from serve_eval.verdicts.references.keys import spec_text
 from serve_eval.verdicts.references.reference_file import Entries, list_files, load
 
 
-def find(name: str, model: str, spec: AccuracySpec, directories: Sequence[Path]) -> Reference | None:
-    """The first entry of `<name>.yaml` for this model whose five spec values equal `spec` (case-sensitive).
+def find(
+    name: str, model: str, spec: AccuracySpec, directories: Sequence[Path]
+) -> Reference | None:
+    """The first entry of `<name>.yaml` for this model whose five spec values equal `spec`
+    (case-sensitive).
 
-    Directories are searched in order, so a user's own entries come before the shipped ones. Raises ReferenceFileError
-    for a malformed file or a missing directory.
-    """
+    Directories are searched in order, so a user's own entries come before the shipped ones. Raises
+    ReferenceFileError for a malformed file or a missing directory."""
     for entries in _all_entries(name, directories):
         for reference in entries.get(model, ()):
             if reference.spec == spec:
@@ -36,17 +41,26 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
         more = f" All of them: serve-eval references show {name}."
         return f"{name}.yaml has no model {model!r}.{nearest(model, models)}{more}"
     wanted = spec_text(spec)
-    specs = list(dict.fromkeys(spec_text(r.spec) for entries in files for r in entries.get(model, ())))
+    specs = list(
+        dict.fromkeys(spec_text(r.spec) for entries in files for r in entries.get(model, ()))
+    )
     same_but_case = [text for text in specs if text.casefold() == wanted.casefold()]
-    hint = f" Did you mean {same_but_case[0]!r}?" if same_but_case else f" It has: {'; '.join(specs) or 'no entry'}."
+    hint = (
+        f" Did you mean {same_but_case[0]!r}?"
+        if same_but_case
+        else f" It has: {'; '.join(specs) or 'no entry'}."
+    )
     return f"{name}.yaml has the model {model!r}, but not with the spec {wanted!r}.{hint}"
 
 
 def check(path: Path) -> list[str]:
-    """Every problem of a file, or of all files of a directory. Raises ReferenceFileError when there is no file."""
+    """Every problem of a file, or of all files of a directory. Raises ReferenceFileError when there
+    is no file."""
     files = [path] if path.is_file() else list_files([path])
     if not files:
-        raise ReferenceFileError(f"{path}: no reference file", hint="Reference files are named <task>.yaml.")
+        raise ReferenceFileError(
+            f"{path}: no reference file", hint="Reference files are named <task>.yaml."
+        )
     problems = []
     for file in files:
         try:

@@ -22,29 +22,35 @@ Entries = Mapping[str, Sequence[Reference]]
 
 
 def find_shipped_dir() -> Path:
-    """The reference files that come with serve-eval: inside the package in a wheel, beside it in a checkout."""
+    """The reference files that come with serve-eval: inside the package in a wheel, beside it in a
+    checkout."""
     package = Path(__file__).parents[2]
     inside = package / "references"
     return inside if inside.is_dir() else package.parent / "references"
 
 
 def list_files(directories: Sequence[Path]) -> list[Path]:
-    """Every reference file, in the order in which `find` looks. Raises ReferenceFileError for a missing directory."""
+    """Every reference file, in the order in which `find` looks. Raises ReferenceFileError for a
+    missing directory."""
     for directory in directories:
         if not directory.is_dir():
-            raise ReferenceFileError(f"{directory}: no such directory", hint="Name a folder with <task>.yaml files.")
+            raise ReferenceFileError(
+                f"{directory}: no such directory", hint="Name a folder with <task>.yaml files."
+            )
     return [file for directory in directories for file in sorted(directory.glob("*.yaml"))]
 
 
 def load(file: Path) -> Entries:
-    """The entries of a file by model, in file order. Raises ReferenceFileError that lists every problem of the file."""
+    """The entries of a file by model, in file order. Raises ReferenceFileError that lists every
+    problem of the file."""
     return parse(yaml_source.read_text(file, ReferenceFileError), str(file))
 
 
 @lru_cache(maxsize=64)
 def parse(text: str, name: str) -> Entries:
-    """As `load`, for a text; `name` stands for the file. The same text is parsed once: a suite looks into the same few
-    files for every run, and YAML takes a tenth of a second for the largest."""
+    """As `load`, for a text; `name` stands for the file. The same text is parsed once: a suite
+    looks into the same few files for every run, and YAML takes a tenth of a second for the
+    largest."""
     return _references(yaml_source.parse(text, name, ReferenceFileError), Path(name).stem)
 
 
@@ -59,7 +65,9 @@ def models(document: yaml_source.Document) -> dict[Any, Any]:
     """The content of a file, a mapping. Raises ReferenceFileError for anything else."""
     if not isinstance(document.value, dict):
         where = f"{document.name}:{document.line()}"
-        raise ReferenceFileError(f"{where}: must map model names to entries", hint="A file without entries holds {}.")
+        raise ReferenceFileError(
+            f"{where}: must map model names to entries", hint="A file without entries holds {}."
+        )
     return document.value
 
 
@@ -85,14 +93,18 @@ def _entries(
     first_line: dict[AccuracySpec, int] = {}
     for index, entry in enumerate(entries):
         troubles = list(entry_problems(entry))
-        problems += [f"{document.name}:{document.line(model, index, key)}: {model}: {text}" for key, text in troubles]
+        problems += [
+            f"{document.name}:{document.line(model, index, key)}: {model}: {text}"
+            for key, text in troubles
+        ]
         if troubles:
             continue
         reference = _reference(entry, task, model, document.name, document.line(model, index))
         if reference.spec in first_line:
             problems.append(
-                f"{document.name}:{reference.line}: {model}: this entry can never match: line "
-                f"{first_line[reference.spec]} has the same spec ({spec_text(reference.spec)}) and comes first"
+                f"{document.name}:{reference.line}: {model}: this entry can never match: line"
+                f" {first_line[reference.spec]} has the same spec ({spec_text(reference.spec)}) and"
+                " comes first"
             )
         first_line.setdefault(reference.spec, reference.line)
         good.append(reference)
@@ -108,5 +120,12 @@ def _reference(entry: Mapping[str, Any], task: str, model: str, file: str, line:
         rest["runs"] = msgspec.convert(rest["runs"], ReferenceRuns)
     rest["replaced"] = tuple(rest.get("replaced", ()))
     return Reference(
-        task=task, model=model, spec=spec, value=float(entry[metric]), metric=metric, file=file, line=line, **rest
+        task=task,
+        model=model,
+        spec=spec,
+        value=float(entry[metric]),
+        metric=metric,
+        file=file,
+        line=line,
+        **rest,
     )

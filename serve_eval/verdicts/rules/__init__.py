@@ -1,4 +1,5 @@
-"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`."""
+"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) ->
+Verdict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The classic rule as the other rules need it: the outcome by the threshold, and the margin that lies in it."""
+"""The classic rule as the other rules need it: the outcome by the threshold, and the margin that
+lies in it."""
 
 from __future__ import annotations
 
@@ -21,16 +22,24 @@ def judge(
 ) -> Verdict:
     """Verdict of one task by the classic rule.
 
-    `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula. Missing answers bound
-    the value from both sides; the outcome is PASS or FAIL only when both bounds agree and at most `max_missing` of the
-    planned samples are missing, else INCONCLUSIVE. Nothing scored at all is ERROR.
-    """
+    `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula.
+    Missing answers bound the value from both sides; the outcome is PASS or FAIL only when both
+    bounds agree and at most `max_missing` of the planned samples are missing, else INCONCLUSIVE.
+    Nothing scored at all is ERROR."""
     base = frame(result, reference, hypothesis)
-    better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
+    better = (
+        result.metric.higher_is_better
+        if reference.higher_is_better is None
+        else reference.higher_is_better
+    )
     threshold = base.threshold
     assert threshold is not None
     reasons = validity.objections(result, max_missing)
-    decision = decide(result.bounds, threshold, better) if result.bounds is not None else Decision.UNDECIDED
+    decision = (
+        decide(result.bounds, threshold, better)
+        if result.bounds is not None
+        else Decision.UNDECIDED
+    )
     if result.scored == 0:
         outcome = VerdictOutcome.ERROR
     elif reasons or decision is Decision.UNDECIDED:
@@ -47,9 +56,18 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
     """What a verdict says before it is decided. Its outcome stands for nothing."""
     if hypothesis.num_samples is None:
         raise ValueError("the hypothesis has no num_samples")
-    better = result.metric.higher_is_better if reference.higher_is_better is None else reference.higher_is_better
+    better = (
+        result.metric.higher_is_better
+        if reference.higher_is_better is None
+        else reference.higher_is_better
+    )
     test = classic_test(
-        hypothesis.num_samples, reference.value, hypothesis.sigma, hypothesis.alpha, hypothesis.beta, better
+        hypothesis.num_samples,
+        reference.value,
+        hypothesis.sigma,
+        hypothesis.alpha,
+        hypothesis.beta,
+        better,
     )
     explicit = reference.threshold is not None
     return Verdict(
@@ -70,14 +88,16 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
 
 
 def margin(verdict: Verdict) -> float:
-    """How far the threshold lies from the reference, in points: the drop that the classic rule fails."""
+    """How far the threshold lies from the reference, in points: the drop that the classic rule
+    fails."""
     assert verdict.threshold is not None
     assert verdict.reference is not None
     return abs(verdict.threshold - verdict.reference)
 
 
 def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
-    """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when nothing was scored."""
+    """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when
+    nothing was scored."""
     error = base.outcome is VerdictOutcome.ERROR
     reasons = base.reasons if paired else (*base.reasons, "no_pairs: nothing to pair with")
     outcome = VerdictOutcome.ERROR if error else VerdictOutcome.INCONCLUSIVE
@@ -99,9 +119,13 @@ def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None)
         warnings.append("the registered reference is 0, which never fails")
     if theta is not None and theta > WIDE_THETA:
         power = f"{1.0 - hypothesis.beta:.0%}"
-        warnings.append(f"only drops of {theta:.1f} points or more are detected with a probability of {power}")
+        warnings.append(
+            f"only drops of {theta:.1f} points or more are detected with a probability of {power}"
+        )
     if theta is None:
         warnings.append("the threshold is an explicit one of the reference file, not computed")
     if reference.old:
-        warnings.append(f"the reference stands only in an older file of its source: {reference.source}")
+        warnings.append(
+            f"the reference stands only in an older file of its source: {reference.source}"
+        )
     return warnings

@@ -1,4 +1,5 @@
-"""The paired comparison that the rules share: the same prompts, answered by the reference's runs and by this one."""
+"""The paired comparison that the rules share: the same prompts, answered by the reference's runs
+and by this one."""
 
 from __future__ import annotations
 
@@ -66,14 +67,20 @@ def warnings(paired: PairedComparison) -> tuple[str, ...]:
     if paired.inflation == 1.0:
         return ()
     return (
-        f"run_effect: the runs of one side differ as a whole (Cochran's Q {paired.cochran_q:.2f}, "
-        f"p {paired.cochran_p:.2g}): every error of the paired comparison is multiplied by {paired.inflation:.2f}",
+        (
+            "run_effect: the runs of one side differ as a whole (Cochran's Q"
+            f" {paired.cochran_q:.2f}, p {paired.cochran_p:.2g}): every error of the paired"
+            f" comparison is multiplied by {paired.inflation:.2f}"
+        ),
     )
 
 
 def small_drop(paired: PairedComparison) -> str:
     """The warning for a drop that is proven where the verdict is PASS."""
-    return f"small_drop: the paired comparison proves a drop (p {paired.p:.4f} at level {paired.alpha:g})"
+    return (
+        f"small_drop: the paired comparison proves a drop (p {paired.p:.4f} at level"
+        f" {paired.alpha:g})"
+    )
 
 
 def _anchors(found: AnchorTest) -> AnchorComparison:

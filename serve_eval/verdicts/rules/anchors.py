@@ -1,4 +1,5 @@
-"""The prompts that the reference always had right: fails when more of them are lost than in a reference run."""
+"""The prompts that the reference always had right: fails when more of them are lost than in a
+reference run."""
 
 from __future__ import annotations
 
@@ -31,10 +32,9 @@ def judge(
 ) -> Verdict:
     """Verdict of one task by the anchors alone.
 
-    FAIL: a drop among the anchors is proven at the task's alpha. The test is for the endpoint of the reference: a build
-    that alters answers for good loses anchors as well. INCONCLUSIVE where missing answers leave it open, where too many
-    are missing, and without enough anchors.
-    """
+    FAIL: a drop among the anchors is proven at the task's alpha. The test is for the endpoint of
+    the reference: a build that alters answers for good loses anchors as well. INCONCLUSIVE where
+    missing answers leave it open, where too many are missing, and without enough anchors."""
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
         return _classic.build_undecided(base, "anchors", paired=pairs is not None)
@@ -44,11 +44,18 @@ def judge(
     if told.anchors is None or told.anchors.p_range is None:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = (
-            "few_anchors: two reference runs are needed, and ten prompts that all of them but the last had right",
+            (
+                "few_anchors: two reference runs are needed, and ten prompts that all of them but"
+                " the last had right"
+            ),
         )
     elif told.anchors.p_range[1] <= hypothesis.alpha:
         outcome = VerdictOutcome.FAIL
-        reasons = (_describe_lost(told.anchors.anchors, told.anchors.candidate_lost, told.anchors.reference_lost),)
+        reasons = (
+            _describe_lost(
+                told.anchors.anchors, told.anchors.candidate_lost, told.anchors.reference_lost
+            ),
+        )
     elif pairs.missing_share > max_missing + ROUNDING:
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = (f"too_many_missing: more than {max_missing:.0%} of the scores",)
@@ -56,7 +63,9 @@ def judge(
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = ("missing_results: the missing answers decide whether a drop is proven",)
     warnings = (*base.warnings, *paired_warnings(told))
-    return replace(base, outcome=outcome, rule="anchors", reasons=reasons, warnings=warnings, paired=told)
+    return replace(
+        base, outcome=outcome, rule="anchors", reasons=reasons, warnings=warnings, paired=told
+    )
 
 
 def _describe_lost(anchors: int, candidate: int, reference: int) -> str:

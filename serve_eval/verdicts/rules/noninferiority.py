@@ -1,4 +1,5 @@
-"""The same prompts twice: passes when a drop of the margin or more is excluded, for two ways of serving one model."""
+"""The same prompts twice: passes when a drop of the margin or more is excluded, for two ways of
+serving one model."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ def judge(
 ) -> Verdict:
     """Verdict of one task. `margin` is in points and fixed before the run.
 
-    PASS: a drop of the margin or more is excluded (the lower bound of the difference lies above it). FAIL: a drop of
-    the margin or more is shown (the upper bound lies below it). INCONCLUSIVE: neither, so that more prompts or runs are
-    needed. Raises PlanError for a margin that is none.
+    PASS: a drop of the margin or more is excluded (the lower bound of the difference lies above
+    it). FAIL: a drop of the margin or more is shown (the upper bound lies below it). INCONCLUSIVE:
+    neither, so that more prompts or runs are needed. Raises PlanError for a margin that is none.
     """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
@@ -45,7 +46,9 @@ def judge(
         return _classic.build_undecided(base, "noninferiority", paired=pairs is not None)
     told = compare(pairs, result, margin=margin, alpha=hypothesis.alpha, max_missing=max_missing)
     too_many = "too_many_missing" in told.reasons
-    few = next((reason for reason in told.reasons if reason in ("too_few_pairs", "few_clusters")), None)
+    few = next(
+        (reason for reason in told.reasons if reason in ("too_few_pairs", "few_clusters")), None
+    )
     reasons: tuple[str, ...] = ()
     if few is not None:
         outcome = VerdictOutcome.INCONCLUSIVE
@@ -60,4 +63,11 @@ def judge(
         why = "too_many_missing" if too_many else "margin_not_excluded"
         reasons = (f"{why}: a drop of {margin:g} points is neither excluded nor shown",)
     warnings = (*base.warnings, *paired_warnings(told))
-    return replace(base, outcome=outcome, rule="noninferiority", reasons=reasons, warnings=warnings, paired=told)
+    return replace(
+        base,
+        outcome=outcome,
+        rule="noninferiority",
+        reasons=reasons,
+        warnings=warnings,
+        paired=told,
+    )

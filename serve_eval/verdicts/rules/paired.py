@@ -1,4 +1,5 @@
-"""The same prompts, answered by the reference's runs and by this one: fails when a drop is proven and may matter."""
+"""The same prompts, answered by the reference's runs and by this one: fails when a drop is proven
+and may matter."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from serve_eval.verdicts.rules._paired import check_margin, compare, small_drop
 from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
-"""Without stored scores of the reference there is nothing to judge: said before anything is sent."""
+"""Without stored scores of the reference there is nothing to judge: said before anything is
+sent."""
 EARLY_STOP = "pairs"
 
 _OUTCOMES = {
@@ -43,20 +45,24 @@ def judge(
 ) -> Verdict:
     """Verdict of one task by the four-way finding.
 
-    `margin` is the drop in points that matters; None: the classic test's own, so that what the classic rule fails is
-    not passed here (docs/method.md has the exceptions). FAIL: a drop is proven, and one of the margin or more is not
-    excluded. A proven drop that is excluded from reaching the margin passes with a warning (SMALL_DROP). Raises
-    PlanError for a margin that is none.
-    """
+    `margin` is the drop in points that matters; None: the classic test's own, so that what the
+    classic rule fails is not passed here (docs/method.md has the exceptions). FAIL: a drop is
+    proven, and one of the margin or more is not excluded. A proven drop that is excluded from
+    reaching the margin passes with a warning (SMALL_DROP). Raises PlanError for a margin that is
+    none."""
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
         return _classic.build_undecided(base, "paired", paired=pairs is not None)
     drop = _classic.margin(base) if margin is None else margin
-    told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method)
+    told = compare(
+        pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing, method=method
+    )
     warnings = (*base.warnings, *paired_warnings(told))
     if told.finding == "SMALL_DROP":
         warnings = (*warnings, f"{small_drop(told)}; one of {drop:.3f} points or more is excluded")
     reasons = tuple(f"{reason}: by the paired comparison" for reason in told.reasons)
     outcome = _OUTCOMES[told.finding]
-    return replace(base, outcome=outcome, rule="paired", reasons=reasons, warnings=warnings, paired=told)
+    return replace(
+        base, outcome=outcome, rule="paired", reasons=reasons, warnings=warnings, paired=told
+    )

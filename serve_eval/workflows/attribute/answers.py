@@ -19,8 +19,8 @@ from serve_eval.workflows.attribute.workers import SERVER
 
 @dataclass(slots=True)
 class PhaseAnswers:
-    """Collects what came of the answers of one phase, by the workers that had a hand in each (None: none of that
-    role)."""
+    """Collects what came of the answers of one phase, by the workers that had a hand in each (None:
+    none of that role)."""
 
     scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -39,7 +39,8 @@ class PhaseAnswers:
         result: Response | Failure | None,
         apart: ScoredApart | None,
     ) -> None:
-        """Take one result (None: one of the workers had no part in it). Where the scorer raises there is no score."""
+        """Take one result (None: one of the workers had no part in it). Where the scorer raises
+        there is no score."""
         if result is None:
             return
         prompt = prompt_name(task, sample)
@@ -87,10 +88,12 @@ def add_times(
     of_pairs: PhaseAnswers,
     at_a_time: int,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
-    """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has to warm up, such as
-    a first connection between two servers, and do not count."""
+    """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has
+    to warm up, such as a first connection between two servers, and do not count."""
     warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
-    each, joint = ([one for one in answers.times if one.prompt in warm] for answers in (of_each, of_pairs))
+    each, joint = (
+        [one for one in answers.times if one.prompt in warm] for answers in (of_each, of_pairs)
+    )
     servers = any(one.role == SERVER for one in asking.workers)
     rows, pair_rows = latency.rank_asked(each, joint)
     if servers:
@@ -98,7 +101,9 @@ def add_times(
     found = [latency.describe_slow(row) for row in rows if row.slow]
     known = {row.worker for row in rows if row.slow}
     found += [
-        latency.describe_slow(row, "answer of a pair") for row in pair_rows if row.slow and row.worker not in known
+        latency.describe_slow(row, "answer of a pair")
+        for row in pair_rows
+        if row.slow and row.worker not in known
     ]
     joint_part = None if in_pairs is None else replace(in_pairs, times=pair_rows)
     return replace(alone, times=rows), joint_part, found
@@ -114,4 +119,7 @@ def _as_server(row: WorkerShare) -> WorkerShare:
 
 
 def _cells(answers: Iterable[tuple[tuple[str | None, str | None], str, bool]]) -> list[Cell]:
-    return [Cell(context, generation, 1, int(bad), prompt) for (context, generation), prompt, bad in answers]
+    return [
+        Cell(context, generation, 1, int(bad), prompt)
+        for (context, generation), prompt, bad in answers
+    ]

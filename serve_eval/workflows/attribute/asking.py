@@ -1,4 +1,5 @@
-"""What `serve-eval attribute` will ask of whom: settled, and its cost known, before anything is sent."""
+"""What `serve-eval attribute` will ask of whom: settled, and its cost known, before anything is
+sent."""
 
 from __future__ import annotations
 
@@ -43,13 +44,17 @@ class Asking:
 
     def cost(self) -> str:
         """A line to print beforehand."""
-        counts = [f"{n} {role}" for role in ROLES[:2] if (n := sum(one.role == role for one in self.workers))]
+        counts = [
+            f"{n} {role}"
+            for role in ROLES[:2]
+            if (n := sum(one.role == role for one in self.workers))
+        ]
         counts = counts or [str(len(self.workers))]
         tokens = sum(request_of(task, sample).sampling.max_tokens for task, sample in self.prompts)
         answers = len(self.workers) + len(self.pairs)
         return (
-            f"{len(self.prompts)} prompts to {' and '.join(counts)} servers and {len(self.pairs)} pairs: "
-            f"{self.requests} requests, at most {tokens * answers} tokens of answers"
+            f"{len(self.prompts)} prompts to {' and '.join(counts)} servers and {len(self.pairs)}"
+            f" pairs: {self.requests} requests, at most {tokens * answers} tokens of answers"
         )
 
 
@@ -63,11 +68,11 @@ async def prepare_asking(
     seed: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Asking:
-    """Settle what will be asked: a random choice of the run's own prompts, of the workers that are `given` or known.
+    """Settle what will be asked: a random choice of the run's own prompts, of the workers that are
+    `given` or known.
 
-    Raises PlanError where no two workers can be compared or no task can be asked so, NotComparableError when the data
-    are not those of the run any more.
-    """
+    Raises PlanError where no two workers can be compared or no task can be asked so,
+    NotComparableError when the data are not those of the run any more."""
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)
@@ -77,7 +82,10 @@ async def prepare_asking(
     able = [p for p in tasks if _is_scored_by_itself(p)]
     left = sorted({p.task.name for p in tasks} - {p.task.name for p in able})
     if not able:
-        raise PlanError(f"{', '.join(left)}: such answers are not scored by themselves, so that workers cannot be told")
+        raise PlanError(
+            f"{', '.join(left)}: such answers are not scored by themselves, so that workers cannot"
+            " be told"
+        )
     every = [(p.task, sample) for p in able for sample in p.dataset.samples]
     rng = random.Random(f"{plan.seed if seed is None else seed}:attribute")
     chosen = rng.sample(every, min(samples, len(every)))
@@ -101,12 +109,18 @@ def _check_workers(workers: Sequence[Worker]) -> None:
     """Raises PlanError where no two of them can be compared."""
     counts = {role: sum(one.role == role for one in workers) for role in ROLES}
     if counts[SERVER] and counts[SERVER] < len(workers):
-        raise PlanError("--worker: servers that answer by themselves, or context and generation servers, not both")
+        raise PlanError(
+            "--worker: servers that answer by themselves, or context and generation servers, not"
+            " both"
+        )
     if not any(count > 1 for count in counts.values()):
         known = ", ".join(f"{one.role} {one.url}" for one in workers) or "none"
         raise PlanError(
             f"no two workers of one role are known (known: {known})",
-            hint="Name them: --worker context=http://host:8001 --worker generation=http://host:8002, or --worker URL.",
+            hint=(
+                "Name them: --worker context=http://host:8001 --worker generation=http://host:8002,"
+                " or --worker URL."
+            ),
         )
 
 
@@ -119,7 +133,9 @@ def _is_scored_by_itself(prepared: PreparedTask) -> bool:
 
 def _pairs(workers: Sequence[Worker]) -> list[tuple[Worker, Worker]]:
     """Return every context server with every generation server."""
-    context, generation = ([one for one in workers if one.role == role] for role in (CONTEXT, GENERATION))
+    context, generation = (
+        [one for one in workers if one.role == role] for role in (CONTEXT, GENERATION)
+    )
     return [(c, g) for c in context for g in generation]
 
 

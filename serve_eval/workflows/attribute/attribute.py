@@ -1,9 +1,10 @@
-"""The story of `serve-eval attribute`: the prompts of a run to each worker behind a front door, and to each pair.
+"""The story of `serve-eval attribute`: the prompts of a run to each worker behind a front door, and
+to each pair.
 
-A worker of trtllm-serve answers an ordinary request whole, also one that is a leg of a disaggregated deployment. A pair
-is asked as the orchestrator does it: the context server for the first token, and the generation server with what that
-one hands over. So a pair shows what no worker shows alone: a transfer that loses, or sides that do not fit.
-"""
+A worker of trtllm-serve answers an ordinary request whole, also one that is a leg of a
+disaggregated deployment. A pair is asked as the orchestrator does it: the context server for the
+first token, and the generation server with what that one hands over. So a pair shows what no worker
+shows alone: a transfer that loses, or sides that do not fit."""
 
 from __future__ import annotations
 
@@ -53,14 +54,16 @@ async def attribute(
 ) -> Attributed:
     """Ask, judge, and write attribution.json into the run folder.
 
-    Raises EndpointError when no worker answers, and RunFolderError where a newer serve-eval wrote such a file there.
-    """
+    Raises EndpointError when no worker answers, and RunFolderError where a newer serve-eval wrote
+    such a file there."""
     clock = Stopwatch()
     check_attribution(run)
     alone, in_pairs = await _ask(asking, at_a_time, environ, notify)
     warnings = (*asking.warnings, *_remarks(asking, alone, in_pairs))
     of_alone, of_pairs, slow = _judge(asking, alone, in_pairs, at_a_time)
-    accused = any(row.accused for row in (*of_alone.rows, *(() if of_pairs is None else of_pairs.rows)))
+    accused = any(
+        row.accused for row in (*of_alone.rows, *(() if of_pairs is None else of_pairs.rows))
+    )
     result = Attributed(
         schema_version=ATTRIBUTION_SCHEMA,
         run=str(run),
@@ -79,7 +82,8 @@ async def attribute(
     return result
 
 
-# ------------------------------------------------------------------------------------------------ the requests
+# ------------------------------------------------------------------------------------------------
+# the requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,16 +99,22 @@ class _WorkerSession:
     async def ask_each(self, task: Task, sample: Sample) -> None:
         """Ask each worker by itself."""
         request = request_of(task, sample)
-        results = await asyncio.gather(*(self.clients[one].send(request) for one in self.asking.workers))
+        results = await asyncio.gather(
+            *(self.clients[one].send(request) for one in self.asking.workers)
+        )
         for one, result in zip(self.asking.workers, results, strict=True):
             await self.alone.take(_place(one), task, sample, result, self.scoring.of(task.name))
 
     async def ask_pairs(self, task: Task, sample: Sample) -> None:
         """Ask each pair of a context and a generation server."""
         request, clients = request_of(task, sample), self.clients
-        both = await asyncio.gather(*(ask_pair(clients[c], clients[g], request) for c, g in self.asking.pairs))
+        both = await asyncio.gather(
+            *(ask_pair(clients[c], clients[g], request) for c, g in self.asking.pairs)
+        )
         for (c, g), joined in zip(self.asking.pairs, both, strict=True):
-            await self.in_pairs.take((c.url, g.url), task, sample, joined, self.scoring.of(task.name))
+            await self.in_pairs.take(
+                (c.url, g.url), task, sample, joined, self.scoring.of(task.name)
+            )
 
 
 async def _ask(
@@ -112,8 +122,8 @@ async def _ask(
 ) -> tuple[PhaseAnswers, PhaseAnswers]:
     """Return the answers of each worker alone, and those of pairs.
 
-    One after the other: the times of workers are compared, and pairs load context and generation servers unlike.
-    """
+    One after the other: the times of workers are compared, and pairs load context and generation
+    servers unlike."""
     async with AsyncExitStack() as stack:
         scoring = stack.enter_context(open_scoring(asking.plan, asking.tasks))
         clients = {
@@ -131,7 +141,9 @@ async def _ask(
 class _PromptGate:
     """Lets so many prompts through at a time, and says now and then how many are done."""
 
-    def __init__(self, asking: Asking, at_a_time: int, asked: str, notify: Callable[[str], None]) -> None:
+    def __init__(
+        self, asking: Asking, at_a_time: int, asked: str, notify: Callable[[str], None]
+    ) -> None:
         self._prompts, self._gate, self._done = asking.prompts, asyncio.Semaphore(at_a_time), 0
         self._asked, self._notify = asked, notify
 
@@ -144,18 +156,25 @@ class _PromptGate:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _ask_one(self, ask: Callable[[Task, Sample], Awaitable[None]], task: Task, sample: Sample) -> None:
+    async def _ask_one(
+        self, ask: Callable[[Task, Sample], Awaitable[None]], task: Task, sample: Sample
+    ) -> None:
         async with self._gate:
             await ask(task, sample)
         self._done += 1
         if self._done % 10 == 0:
-            self._notify(f"{self._done} of {len(self._prompts)} prompts asked of each {self._asked}")
+            self._notify(
+                f"{self._done} of {len(self._prompts)} prompts asked of each {self._asked}"
+            )
 
 
 def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client:
-    """Make the client of a worker. The key and the proxy are for the front door and for workers that the user named."""
+    """Make the client of a worker. The key and the proxy are for the front door and for workers
+    that the user named."""
     limits = replace(asking.plan.limits, rate_limit=None, stream=False, max_attempts=2)
-    endpoint = replace(asking.endpoint, base_url=one.url, model=asking.endpoint.model or asking.plan.model)
+    endpoint = replace(
+        asking.endpoint, base_url=one.url, model=asking.endpoint.model or asking.plan.model
+    )
     if one.given:
         return connect(replace(asking.plan, limits=limits), endpoint, environ)
     return Client(endpoint, limits, max_tokens_field=asking.plan.connection.max_tokens_field)
@@ -163,13 +182,19 @@ def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client
 
 async def _reachable(clients: Mapping[Worker, Client]) -> None:
     """Raises EndpointError when no server listens at any of the addresses."""
-    found = await asyncio.gather(*(client.exchange("GET", "/health", timeout_s=10.0) for client in clients.values()))
+    found = await asyncio.gather(
+        *(client.exchange("GET", "/health", timeout_s=10.0) for client in clients.values())
+    )
     failures = [one for one in found if isinstance(one, Failure)]
     if len(failures) == len(found):
         first = next(iter(clients))
         raise EndpointError(
-            f"none of {len(clients)} workers can be reached, such as {first.url}: {failures[0].message}",
-            hint="Servers of a launcher end with their run: make it with --keep-servers. Others: --worker ROLE=URL.",
+            f"none of {len(clients)} workers can be reached, such as {first.url}:"
+            f" {failures[0].message}",
+            hint=(
+                "Servers of a launcher end with their run: make it with --keep-servers. Others:"
+                " --worker ROLE=URL."
+            ),
         )
 
 
@@ -178,7 +203,8 @@ def _place(one: Worker) -> tuple[str | None, str | None]:
     return (one.url, None) if one.role == CONTEXT else (None, one.url)
 
 
-# ----------------------------------------------------------------------------------------------- the judgement
+# -----------------------------------------------------------------------------------------------
+# the judgement
 
 
 def _judge(
@@ -187,7 +213,9 @@ def _judge(
     """Judge the workers by themselves and in pairs, and say who is slow."""
     alpha = ALPHA / 2 if asking.pairs else ALPHA
     tasks = {task.name: task for task, _ in asking.prompts}
-    of_alone = judge_phase(alone, tasks, alpha, servers=any(one.role == SERVER for one in asking.workers))
+    of_alone = judge_phase(
+        alone, tasks, alpha, servers=any(one.role == SERVER for one in asking.workers)
+    )
     of_pairs = judge_phase(in_pairs, tasks, alpha) if asking.pairs else None
     return add_times(of_alone, of_pairs, asking, alone, in_pairs, at_a_time)
 
@@ -198,5 +226,7 @@ def _remarks(asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers) -> lis
     if asking.pairs and in_pairs.failed and all(failed for _, _, failed in in_pairs.failed):
         found.append(f"no pair of workers answered: {in_pairs.messages[0]}")
     if unscored := [*alone.unscored, *in_pairs.unscored]:
-        found.append(f"the scorer could not judge {len(unscored)} answers, such as that of {unscored[0]}")
+        found.append(
+            f"the scorer could not judge {len(unscored)} answers, such as that of {unscored[0]}"
+        )
     return found

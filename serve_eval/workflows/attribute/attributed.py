@@ -11,10 +11,9 @@ from serve_eval.schema.attribution import Attribution
 class Attributed:
     """What asking each worker by itself told: what attribution.json holds.
 
-    `alone` is each worker answering whole, `in_pairs` every context server handing over to every generation server
-    (None: not asked). Both have half of the level where both were asked. `asked` are the prompts, `requests` all that
-    were sent.
-    """
+    `alone` is each worker answering whole, `in_pairs` every context server handing over to every
+    generation server (None: not asked). Both have half of the level where both were asked. `asked`
+    are the prompts, `requests` all that were sent."""
 
     schema_version: int
     run: str

@@ -1,4 +1,5 @@
-"""An answer by a pair of servers, made as an orchestrator makes it: the context leg, then the generation leg."""
+"""An answer by a pair of servers, made as an orchestrator makes it: the context leg, then the
+generation leg."""
 
 from __future__ import annotations
 
@@ -18,9 +19,11 @@ GOES_ON = ("length", "not_finished")
 """How a context server ends an answer that a generation server is to go on with."""
 
 
-async def ask_pair(context: Client, generation: Client, request: Request) -> Response | Failure | None:
-    """Ask a pair as an orchestrator does. The answer has the time of both legs; None where the context server
-    has finished it."""
+async def ask_pair(
+    context: Client, generation: Client, request: Request
+) -> Response | Failure | None:
+    """Ask a pair as an orchestrator does. The answer has the time of both legs; None where the
+    context server has finished it."""
     number = (1 << 61) + secrets.randbits(60)  # as an orchestrator's: above 2 ** 40
     first = {"disaggregated_params": {"request_type": "context_only", "disagg_request_id": number}}
     began = time.monotonic()
@@ -41,15 +44,23 @@ def _with(request: Request, more: Mapping[str, object]) -> Request:
     return msgspec.structs.replace(request, extra={**request.extra, **more})
 
 
-async def _context_leg(client: Client, request: Request) -> tuple[dict[str, Any], list[int]] | Failure | None:
+async def _context_leg(
+    client: Client, request: Request
+) -> tuple[dict[str, Any], list[int]] | Failure | None:
     """Return what the generation server is to be given, and the ids of the prompt."""
-    body = wire.encode(request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field)
+    body = wire.encode(
+        request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field
+    )
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.stall_timeout_s)
     if isinstance(reply, Failure):
         return reply
     if reply.error is not None or reply.status != 200:
-        why = str(reply.error) if reply.error is not None else wire.describe(reply.content, client.masking.message)
+        why = (
+            str(reply.error)
+            if reply.error is not None
+            else wire.describe(reply.content, client.masking.message)
+        )
         message = f"context server: HTTP {reply.status}: {why}"
         return Failure(kind=FailureKind.HTTP_ERROR, message=message, status=reply.status)
     try:
@@ -58,6 +69,16 @@ async def _context_leg(client: Client, request: Request) -> tuple[dict[str, Any]
         if choice["finish_reason"] not in GOES_ON:
             return None
         return dict(choice["disaggregated_params"]), list(answer["prompt_token_ids"])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, IndexError, TypeError, ValueError):
-        message = f"context server: no hand-over: {wire.describe(reply.content, client.masking.message)}"
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+    ):
+        message = (
+            f"context server: no hand-over: {wire.describe(reply.content, client.masking.message)}"
+        )
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)

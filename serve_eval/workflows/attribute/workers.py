@@ -1,4 +1,5 @@
-"""The workers behind a front door: named by the user, or found where a launcher, a registry or a run tells them."""
+"""The workers behind a front door: named by the user, or found where a launcher, a registry or a
+run tells them."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 
 class Worker(NamedTuple):
-    """A server behind the door, by its base URL. `given`: the user named it, so that it may get the key."""
+    """A server behind the door, by its base URL. `given`: the user named it, so that it may get the
+    key."""
 
     role: str
     url: str
@@ -30,30 +32,51 @@ class Worker(NamedTuple):
 
 
 def worker(text: str) -> Worker:
-    """Read `context=URL`, `generation=URL`, or a URL of a server that answers by itself. Raises PlanError."""
+    """Read `context=URL`, `generation=URL`, or a URL of a server that answers by itself. Raises
+    PlanError."""
     role, sign, url = text.partition("=")
     if not sign:
         role, url = SERVER, text
     if role not in ROLES:
-        raise PlanError(f"--worker: {role!r} is no role", hint=f"Roles: {', '.join(ROLES)}; or a URL alone.")
+        raise PlanError(
+            f"--worker: {role!r} is no role", hint=f"Roles: {', '.join(ROLES)}; or a URL alone."
+        )
     return Worker(role, normalise_base_url(url), given=True)
 
 
-async def list_workers(run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
-    """Return those that the launcher started, else that are registered, else that the run was answered by."""
+async def list_workers(
+    run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]
+) -> list[Worker]:
+    """Return those that the launcher started, else that are registered, else that the run was
+    answered by."""
     if found := _list_launched(endpoint):
         return found
     if endpoint.base_url and (found := await _in_cluster(plan, endpoint, environ)):
         return found
-    lines = [one for of_task in (read_traces(run) or {}).values() for ones in of_task.values() for one in ones]
-    named = {(CONTEXT, one.context) for one in lines} | {(GENERATION, one.generation) for one in lines}
-    return [Worker(role, normalise_base_url(name)) for role, name in sorted(named, key=str) if name is not None]
+    lines = [
+        one
+        for of_task in (read_traces(run) or {}).values()
+        for ones in of_task.values()
+        for one in ones
+    ]
+    named = {(CONTEXT, one.context) for one in lines} | {
+        (GENERATION, one.generation) for one in lines
+    }
+    return [
+        Worker(role, normalise_base_url(name))
+        for role, name in sorted(named, key=str)
+        if name is not None
+    ]
 
 
 def _list_launched(endpoint: Endpoint) -> list[Worker]:
     """Return the workers that the launcher tells of."""
     roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
-    return [Worker(role, normalise_base_url(url)) for role, url in roles if role in (CONTEXT, GENERATION)]
+    return [
+        Worker(role, normalise_base_url(url))
+        for role, url in roles
+        if role in (CONTEXT, GENERATION)
+    ]
 
 
 async def _in_cluster(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
@@ -75,5 +98,13 @@ def list_registered(body: bytes) -> list[Worker]:
             for name, role in CLUSTER_ROLES.items()
             for one in there.get(name, ())
         ]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError, PlanError):
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        PlanError,
+    ):
         return []

@@ -1,4 +1,5 @@
-"""Files of a capsule: what was expected, what came, the versions, the logs around it, and a page that explains them."""
+"""Files of a capsule: what was expected, what came, the versions, the logs around it, and a page
+that explains them."""
 
 from __future__ import annotations
 
@@ -43,11 +44,13 @@ Task {task}, sample {sample}. {said}
 
 
 def write(one: Packed, folder: Path, mask: SecretMask) -> None:
-    """Write the folder, all of it or nothing. Raises PlanError where a secret would stand in what was sent."""
+    """Write the folder, all of it or nothing. Raises PlanError where a secret would stand in what
+    was sent."""
     bodies = bodies_of(one)
     if any(map(mask.holds, bodies.values())):
         raise PlanError(
-            f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has it byte for byte",
+            f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has"
+            " it byte for byte",
             hint="Unset that variable if it is none.",
         )
     _make(folder)
@@ -60,7 +63,10 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
             "versions.json": _mask(_versions(one), mask),
             "README.md": mask(_readme(one, list(bodies), logs)),
         }
-        for name, data in {**bodies, **{name: text.encode() for name, text in texts.items()}}.items():
+        for name, data in {
+            **bodies,
+            **{name: text.encode() for name, text in texts.items()},
+        }.items():
             write_private(folder / name, data)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -68,7 +74,8 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
 
 
 def _mask(told: Mapping[str, Any], mask: SecretMask) -> str:
-    """JSON without secrets: records and plans are made plain first, so that what is in them is looked at too."""
+    """JSON without secrets: records and plans are made plain first, so that what is in them is
+    looked at too."""
     return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
 
@@ -96,7 +103,9 @@ def _actual(one: Packed) -> dict[str, Any]:
     lines = read_scores(one.run, one.p.task.name, unfinished=True)
     return {
         "score": lines.get(one.sample.id),
-        "response": next((record.response for record in one.records if record.response is not None), None),
+        "response": next(
+            (record.response for record in one.records if record.response is not None), None
+        ),
         "failures": [record.failure for record in one.records if record.failure is not None],
     } | {"attempts": one.attempts}
 
@@ -117,7 +126,10 @@ def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
     found: list[str] = []
     if not attempts:
         return "none: nothing tells when it was sent"
-    start_s, end_s = min(a.start_s for a in attempts) - AROUND_S, max(a.end_s for a in attempts) + AROUND_S
+    start_s, end_s = (
+        min(a.start_s for a in attempts) - AROUND_S,
+        max(a.end_s for a in attempts) + AROUND_S,
+    )
     files = log_files(one.run, [one.session])
     for path in files:
         lines = [mask(line.text) for line in between(read(path), start_s, end_s)][-LOG_LINES:]
@@ -128,17 +140,30 @@ def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
             write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
             found.append(name)
     if found:
-        return f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
-    return "none: " + ("no line of the logs has a time near it" if files else "the run has no logs of servers")
+        return (
+            f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
+        )
+    return "none: " + (
+        "no line of the logs has a time near it" if files else "the run has no logs of servers"
+    )
 
 
 def _readme(one: Packed, bodies: Sequence[str], logs: str) -> str:
     connection = one.plan.connection
-    variables = [connection.api_key_env, *variables_in(*connection.headers.values(), connection.proxy or "")]
+    variables = [
+        connection.api_key_env,
+        *variables_in(*connection.headers.values(), connection.proxy or ""),
+    ]
     attempts = one.attempts
-    said = "It was answered." if any(r.response is not None for r in one.records) else "It was never answered."
+    said = (
+        "It was answered."
+        if any(r.response is not None for r in one.records)
+        else "It was never answered."
+    )
     with suppress(IndexError, OverflowError):
-        said += f" First sent {datetime.fromtimestamp(attempts[0].start_s, UTC):%Y-%m-%d %H:%M:%S} UTC."
+        said += (
+            f" First sent {datetime.fromtimestamp(attempts[0].start_s, UTC):%Y-%m-%d %H:%M:%S} UTC."
+        )
     return _README.format(
         base_url=base_url_of(one),
         bodies=", ".join(bodies),

@@ -1,4 +1,5 @@
-"""Finds what a capsule is made of: the sample in the data of the run, its records, and the session that asked it."""
+"""Finds what a capsule is made of: the sample in the data of the run, its records, and the session
+that asked it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A sample of a task with its records and the session that asked it last: all that a capsule is made of."""
+    """A sample of a task with its records and the session that asked it last: all that a capsule is
+    made of."""
 
     run: Path
     plan: Plan
@@ -42,7 +44,8 @@ def result_of(record: Record) -> Any:
 
 
 def choose_tasks(plan: Plan, task: str | None) -> Plan:
-    """Return the plan with the one task that is wanted, or as it is. Raises PlanError for a task that it lacks."""
+    """Return the plan with the one task that is wanted, or as it is. Raises PlanError for a task
+    that it lacks."""
     if task is None:
         return plan
     names = [spec.name for spec in plan.tasks]
@@ -51,14 +54,20 @@ def choose_tasks(plan: Plan, task: str | None) -> Plan:
     return replace(plan, tasks=tuple(spec for spec in plan.tasks if spec.name == task))
 
 
-def check_unchanged(prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path) -> PreparedTask:
+def check_unchanged(
+    prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path
+) -> PreparedTask:
     """Return the task where it asks what the run asked. Raises DatasetError for another one."""
-    differing = run_folder.differences(dict(prints.get(prepared.task.name, {})), prepared.fingerprint)
+    differing = run_folder.differences(
+        dict(prints.get(prepared.task.name, {})), prepared.fingerprint
+    )
     if differing:
         raise DatasetError(
             f"{prepared.task.name} does not ask what {run} asked: {'; '.join(differing)}",
-            hint="Put the data back that the run was made with, and use the version of serve-eval that "
-            "environment.json names.",
+            hint=(
+                "Put the data back that the run was made with, and use the version of serve-eval"
+                " that environment.json names."
+            ),
         )
     return prepared
 
@@ -72,14 +81,17 @@ def pack(
     *,
     allow_holdout: bool,
 ) -> Packed:
-    """Find a sample by its id. Raises PlanError for one that is not there, was not asked, or is of a hold-out set."""
+    """Find a sample by its id. Raises PlanError for one that is not there, was not asked, or is of
+    a hold-out set."""
     found = [(p, sample) for p in prepared if (sample := _sample(plan, p, name)) is not None]
     if not found:
         known = [sample.id for p in prepared for sample in p.dataset.samples]
         raise PlanError(f"--sample {name}: the run has no such sample.{nearest(name, known)}")
     if len(found) > 1:
         tasks = ", ".join(p.task.name for p, _ in found)
-        raise PlanError(f"--sample {name}: {tasks} all have one of that id", hint="Say which with --task.")
+        raise PlanError(
+            f"--sample {name}: {tasks} all have one of that id", hint="Say which with --task."
+        )
     p, sample = found[0]
     if HOLDOUT in sample.metadata and not allow_holdout:
         raise PlanError(
@@ -87,12 +99,19 @@ def pack(
             hint="A capsule that stays with you: --allow-holdout.",
         )
     file = samples_file(run, p.task.name)
-    records = [record for record in journal.read(file) if record.id == name] if file.exists() else []
+    records = (
+        [record for record in journal.read(file) if record.id == name] if file.exists() else []
+    )
     if not records:
-        raise PlanError(f"--sample {name}: was not asked yet", hint=f"serve-eval run --resume {shlex.quote(str(run))}")
+        raise PlanError(
+            f"--sample {name}: was not asked yet",
+            hint=f"serve-eval run --resume {shlex.quote(str(run))}",
+        )
     attempts = [attempt for record in records for attempt in result_of(record).attempts]
     asked_s = max((attempt.start_s for attempt in attempts), default=0.0)
-    return Packed(run=run, plan=plan, p=p, sample=sample, records=records, session=_session(sessions, asked_s))
+    return Packed(
+        run=run, plan=plan, p=p, sample=sample, records=records, session=_session(sessions, asked_s)
+    )
 
 
 def _sample(plan: Plan, prepared: PreparedTask, name: str) -> Sample | None:

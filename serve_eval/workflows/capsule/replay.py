@@ -19,12 +19,19 @@ BASE_URL = "BASE_URL"
 
 
 def bodies_of(one: Packed) -> dict[str, bytes]:
-    """Encode what was sent, by the name of its file: one body, or one for each choice of the sample."""
+    """Encode what was sent, by the name of its file: one body, or one for each choice of the
+    sample."""
     request = request_of(one.p.task, one.sample)
-    prompts = [context + choice for context, choice in one.sample.continued] if one.sample.choices else [request.prompt]
+    prompts = (
+        [context + choice for context, choice in one.sample.continued]
+        if one.sample.choices
+        else [request.prompt]
+    )
     model = one.session.endpoint.model or one.plan.model
     if not model:
-        raise RunFolderError(f"{one.run}: neither its plan nor its sessions tell which model was asked")
+        raise RunFolderError(
+            f"{one.run}: neither its plan nor its sessions tell which model was asked"
+        )
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
     encoded = [
         wire.encode(
@@ -44,7 +51,9 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
 def _form(one: Packed) -> LogprobsForm:
     """How log-probabilities were asked for, as the probe of the session found out."""
     told = [found.seen for found in one.session.abilities if found.need == Need.PROMPT_LOGPROBS]
-    return next((form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo")
+    return next(
+        (form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo"
+    )
 
 
 def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:

@@ -1,3 +1,12 @@
 """Compare two endpoints on the same prompts, with A as the reference of B."""
 
-__all__ = ["asking", "compare", "divergence", "latency", "second_answers", "sides", "text", "verdict"]
+__all__ = [
+    "asking",
+    "compare",
+    "divergence",
+    "latency",
+    "second_answers",
+    "sides",
+    "text",
+    "verdict",
+]

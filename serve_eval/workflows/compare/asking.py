@@ -1,4 +1,5 @@
-"""The requests of a comparison: both sides at the same time, or one after the other where both do not fit."""
+"""The requests of a comparison: both sides at the same time, or one after the other where both do
+not fit."""
 
 from __future__ import annotations
 
@@ -21,11 +22,18 @@ SERVERS = "servers"
 
 
 async def ask_runs(
-    runs: Sequence[SideRun], session: ComparisonSession, result: Callable[[], Comparison] | None, *, apart: bool
+    runs: Sequence[SideRun],
+    session: ComparisonSession,
+    result: Callable[[], Comparison] | None,
+    *,
+    apart: bool,
 ) -> dict[tuple[str, str], Divergence] | None:
-    """Ask what is to be asked of all at the same time, or side by side where that cannot be. `result` compares
-    the answers, to be looked at closely while both endpoints are there."""
-    groups = [[run for run in runs if run.side == side] for side in dict.fromkeys(run.side for run in runs)]
+    """Ask what is to be asked of all at the same time, or side by side where that cannot be.
+    `result` compares the answers, to be looked at closely while both endpoints are there."""
+    groups = [
+        [run for run in runs if run.side == side]
+        for side in dict.fromkeys(run.side for run in runs)
+    ]
     if not apart:
         try:
             async with _endpoints(groups, session) as endpoints:
@@ -59,15 +67,22 @@ async def _endpoints(
         yield found
 
 
-async def _in_step(runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession) -> None:
-    """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same time."""
+async def _in_step(
+    runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession
+) -> None:
+    """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same
+    time."""
     pending = [run for run in runs if not run.done]
     sides = [run for run in pending if run.label == run.side]
-    participants = dict(zip(sides, Lockstep().participants, strict=False)) if len(sides) == 2 else {}
+    participants = (
+        dict(zip(sides, Lockstep().participants, strict=False)) if len(sides) == 2 else {}
+    )
     try:
         async with asyncio.TaskGroup() as group:
             for run in pending:
-                group.create_task(_evaluate_side(run, endpoints[run.side], session, participants.get(run)))
+                group.create_task(
+                    _evaluate_side(run, endpoints[run.side], session, participants.get(run))
+                )
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
@@ -94,9 +109,13 @@ async def _evaluate_side(
 
 
 async def _look(
-    runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession, comparison: Comparison
+    runs: Sequence[SideRun],
+    endpoints: Mapping[str, Endpoint],
+    session: ComparisonSession,
+    comparison: Comparison,
 ) -> dict[tuple[str, str], Divergence]:
-    """Ask both endpoints once more for the flips that are listed; nothing where one of them is a finished run."""
+    """Ask both endpoints once more for the flips that are listed; nothing where one of them is a
+    finished run."""
     sides = {run.side: run for run in runs if run.label == run.side}
     if len(sides) < 2:
         return {}
@@ -109,5 +128,7 @@ async def _look(
             wanted = {flip.id for flip in task.flips}
             samples = [sample for sample in p.dataset.samples if sample.id in wanted]
             seen = await look_at_all(p.task, samples, a, b)
-            found |= {(task.task, sample.id): one for sample, one in zip(samples, seen, strict=True)}
+            found |= {
+                (task.task, sample.id): one for sample, one in zip(samples, seen, strict=True)
+            }
     return found

@@ -1,4 +1,5 @@
-"""The story of a comparison: the same prompts to two endpoints at the same time, and B judged with A as the reference.
+"""The story of a comparison: the same prompts to two endpoints at the same time, and B judged with
+A as the reference.
 
 Either side may also be a finished run, which is asked nothing. In the folder of a comparison:
 
@@ -20,7 +21,11 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.stopwatch import Stopwatch
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import COMPARISON_PLAN, SIDE_A, SIDE_B
-from serve_eval.evaluation.storage.reports.comparison_files import drop_comparison, find_comparison, write_comparison
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    drop_comparison,
+    find_comparison,
+    write_comparison,
+)
 from serve_eval.plugins.scope import with_scope
 from serve_eval.schema import Comparison, Divergence, Progress
 from serve_eval.workflows.compare.asking import ask_runs
@@ -62,11 +67,11 @@ async def compare(
 ) -> Comparison:
     """Ask what is still to be asked, compare, and write comparison.json.
 
-    Both endpoints are asked each prompt at the same time, by A's limits, seed and repeats; with `one_after_the_other`,
-    or where the GPUs do not suffice for the servers of both, first A is asked and then B. `strict` makes an undecided
-    comparison fail. Raises NotComparableError when the sides do not ask the same, naming the fields; RunFolderError for
-    the folder of another comparison; ServeEvalError for what stops a run: the answers until then are in the folder.
-    """
+    Both endpoints are asked each prompt at the same time, by A's limits, seed and repeats; with
+    `one_after_the_other`, or where the GPUs do not suffice for the servers of both, first A is
+    asked and then B. `strict` makes an undecided comparison fail. Raises NotComparableError when
+    the sides do not ask the same, naming the fields; RunFolderError for the folder of another
+    comparison; ServeEvalError for what stops a run: the answers until then are in the folder."""
     clock = Stopwatch()
     check_rule(rules.rule)
     session = ComparisonSession(out_dir=out_dir, environ=environ, notify=notify, progress=progress)
@@ -79,22 +84,30 @@ async def compare(
         runs = _all_runs(a, runs, twice)
         looked = _read_looked_at(out_dir)
         pair = _Pair(
-            a=a, b=b, rules=rules, out_dir=out_dir, twice=twice, hidden=list_hidden_prompts(a, runs), strict=strict
+            a=a,
+            b=b,
+            rules=rules,
+            out_dir=out_dir,
+            twice=twice,
+            hidden=list_hidden_prompts(a, runs),
+            strict=strict,
         )
         drop_comparison(out_dir)
         unseen = looked is None and show_flips > 0 and len({run.side for run in runs}) == 2
         if unseen or not all(run.done for run in runs):
             result = partial(pair.result, show_flips, looked) if show_flips else None
             looked = await ask_runs(runs, session, result, apart=one_after_the_other)
-        comparison = replace(pair.result(show_flips, looked), started_at=clock.started_at, wall_s=clock.wall_s)
+        comparison = replace(
+            pair.result(show_flips, looked), started_at=clock.started_at, wall_s=clock.wall_s
+        )
         write_comparison(out_dir, comparison)
     return comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Two sides whose answers can be compared at any time. `twice` are the second answers of one of them; the texts of
-    `hidden` prompts are not shown."""
+    """Two sides whose answers can be compared at any time. `twice` are the second answers of one of
+    them; the texts of `hidden` prompts are not shown."""
 
     a: CompareSide
     b: CompareSide
@@ -104,8 +117,11 @@ class _Pair:
     hidden: frozenset[tuple[str, str]]
     strict: bool
 
-    def result(self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None) -> Comparison:
-        """Compare the answers that are there. `looked` is what was seen of the first different tokens of flips."""
+    def result(
+        self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None
+    ) -> Comparison:
+        """Compare the answers that are there. `looked` is what was seen of the first different
+        tokens of flips."""
         return compare_folders(
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
@@ -119,7 +135,8 @@ class _Pair:
 
 
 def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
-    """Return the runs that are asked, with the second answers. Next to a finished A each expects its scores."""
+    """Return the runs that are asked, with the second answers. Next to a finished A each expects
+    its scores."""
     every = [*runs] if twice is None else [*runs, twice]
     if a.folder is None:
         return every
@@ -127,7 +144,13 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) ->
 
 
 def _read_looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
-    """What an earlier session saw of the first different tokens; None where none came to its end."""
+    """What an earlier session saw of the first different tokens; None where none came to its
+    end."""
     if (earlier := find_comparison(out_dir)) is None:
         return None
-    return {(t.task, flip.id): flip.divergence for t in earlier.tasks for flip in t.flips if flip.divergence}
+    return {
+        (t.task, flip.id): flip.divergence
+        for t in earlier.tasks
+        for flip in t.flips
+        if flip.divergence
+    }

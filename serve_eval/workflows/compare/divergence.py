@@ -1,8 +1,9 @@
-"""The first token in which two endpoints differ: do both hold the two tokens for about as likely, or is one sure?
+"""The first token in which two endpoints differ: do both hold the two tokens for about as likely,
+or is one sure?
 
-Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch decide between tokens
-that are nearly as likely; a wrong cache or a wrong weight does not wait for such a tie.
-"""
+Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch
+decide between tokens that are nearly as likely; a wrong cache or a wrong weight does not wait for
+such a tie."""
 
 from __future__ import annotations
 
@@ -50,24 +51,31 @@ async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
 
 
 async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -> list[Divergence]:
-    """The same for several, a few at a time. Where the first has no log-probabilities the others are not asked."""
+    """The same for several, a few at a time. Where the first has no log-probabilities the others
+    are not asked."""
     if task.prompt_logprobs or not samples or samples[0].choices:
-        return [Divergence(kind="unknown", why="the task asks for no answer, but for probabilities") for _ in samples]
+        return [
+            Divergence(kind="unknown", why="the task asks for no answer, but for probabilities")
+            for _ in samples
+        ]
     found = [await look(task, samples[0], a, b)]
     if found[0].kind == "unknown":
         return found * len(samples)
     for start in range(1, len(samples), TOGETHER):
-        found += await asyncio.gather(*(look(task, sample, a, b) for sample in samples[start : start + TOGETHER]))
+        found += await asyncio.gather(
+            *(look(task, sample, a, b) for sample in samples[start : start + TOGETHER])
+        )
     return found
 
 
 def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
     """What the first different tokens of two answers tell. Pure.
 
-    Where a token is not among the likeliest of the other endpoint, it is less likely there than each of them: its gap
-    is that to the last one, at least.
-    """
-    place = next((i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x.text != y.text), None)
+    Where a token is not among the likeliest of the other endpoint, it is less likely there than
+    each of them: its gap is that to the last one, at least."""
+    place = next(
+        (i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x.text != y.text), None
+    )
     if place is None and len(one) == len(other):
         return Divergence(kind="same again")
     if place is None:
@@ -90,12 +98,17 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
         token=place,
         tokens=(x.text, y.text),
         gaps=(round(gaps[0][0], 6), round(gaps[1][0], 6)),
-        why="" if kind != "unknown" else "the other's token is not among those whose log-probability was given",
+        why=(
+            ""
+            if kind != "unknown"
+            else "the other's token is not among those whose log-probability was given"
+        ),
     )
 
 
 def _gap(token: Token, text: str) -> tuple[float, bool]:
-    """By how many nats a token was preferred to another one, and whether that is more than a lower bound."""
+    """By how many nats a token was preferred to another one, and whether that is more than a lower
+    bound."""
     if text in token.top:
         return token.logprob - token.top[text], True
     return max(0.0, token.logprob - min(token.top.values(), default=token.logprob)), False
@@ -105,7 +118,9 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
     """The tokens of an answer to the request. Raises Unreadable."""
     chat = not isinstance(request.prompt, str)
     over: dict[str, object] = {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
-    body = wire.encode(request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field, over=over)
+    body = wire.encode(
+        request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field, over=over
+    )
     path = urlsplit(client.endpoint.base_url).path + wire.route(request.prompt)
     reply = await client.exchange("POST", path, body, timeout_s=client.limits.sample_timeout_s)
     if isinstance(reply, Failure):
@@ -113,18 +128,29 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
     if reply.error is not None:
         raise Unreadable(client.masking.message(str(reply.error)))
     if reply.status != 200:
-        raise Unreadable(f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}")
+        raise Unreadable(
+            f"HTTP {reply.status}: {wire.describe(reply.content, client.masking.message)}"
+        )
     try:
         tokens = read(reply.content)
-    except (msgspec.MsgspecError, UnicodeDecodeError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        KeyError,
+        IndexError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise Unreadable("the answer has no log-probabilities") from error
-    texts = client.masking.pieces([token.text for token in tokens])  # together they may spell a secret
+    texts = client.masking.pieces(
+        [token.text for token in tokens]
+    )  # together they may spell a secret
     return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)]
 
 
 def read(content: bytes) -> list[Token]:
-    """The tokens of a body of /v1/completions or /v1/chat/completions. Raises ValueError and the like for one without
-    log-probabilities."""
+    """The tokens of a body of /v1/completions or /v1/chat/completions. Raises ValueError and the
+    like for one without log-probabilities."""
     told = msgspec.json.decode(content)["choices"][0]["logprobs"]
     if not isinstance(told, dict):
         raise ValueError("no log-probabilities")

@@ -1,4 +1,5 @@
-"""How two endpoints served the same prompts: which one lets wait, and which one fails, prompt by prompt.
+"""How two endpoints served the same prompts: which one lets wait, and which one fails, prompt by
+prompt.
 
 All is told as warnings, since it says nothing of the answers.
 """
@@ -20,31 +21,39 @@ PARTS = 10
 
 
 def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when B takes more than SLOWER times as long as A for more than half of the prompts, beyond chance.
+    """A warning when B takes more than SLOWER times as long as A for more than half of the prompts,
+    beyond chance.
 
     Meant for requests that were sent at the same time.
     """
-    times = [(a.latency_s[prompt], b.latency_s[prompt]) for prompt in a.latency_s if prompt in b.latency_s]
+    times = [
+        (a.latency_s[prompt], b.latency_s[prompt])
+        for prompt in a.latency_s
+        if prompt in b.latency_s
+    ]
     longer, _, p = lateness(times)
     if p > ALPHA:
         return None
     medians = [statistics.median(side) for side in zip(*times, strict=True)]
     return (
-        f"slower: B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians), more than {SLOWER:g} times "
-        f"as long for {longer} of {len(times)} prompts (p = {p:.2g})"
+        f"slower: B took {medians[1]:.3g} s per answer and A {medians[0]:.3g} s (medians), more"
+        f" than {SLOWER:g} times as long for {longer} of {len(times)} prompts (p = {p:.2g})"
     )
 
 
 def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when more answers of B than of A come late throughout the run: after more than LATE times the median of
-    their own side. One slow server among several does that, and moves no median.
+    """A warning when more answers of B than of A come late throughout the run: after more than LATE
+    times the median of their own side. One slow server among several does that, and moves no
+    median.
 
-    The sign test of PARTS of the run: in a part either B has more prompts that are late there alone, or A, or none has.
-    A pause, in which all that is in flight becomes late, is in one part.
+    The sign test of PARTS of the run: in a part either B has more prompts that are late there
+    alone, or A, or none has. A pause, in which all that is in flight becomes late, is in one part.
     """
     from serve_eval.stats.mcnemar import mcnemar
 
-    both = sorted((prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p])
+    both = sorted(
+        (prompt for prompt in a.latency_s if prompt in b.latency_s), key=lambda p: b.started_s[p]
+    )
     of_a, of_b = (_late([answers.latency_s[prompt] for prompt in both]) for answers in (a, b))
     surplus = [0] * PARTS
     for place in range(len(both)):
@@ -54,8 +63,9 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     if p > ALPHA:
         return None
     return (
-        f"uneven: {len(of_b)} of {len(both)} answers of B took more than {LATE:g} times their median, and {len(of_a)} "
-        f"of A; more in {more} of {PARTS} parts of the run (p = {p:.2g}): one of several servers behind it may be slow"
+        f"uneven: {len(of_b)} of {len(both)} answers of B took more than {LATE:g} times their"
+        f" median, and {len(of_a)} of A; more in {more} of {PARTS} parts of the run (p = {p:.2g}):"
+        " one of several servers behind it may be slow"
     )
 
 
@@ -66,8 +76,8 @@ def _late(times: list[float]) -> set[int]:
 
 
 def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when requests for more prompts failed at B than at A, whether asking again helped or not, beyond
-    chance: McNemar's test of the prompts where only one of the two failed."""
+    """A warning when requests for more prompts failed at B than at A, whether asking again helped
+    or not, beyond chance: McNemar's test of the prompts where only one of the two failed."""
     from serve_eval.stats.mcnemar import mcnemar
 
     only_b = [prompt for prompt in b.failed if prompt not in a.failed]
@@ -77,6 +87,7 @@ def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     kinds = Counter(b.failed.values()).most_common()
     told = ", ".join(f"{count} {kind}" for kind, count in kinds)
     return (
-        f"more_failures: requests for {len(b.failed)} of {b.planned} prompts failed at B ({told}) and for "
-        f"{len(a.failed)} at A (p = {p:.2g}): what was asked again and answered then counts as answered"
+        f"more_failures: requests for {len(b.failed)} of {b.planned} prompts failed at B ({told})"
+        f" and for {len(a.failed)} at A (p = {p:.2g}): what was asked again and answered then"
+        " counts as answered"
     )

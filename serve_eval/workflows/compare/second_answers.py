@@ -17,14 +17,17 @@ AGAIN = "again"
 
 
 def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> SideRun | None:
-    """Make the run of some prompts of A for the second time, or of B where A is asked nothing: of tasks of which
-    repeats do not tell that already. None where they do of all.
+    """Make the run of some prompts of A for the second time, or of B where A is asked nothing: of
+    tasks of which repeats do not tell that already. None where they do of all.
 
-    They are asked next to the others, so many fewer at a time that they take about as long, and in another order: the
-    same prompt is not asked twice at once.
-    """
+    They are asked next to the others, so many fewer at a time that they take about as long, and in
+    another order: the same prompt is not asked twice at once."""
     first = runs[0] if runs else None
-    once = [p for p in first.prepared if first.plan.times(p.task.name) == 1] if first is not None else []
+    once = (
+        [p for p in first.prepared if first.plan.times(p.task.name) == 1]
+        if first is not None
+        else []
+    )
     if first is None or not rules.again or not once:
         return None
     total = sum(len(p.dataset.samples) * first.plan.times(p.task.name) for p in first.prepared)
@@ -36,7 +39,12 @@ def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> Si
     label = f"{first.side} once more"
     assert first.seed is not None
     return SideRun(
-        side=first.side, plan=plan, prepared=prepared, folder=out_dir / AGAIN, label=label, seed=first.seed + 1
+        side=first.side,
+        plan=plan,
+        prepared=prepared,
+        folder=out_dir / AGAIN,
+        label=label,
+        seed=first.seed + 1,
     )
 
 

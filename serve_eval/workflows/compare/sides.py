@@ -1,4 +1,5 @@
-"""The sides of a comparison before the first request: prepared, found to ask the same, and bound to a folder."""
+"""The sides of a comparison before the first request: prepared, found to ask the same, and bound to
+a folder."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from serve_eval.evaluation.endpoint.launch import check_launcher, with_model
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.storage import order_seed, run_folder
-from serve_eval.evaluation.storage.reports.comparison_files import read_comparison_plan, write_comparison_plan
+from serve_eval.evaluation.storage.reports.comparison_files import (
+    read_comparison_plan,
+    write_comparison_plan,
+)
 from serve_eval.evaluation.storage.reports.report_file import has_report, read_report
 from serve_eval.plugins import extensions
 from serve_eval.schema import HOLDOUT, Plan, Progress, Spec, is_mutable
@@ -31,7 +35,8 @@ SELF = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSide:
-    """What is compared: the run that `folder` holds, or without one, what asking by the plan gives."""
+    """What is compared: the run that `folder` holds, or without one, what asking by the plan
+    gives."""
 
     plan: Plan
     folder: Path | None = None
@@ -39,8 +44,8 @@ class CompareSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRules:
-    """How it is judged, fixed before the first request: by which rule, and how many prompts are asked twice. Fields of
-    the protocol in `allow_mismatch` may differ between the sides."""
+    """How it is judged, fixed before the first request: by which rule, and how many prompts are
+    asked twice. Fields of the protocol in `allow_mismatch` may differ between the sides."""
 
     rule: Spec
     again: int = SELF
@@ -49,8 +54,8 @@ class CompareRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SideRun:
-    """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also for second answers.
-    `seed` is that of the random order, known once the folder is held."""
+    """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also
+    for second answers. `seed` is that of the random order, known once the folder is held."""
 
     side: str
     plan: Plan
@@ -77,7 +82,9 @@ class ComparisonSession:
     progress: Progress | None
 
 
-async def prepare_sides(a: CompareSide, b: CompareSide, session: ComparisonSession) -> list[SideRun]:
+async def prepare_sides(
+    a: CompareSide, b: CompareSide, session: ComparisonSession
+) -> list[SideRun]:
     """Prepare the sides that are asked."""
     runs = []
     for name, side in (("A", a), ("B", b)):
@@ -88,7 +95,8 @@ async def prepare_sides(a: CompareSide, b: CompareSide, session: ComparisonSessi
 
 
 def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
-    """Return the plan by which a side is asked: like the `first` one where that is asked as well."""
+    """Return the plan by which a side is asked: like the `first` one where that is asked as
+    well."""
     plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
     if first is not None:
         plan = replace(plan, limits=first.plan.limits, seed=first.plan.seed)
@@ -100,7 +108,9 @@ def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
 async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> SideRun:
     """Settle the plan of a side, and prepare its tasks."""
     if plan.limits.concurrency == "auto":
-        raise PlanError("concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64.")
+        raise PlanError(
+            "concurrency: a comparison needs a fixed number", hint="Such as --concurrency 64."
+        )
     extensions.include(plan.include_path)
     plan = await with_model(plan, session.environ)
     folder = session.out_dir / name.lower()
@@ -112,16 +122,23 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
 
 
 def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
-    """The tasks in the order of others of the same names: in another order both sides are asked different prompts."""
+    """The tasks in the order of others of the same names: in another order both sides are asked
+    different prompts."""
     places = {spec.name: place for place, spec in enumerate(first)}
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
 
-def check_alike(a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: CompareRules) -> None:
-    """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs for the rule."""
-    if (needed := reference_runs_needed(rules.rule)) > min(a.plan.times(spec.name) for spec in a.plan.tasks):
+def check_alike(
+    a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: CompareRules
+) -> None:
+    """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs
+    for the rule."""
+    if (needed := reference_runs_needed(rules.rule)) > min(
+        a.plan.times(spec.name) for spec in a.plan.tasks
+    ):
         raise NotComparableError(
-            f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt {needed} times or more",
+            f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt"
+            f" {needed} times or more",
             hint=f"Give --repeats {needed}, or more.",
         )
     prints = {run.side: {p.task.name: p.fingerprint for p in run.prepared} for run in runs}
@@ -131,17 +148,22 @@ def check_alike(a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: 
     if lines := same_fingerprints(prints["A"], prints["B"], rules.allow_mismatch):
         more = [f"... and {len(lines) - 20} more"] if len(lines) > 20 else []
         raise NotComparableError(
-            "A and B do not ask the same:\n" + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
+            "A and B do not ask the same:\n"
+            + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
             hint="Compare all the same where that is meant: --allow-mismatch FIELD.",
         )
 
 
 def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
-    """Write down what is compared and how, or raise RunFolderError where the folder holds something else: a margin
-    that is chosen when the answers are known proves nothing."""
+    """Write down what is compared and how, or raise RunFolderError where the folder holds something
+    else: a margin that is chosen when the answers are known proves nothing."""
     content: dict[str, Any] = {"rules": rules}
     for name, side in (("a", a), ("b", b)):
-        content[name] = {"run": str(side.folder.absolute())} if side.folder else {"launcher": side.plan.launcher}
+        content[name] = (
+            {"run": str(side.folder.absolute())}
+            if side.folder
+            else {"launcher": side.plan.launcher}
+        )
     wanted = msgspec.json.decode(msgspec.json.encode(content))
     found = read_comparison_plan(out_dir)
     if found is not None and (differing := run_folder.differences(found, wanted)):
@@ -153,8 +175,8 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
 
 
 def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[SideRun]:
-    """Give both sides one seed, by which each asks the same prompts in the same order: in two orders each would wait
-    for the other."""
+    """Give both sides one seed, by which each asks the same prompts in the same order: in two
+    orders each would wait for the other."""
     if not runs:
         return []
     plan = runs[0].plan
@@ -165,7 +187,8 @@ def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[Sid
 
 
 def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
-    """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time neither has any."""
+    """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time
+    neither has any."""
     report = read_report(finished)
     known = {task.result.task for task in report.tasks}
     found = []
@@ -174,8 +197,13 @@ def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[Prep
         if p.task.name in known:
             metric, lines = p.task.metric, read_task(finished, report, p.task.name).lines
             ids = [sample.id for sample in p.dataset.samples]
-            runs = [[line.value if (line := one.get(name)) else math.nan for name in ids] for one in lines]
-            earlier = estimate_expected(runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better)
+            runs = [
+                [line.value if (line := one.get(name)) else math.nan for name in ids]
+                for one in lines
+            ]
+            earlier = estimate_expected(
+                runs, lo=metric.lo, hi=metric.hi, higher_is_better=metric.higher_is_better
+            )
         found.append(replace(p, earlier=earlier))
     return found
 
@@ -185,4 +213,6 @@ def list_hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tu
     if not any(is_mutable(spec.name) for spec in a.plan.tasks):
         return frozenset()
     prepared = runs[0].prepared if runs else prepare(replace(a.plan, no_reference=True))
-    return frozenset((p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata)
+    return frozenset(
+        (p.task.name, s.id) for p in prepared for s in p.dataset.samples if HOLDOUT in s.metadata
+    )

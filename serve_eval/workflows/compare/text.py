@@ -1,4 +1,5 @@
-"""A comparison for people: B beside A, the verdict, what changed both ways, and how close the tokens were."""
+"""A comparison for people: B beside A, the verdict, what changed both ways, and how close the
+tokens were."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
     """Print the table of verdicts and what explains it."""
     for line in _about_sides(comparison):
         say(console, line)
-    console.print(*fit_tables(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n")
+    console.print(
+        *fit_tables(_COLUMNS, list(map(_cells, comparison.tasks)), console.width), sep="\n\n"
+    )
     for task in comparison.tasks:
         _explain(task, console)
     for line in _warnings(comparison):
@@ -55,7 +58,11 @@ def _about_sides(comparison: Comparison) -> Iterator[str]:
     for name, side in (("A", a), ("B", b)):
         yield f"{name}: {_side(side)}"
     for name, side, other in (("A", a, b), ("B", b, a)):
-        yield from (f"{name}: {kind}: {what}" for kind, what in side.servers.items() if other.servers.get(kind) != what)
+        yield from (
+            f"{name}: {kind}: {what}"
+            for kind, what in side.servers.items()
+            if other.servers.get(kind) != what
+        )
     if a.hidden_retries or b.hidden_retries:
         yield f"hidden retries of the orchestrator, A | B: {_retries(a)} | {_retries(b)}"
 
@@ -74,7 +81,9 @@ def _side(side: ComparedSide) -> str:
 
 
 def _retries(side: ComparedSide) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
+    return (
+        ", ".join(f"{kind} {count}" for kind, count in side.hidden_retries.items()) or "not counted"
+    )
 
 
 def _cells(task: ComparedTask) -> list[Text]:
@@ -88,7 +97,15 @@ def _row(task: ComparedTask) -> list[str]:
     paired = task.verdict.paired
     difference = "-" if paired is None else f"{paired.difference:+.3f}"
     values = ["-" if value is None else f"{value:.3f}" for value in (task.a.value, task.b.value)]
-    return [task.task, str(task.a.planned), *values, difference, str(task.worse), str(task.better), share]
+    return [
+        task.task,
+        str(task.a.planned),
+        *values,
+        difference,
+        str(task.worse),
+        str(task.better),
+        share,
+    ]
 
 
 def _explain(task: ComparedTask, console: Console) -> None:
@@ -99,7 +116,11 @@ def _explain(task: ComparedTask, console: Console) -> None:
         _flip(task.task, flip, console)
     left = task.worse + task.better - min(SHOWN, len(task.flips))
     if left > 0 and task.flips:
-        say(console, f"{task.task}: and {left} more flips; comparison.json has {len(task.flips)} with their texts")
+        say(
+            console,
+            f"{task.task}: and {left} more flips; comparison.json has {len(task.flips)} with their"
+            " texts",
+        )
     for side, workers in zip("AB", task.attributions, strict=True):
         if workers is not None:
             attribution(workers, f"{task.task}: {side}", console)
@@ -131,10 +152,16 @@ def _answers(task: ComparedTask) -> Iterator[str]:
 
 def _service(task: ComparedTask) -> Iterator[str]:
     """Yield how fast and how much both sides answered."""
-    for what, pick in (("latency", "latency_s"), ("first token", "ttft_s"), ("per token", "tpot_s")):
+    for what, pick in (
+        ("latency", "latency_s"),
+        ("first token", "ttft_s"),
+        ("per token", "tpot_s"),
+    ):
         times = [getattr(traffic, pick) for traffic in task.traffic]
         if all(times):
-            shown = " | ".join(", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times)
+            shown = " | ".join(
+                ", ".join(f"{key} {seconds(value)}" for key, value in one.items()) for one in times
+            )
             yield f"{what}, A | B: {shown}"
     tokens = [traffic.completion_tokens for traffic in task.traffic]
     if any(tokens):
@@ -145,14 +172,19 @@ def _first_differences(task: ComparedTask) -> Iterator[str]:
     """Yield of which kind the first different tokens of the flips are."""
     if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-        why = next((f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why), "")
-        yield f"first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}"
+        why = next(
+            (f.divergence.why for f in task.flips if f.divergence is not None and f.divergence.why),
+            "",
+        )
+        yield (
+            f"first different tokens of {kinds.total()} flips: {counts}{f' ({why})' if why else ''}"
+        )
 
 
 def _agreement(agreed: Agreement) -> str:
     return (
-        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same answer, "
-        f"{agreed.different} different"
+        f"{agreed.identical} of {agreed.prompts} identical, {agreed.same_answer} with the same"
+        f" answer, {agreed.different} different"
     )
 
 
@@ -164,22 +196,37 @@ def _itself(told: SelfFlips) -> str:
         for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
     )
     return (
-        f"{one} asked twice: {own} of {told.prompts} prompts; {other} gives {across} of them "
-        f"(p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}: {_agreement(told.agreement)}"
+        f"{one} asked twice: {own} of {told.prompts} prompts; {other} gives {across} of them (p"
+        f" {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
+        f" {_agreement(told.agreement)}"
     )
 
 
 def _flip(task: str, flip: Flip, console: Console) -> None:
     before, after = flip.scores
-    answers = " -> ".join("nothing extracted" if answer is None else repr(answer) for answer in flip.answers)
-    say(console, f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target {_brief(_target(task, flip.target))}")
+    answers = " -> ".join(
+        "nothing extracted" if answer is None else repr(answer) for answer in flip.answers
+    )
+    say(
+        console,
+        f"{task}: {flip.id}: {before:g} -> {after:g}, {answers}; target"
+        f" {_brief(_target(task, flip.target))}",
+    )
     if (place := flip.first_difference) is not None:
         say(console, f"  from character {place.character} (word {place.word}) on, A: {place.a!r}")
-        say(console, f"  {' ' * len(f'from character {place.character} (word {place.word}) on')}  B: {place.b!r}")
+        say(
+            console,
+            f"  {' ' * len(f'from character {place.character} (word {place.word}) on')}  B:"
+            f" {place.b!r}",
+        )
     looked = flip.divergence
     if looked is not None and looked.tokens is not None and looked.gaps is not None:
         (x, y), (at_a, at_b) = looked.tokens, looked.gaps
-        say(console, f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats: {looked.kind}")
+        say(
+            console,
+            f"  token {looked.token}: {x!r} | {y!r}, preferred by {at_a:.3f} | {at_b:.3f} nats:"
+            f" {looked.kind}",
+        )
 
 
 def _target(task: str, target: str) -> str:

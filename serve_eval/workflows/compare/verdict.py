@@ -1,4 +1,5 @@
-"""What is said of two finished runs beside each other: B judged with A in the place of the reference."""
+"""What is said of two finished runs beside each other: B judged with A in the place of the
+reference."""
 
 from __future__ import annotations
 
@@ -44,10 +45,14 @@ Looked = Mapping[Prompt, Divergence]
 
 
 def check_rule(rule: Spec) -> None:
-    """Raises PlanError for a rule that does not compare pairs, or with options that cannot be meant."""
+    """Raises PlanError for a rule that does not compare pairs, or with options that cannot be
+    meant."""
     judging = load_verdict_rule(rule.name)
     if not judging.needs_pairs:
-        raise PlanError(f"--verdict: {rule.name} does not compare pairs", hint="paired, noninferiority or anchors.")
+        raise PlanError(
+            f"--verdict: {rule.name} does not compare pairs",
+            hint="paired, noninferiority or anchors.",
+        )
     options = judging.check_options(rule.options)
     try:
         if judging.check is not None:
@@ -72,23 +77,27 @@ def compare_folders(
     hidden: frozenset[Prompt] = frozenset(),
     strict: bool = False,
 ) -> Comparison:
-    """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice, and the folder with
-    its second answers; of a task without them, repeats within A's run or else B's serve. Flips of `hidden` prompts are
-    counted and not listed. Raises RunFolderError.
-    """
+    """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice,
+    and the folder with its second answers; of a task without them, repeats within A's run or else
+    B's serve. Flips of `hidden` prompts are counted and not listed. Raises RunFolderError."""
     reports = read_report(a), read_report(b)
     second = None if again is None else read_report(again[1])
     asked_twice = {task.result.task for task in second.tasks} if second is not None else set()
     tasks = []
     for task in reports[0].tasks:
         name = task.result.task
-        sides = answer_pairs.read_task(a, reports[0], name), answer_pairs.read_task(b, reports[1], name)
+        sides = (
+            answer_pairs.read_task(a, reports[0], name),
+            answer_pairs.read_task(b, reports[1], name),
+        )
         twice = None
         if again is not None and second is not None and name in asked_twice:
             twice = again[0], answer_pairs.read_task(again[1], second, name)
         tasks.append(_task(reports[0].plan, sides, rule, twice, show_flips, looked or {}, hidden))
     warnings = _first_tokens(reports[0])
-    shown = [_side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)]
+    shown = [
+        _side(folder, report, warnings) for folder, report in zip((a, b), reports, strict=True)
+    ]
     return Comparison(
         schema_version=COMPARISON_SCHEMA,
         a=shown[0],
@@ -104,7 +113,9 @@ def compare_folders(
 
 def _first_tokens(report: Report) -> tuple[str, ...]:
     """A word of warning where no answer is longer than what a context server alone decides."""
-    line = deployment.first_tokens(build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks)
+    line = deployment.first_tokens(
+        build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks
+    )
     return () if line is None else (line,)
 
 
@@ -123,7 +134,8 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
 
 
 def _count_hidden_retries(folder: Path) -> Counter[str]:
-    """What an orchestrator asked its servers again, in all sessions; with zeros where it counted none."""
+    """What an orchestrator asked its servers again, in all sessions; with zeros where it counted
+    none."""
     found: Counter[str] = Counter()
     for session in read_sessions(folder):
         found.update(session.endpoint.info.hidden_retries or {})
@@ -151,7 +163,10 @@ def _task(
     if secret := len(worse) + len(better) - len(shown):
         warnings.append(f"{secret} flips are of a hold-out set, and not listed")
     if apart is not None and apart > APART_S:
-        warnings.append(f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same load")
+        warnings.append(
+            f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same"
+            " load"
+        )
     elif apart is not None:
         warnings += filter(None, (slower(a, b), uneven(a, b)))
     warnings += filter(None, [more_failures(a, b)])
@@ -175,7 +190,9 @@ def _task(
     )
 
 
-def _itself(a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | None) -> SelfFlips | None:
+def _itself(
+    a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | None
+) -> SelfFlips | None:
     """Compare how far an endpoint is from itself with how far both are from each other."""
     if again is not None:
         once, other = (a, b) if again[0] == "A" else (b, a)
@@ -187,9 +204,12 @@ def _itself(a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | Non
 
 
 def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
-    """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the reference."""
+    """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the
+    reference."""
     before, after = a.task.result, b.task.result
-    lacking = [had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED]
+    lacking = [
+        had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
+    ]
     if lacking:
         return replace(lacking[0], rule=rule.name)
     if before.value is None or after.value is None:
@@ -201,9 +221,15 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
             evaluated=after.value,
             reasons=(f"nothing_scored: {side} has no answer that could be scored",),
         )
-    hypothesis = replace(build_task(a.task.spec, f"tasks.{after.task}").hypothesis, num_samples=a.planned)
+    hypothesis = replace(
+        build_task(a.task.spec, f"tasks.{after.task}").hypothesis, num_samples=a.planned
+    )
     reference = Reference(
-        task=after.task, model=plan.model or "A", spec=plan.accuracy_spec, value=before.value, num_samples=a.planned
+        task=after.task,
+        model=plan.model or "A",
+        spec=plan.accuracy_spec,
+        value=before.value,
+        num_samples=a.planned,
     )
     judging = load_verdict_rule(rule.name)
     pairs, why = None, ""
@@ -218,7 +244,10 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
     verdict = judging.judge(after, reference, hypothesis, pairs, **options)
     # The others are of the classic test, which does not judge here.
     verdict = replace(
-        verdict, warnings=tuple(line for line in verdict.warnings if line.startswith(("small_drop", "run_effect")))
+        verdict,
+        warnings=tuple(
+            line for line in verdict.warnings if line.startswith(("small_drop", "run_effect"))
+        ),
     )
     return replace(verdict, reasons=(*verdict.reasons, why)) if why else verdict
 

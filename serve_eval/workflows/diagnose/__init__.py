@@ -1,4 +1,5 @@
-"""Why a run is red or undecided: rules over what its folder holds, each with its evidence and the option to change."""
+"""Why a run is red or undecided: rules over what its folder holds, each with its evidence and the
+option to change."""
 
 __all__ = [
     "course",

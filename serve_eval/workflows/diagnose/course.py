@@ -1,4 +1,5 @@
-"""What became of the answers in the course of the run: by worker, by time, by load, and what was asked again."""
+"""What became of the answers in the course of the run: by worker, by time, by load, and what was
+asked again."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_
 from serve_eval.workflows.diagnose.unanswered import find_failure_start
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
-"""Load is looked at where two groups of so many samples were asked under loads of which one is so many times the other,
-and told where their shares of lost samples are so far apart."""
+"""Load is looked at where two groups of so many samples were asked under loads of which one is so
+many times the other, and told where their shares of lost samples are so far apart."""
 RETRIED_SHARE = 0.05
-"""Share of the samples that needed another attempt from which on that is told of a run that is not green."""
+"""Share of the samples that needed another attempt from which on that is told of a run that is not
+green."""
 
 
 def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
@@ -27,8 +29,14 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         return
     for row in attribution.rows:
         if row.accused:
-            told = f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and {row.others_bad} of "
-            told += f"{row.others} of the others (known by {attribution.how} for {attribution.joined} of "
+            told = (
+                f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and"
+                f" {row.others_bad} of "
+            )
+            told += (
+                f"{row.others} of the others (known by {attribution.how} for"
+                f" {attribution.joined} of "
+            )
             told += f"{attribution.planned} samples)"
             yield Finding(
                 rule="worker",
@@ -54,7 +62,10 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             yield Finding(
                 rule="slow_worker",
                 told=told_of_slow(row).partition(": ")[2],
-                change=(f"look at {row.worker}: its log, its GPU, its network", f"serve-eval attribute {run.place}"),
+                change=(
+                    f"look at {row.worker}: its log, its GPU, its network",
+                    f"serve-eval attribute {run.place}",
+                ),
                 count=row.longer,
                 of=row.answers,
                 task=task.name,
@@ -69,20 +80,23 @@ def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         told = told_of(one)
         apart = (f"serve-eval attribute {run.place}",) if run.several_workers else ()
         change = ("restart the server", "the logs from that time on", *apart)
-        yield about(task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later))
+        yield about(
+            task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later)
+        )
 
 
 def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Samples that were asked under a high load are lost more often than those under a low one.
 
-    Only where the order of the samples was random, so that it is not the hard ones that were asked under load. Where
-    the run turned worse on its way, or the server began to fail, only among the samples from then on: a load that rose
-    with time would show too.
-    """
+    Only where the order of the samples was random, so that it is not the hard ones that were asked
+    under load. Where the run turned worse on its way, or the server began to fail, only among the
+    samples from then on: a load that rose with time would show too."""
     worse = () if task.report is None else task.report.degradations
     failing = find_failure_start(run)
     since = max([0.0 if failing is None else failing[0], *(one.started_s for one in worse)])
-    asked = [one for one in task.asked if one.attempts and (one.line is not None or one.response is None)]
+    asked = [
+        one for one in task.asked if one.attempts and (one.line is not None or one.response is None)
+    ]
     asked = [one for one in asked if one.started_s >= since]
     if not run.in_random_order or len(asked) < 2 * LEAST_GROUP:
         return
@@ -96,13 +110,25 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     p = larger_share(task, high, low)
     if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
         return
-    told = f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in flight are wrong or "
+    told = (
+        f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in"
+        " flight are wrong or "
+    )
     told += f"missing, and {others} of {len(low)} with {low_load:.0f} or fewer"
-    yield about(task, "concurrency", told, (f"--concurrency {max(1, round(low_load))}",), high, of=len(asked), p=p)
+    yield about(
+        task,
+        "concurrency",
+        told,
+        (f"--concurrency {max(1, round(low_load))}",),
+        high,
+        of=len(asked),
+        p=p,
+    )
 
 
 def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
-    """How many requests of the run were in flight when the last attempt at each sample began, itself included."""
+    """How many requests of the run were in flight when the last attempt at each sample began,
+    itself included."""
     attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
     starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)
     times = [one.attempts[-1].start_s for one in asked]
@@ -112,7 +138,9 @@ def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
 def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Many answers took more than one attempt, or streams lost them: what the value hides."""
     answered = [one for one in task.asked if one.response is not None]
-    again = [one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])]
+    again = [
+        one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])
+    ]
     lost_streams = [
         one
         for one in again
@@ -122,7 +150,10 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
     ]
     if lost_streams:
-        told = f"{len(lost_streams)} of {len(task.asked)} streams lost their answer, which came when it was asked for "
+        told = (
+            f"{len(lost_streams)} of {len(task.asked)} streams lost their answer, which came when"
+            " it was asked for "
+        )
         told += "without streaming"
         change = ("--no-stream", "a newer trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
@@ -150,8 +181,10 @@ def find_hidden_retries(run: Evidence) -> Iterator[Finding]:
         by_role = ", ".join(f"{role} {count}" for role, count in again.items() if count)
         yield Finding(
             rule="hidden_retries",
-            told=f"the orchestrator asked its servers again {total} times behind {requests} requests "
-            f"({by_role}): failures that nobody else counts",
+            told=(
+                f"the orchestrator asked its servers again {total} times behind {requests} requests"
+                f" ({by_role}): failures that nobody else counts"
+            ),
             change=(
                 "the logs of the workers",
                 "trtllm-serve disaggregated ... -r 7200, where answers take longer than -r",

@@ -1,4 +1,5 @@
-"""What a run folder holds, as the rules look at it. Nothing is asked, nothing written, and no data set is needed."""
+"""What a run folder holds, as the rules look at it. Nothing is asked, nothing written, and no data
+set is needed."""
 
 from __future__ import annotations
 
@@ -43,9 +44,9 @@ FEW_TOKENS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSample:
-    """One sample that was asked: its `response`, or the last `failure` where there is none, and every attempt of every
-    session. `line` is its score. `bad`: it has no full marks, or, where most are partial, less than most. `shown`: its
-    id may be, since it is of no hold-out set."""
+    """One sample that was asked: its `response`, or the last `failure` where there is none, and
+    every attempt of every session. `line` is its score. `bad`: it has no full marks, or, where most
+    are partial, less than most. `shown`: its id may be, since it is of no hold-out set."""
 
     id: str
     response: Response | None
@@ -99,7 +100,8 @@ class TaskEvidence:
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
 
     def witnesses(self, asked: Sequence[AskedSample]) -> list[AskedSample]:
-        """Those of the first repeat: a test of shares takes each prompt once, since its repeats answer alike."""
+        """Those of the first repeat: a test of shares takes each prompt once, since its repeats
+        answer alike."""
         return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
 
     @property
@@ -110,7 +112,9 @@ class TaskEvidence:
     def unscored(self) -> int:
         """Number of answers without a score: they count as missing too."""
         failures = {} if self.report is None else self.report.result.failures
-        return sum(failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR))
+        return sum(
+            failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR)
+        )
 
     @property
     def lost(self) -> list[AskedSample]:
@@ -132,7 +136,12 @@ class TaskEvidence:
     @property
     def red(self) -> bool:
         """Whether it failed, is undecided, or came to no end."""
-        return self.outcome in (None, VerdictOutcome.FAIL, VerdictOutcome.INCONCLUSIVE, VerdictOutcome.ERROR)
+        return self.outcome in (
+            None,
+            VerdictOutcome.FAIL,
+            VerdictOutcome.INCONCLUSIVE,
+            VerdictOutcome.ERROR,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +178,12 @@ class Evidence:
 
     @property
     def several_workers(self) -> bool:
-        """Whether two context servers, or two generation servers, are known to stand behind the endpoint."""
+        """Whether two context servers, or two generation servers, are known to stand behind the
+        endpoint."""
         info = self.info
-        roles = [one.role for one in info.workers] or [name.rpartition("_")[0] for name in info.servers or ()]
+        roles = [one.role for one in info.workers] or [
+            name.rpartition("_")[0] for name in info.servers or ()
+        ]
         return any(roles.count(role) > 1 for role in ("context", "generation"))
 
     @property
@@ -193,9 +205,16 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
         asked = _read_asked(folder, name, sign)
         if name in hidden:
             secret = hidden[name]
-            asked = [replace(one, shown=secret is not None and base_of(one.id) not in secret) for one in asked]
+            asked = [
+                replace(one, shown=secret is not None and base_of(one.id) not in secret)
+                for one in asked
+            ]
         one = TaskEvidence(
-            name=name, fingerprint=fingerprint, repeats=plan.times(name), asked=tuple(asked), report=told.get(name)
+            name=name,
+            fingerprint=fingerprint,
+            repeats=plan.times(name),
+            asked=tuple(asked),
+            report=told.get(name),
         )
         tasks.append(one)
     return Evidence(
@@ -212,8 +231,8 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
 def _find_hidden(
     plan: Plan, prints: Mapping[str, Mapping[str, str]], include_path: Sequence[str]
 ) -> dict[str, frozenset[str] | None]:
-    """The samples of hold-out sets, by task, of tasks that may have such; None where their cases cannot be read, and
-    any of them may be one."""
+    """The samples of hold-out sets, by task, of tasks that may have such; None where their cases
+    cannot be read, and any of them may be one."""
     if not any(is_mutable(name) for name in prints):
         return {}
     own = tuple(spec for spec in plan.tasks if is_mutable(spec.name))
@@ -221,7 +240,10 @@ def _find_hidden(
         prepared = prepare(adopt_code(replace(plan, tasks=own, no_reference=True), include_path))
     except ServeEvalError:
         return {name: None for name in prints if is_mutable(name)}
-    found = {p.task.name: frozenset(s.id for s in p.dataset.samples if HOLDOUT in s.metadata) for p in prepared}
+    found = {
+        p.task.name: frozenset(s.id for s in p.dataset.samples if HOLDOUT in s.metadata)
+        for p in prepared
+    }
     return {name: found.get(name) for name in prints if is_mutable(name)}
 
 
@@ -232,7 +254,8 @@ def base_of(sample: str) -> str:
 
 
 def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
-    """The samples of a task in the order of their first records. `sign` is -1 where lower values are better."""
+    """The samples of a task in the order of their first records. `sign` is -1 where lower values
+    are better."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
@@ -259,8 +282,11 @@ def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
 
 
 def _bad(line: ScoreRecord, sign: float, typical: float) -> bool:
-    """Whether an answer is worth less than it should be: not correct, or of partial ones less than most."""
-    return line.outcome != Outcome.CORRECT and (line.outcome != Outcome.PARTIAL or sign * line.value < typical)
+    """Whether an answer is worth less than it should be: not correct, or of partial ones less than
+    most."""
+    return line.outcome != Outcome.CORRECT and (
+        line.outcome != Outcome.PARTIAL or sign * line.value < typical
+    )
 
 
 def _is_text(response: Response) -> bool:

@@ -24,7 +24,8 @@ EXTRACTORS = (
     (choice.FIRST, choice.LAST),
     (boxed.STRICT, boxed.LENIENT),
 )
-"""Sub-scores that read the same answer in two ways; others, such as the share of valid JSON, are other questions."""
+"""Sub-scores that read the same answer in two ways; others, such as the share of valid JSON, are
+other questions."""
 _TAIL = 80
 """Characters at the end of an answer in which it says what it comes to."""
 _LONGEST = 40
@@ -32,8 +33,8 @@ _LONGEST = 40
 
 
 def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that were cut came to
-    no end of their own."""
+    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that
+    were cut came to no end of their own."""
     bad = [
         one
         for one in _whole(task.texts)
@@ -43,22 +44,27 @@ def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if len(shown) < STATED_SHARE * len(bad) or not matters(task, shown):
         return
     unread = sum(one.outcome == Outcome.UNPARSED for one in shown)
-    told = f"{len(shown)} of {len(bad)} answers that are scored as wrong end with the expected answer"
+    told = (
+        f"{len(shown)} of {len(bad)} answers that are scored as wrong end with the expected answer"
+    )
     told += f"; {unread} of them could not be read at all" if unread else ""
     look = (capsule_of(run, task, shown),) if any(one.shown for one in shown) else ()
     yield about(task, "extraction", told, (*_filters(run, task), *look), shown, of=len(bad))
 
 
 def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Many answers hold nothing that could be an answer, and no other rule tells why: they came to their own end, and
-    are in no strange form."""
+    """Many answers hold nothing that could be an answer, and no other rule tells why: they came to
+    their own end, and are in no strange form."""
     shown = [
-        one for one in task.texts if one.outcome == Outcome.UNPARSED and one.response and not _is_explained(one, task)
+        one
+        for one in task.texts
+        if one.outcome == Outcome.UNPARSED and one.response and not _is_explained(one, task)
     ]
     if len(shown) < UNREADABLE_SHARE * len(task.texts) or not matters(task, shown):
         return
     told = (
-        f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers, which came to their own end and "
+        f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers, which came to"
+        " their own end and "
     )
     told += "do not state the expected answer: the model may be another one, or damaged"
     change = (capsule_of(run, task, shown), "serve-eval smoke URL")
@@ -68,21 +74,33 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
     response = one.response
     assert response is not None
-    other_form = marks(response.text) or goes_on(response.text, chat=bool(task.option("apply_chat_template")))
-    return response.truncated or response.stop_reason is not None or bool(other_form) or _states(one)
+    other_form = marks(response.text) or goes_on(
+        response.text, chat=bool(task.option("apply_chat_template"))
+    )
+    return (
+        response.truncated or response.stop_reason is not None or bool(other_form) or _states(one)
+    )
 
 
 def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Two ways of reading the same answers disagree, and all in one direction. Either direction and every pair of
-    extractors is a test of its own: they share the level."""
+    """Two ways of reading the same answers disagree, and all in one direction. Either direction and
+    every pair of extractors is a test of its own: they share the level."""
     whole = _whole(task.scored)
     known = {name for asked in whole if asked.line for name in asked.line.parts}
     pairs = [(one, other) for one, other in EXTRACTORS if {one, other} <= known]
     level = ALPHA / max(1, 2 * len(pairs))
     for one, other in pairs:
         both = [asked for asked in whole if asked.line and {one, other} <= asked.line.parts.keys()]
-        better = [asked for asked in both if asked.line and asked.line.parts[one] < asked.line.parts[other]]
-        worse = [asked for asked in both if asked.line and asked.line.parts[one] > asked.line.parts[other]]
+        better = [
+            asked
+            for asked in both
+            if asked.line and asked.line.parts[one] < asked.line.parts[other]
+        ]
+        worse = [
+            asked
+            for asked in both
+            if asked.line and asked.line.parts[one] > asked.line.parts[other]
+        ]
         strict, loose = one, other
         if len(worse) > len(better):
             better, worse, strict, loose = worse, better, other, one
@@ -90,7 +108,10 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         if p > level or len(better) - len(worse) < APART * len(both) or not matters(task, better):
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
-        told += f" ({len(worse)} the other way round): the form of the answers is at fault, not what they say"
+        told += (
+            f" ({len(worse)} the other way round): the form of the answers is at fault, not what"
+            " they say"
+        )
         yield about(task, "extractors", told, _filters(run, task, loose), better, of=len(both), p=p)
 
 
@@ -112,7 +133,8 @@ def _states(one: AskedSample) -> bool:
 
 
 def states(text: str, target: str) -> bool:
-    """Whether a text ends with a target as a word of its own, says "answer is TARGET", or has it in a box.
+    """Whether a text ends with a target as a word of its own, says "answer is TARGET", or has it in
+    a box.
 
     A letter stands in too many words: it counts only behind "answer" or in a box.
     """
@@ -125,4 +147,7 @@ def states(text: str, target: str) -> bool:
     said = rf"(?i:\banswer\b(?:\s+(?:is|would be))?){marks}{word}|\\boxed\{{{marks}{word}"
     if re.search(said, text):
         return True
-    return not (len(target) == 1 and target.isalpha()) and re.search(rf"(?i:{word})\W*$", text[-_TAIL:]) is not None
+    return (
+        not (len(target) == 1 and target.isalpha())
+        and re.search(rf"(?i:{word})\W*$", text[-_TAIL:]) is not None
+    )

@@ -17,7 +17,8 @@ ALPHA = 0.001
 SHOWN = 5
 """Sample ids that stand with a finding."""
 LEAST, LEAST_SHARE = 3, 0.05
-"""A finding about answers explains at least so many wrong or missing ones, and this share of them."""
+"""A finding about answers explains at least so many wrong or missing ones, and this share of
+them."""
 _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
@@ -26,10 +27,10 @@ _RED, _UNJUDGED = 0.5, 0.8
 class Finding:
     """What is probably wrong, and what to change.
 
-    `count` of `of` is the evidence. It `explains` up to so many of the `lost` samples, which are wrong or missing
-    (None: how many cannot be told). `change` are options to copy, the best first; `log` are lines of servers' logs.
-    `task` is None for what concerns the whole run. `p` is that of the test by which the rule spoke (None: a fact).
-    """
+    `count` of `of` is the evidence. It `explains` up to so many of the `lost` samples, which are
+    wrong or missing (None: how many cannot be told). `change` are options to copy, the best first;
+    `log` are lines of servers' logs. `task` is None for what concerns the whole run. `p` is that of
+    the test by which the rule spoke (None: a fact)."""
 
     rule: str
     told: str
@@ -78,9 +79,13 @@ def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
 
 
 def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
-    """The command for a capsule of the first of these samples that may be shown, as a shell takes it."""
+    """The command for a capsule of the first of these samples that may be shown, as a shell takes
+    it."""
     one = next((one.id for one in shown if one.shown), "ID")
-    return f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample {shlex.quote(one)}"
+    return (
+        f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample"
+        f" {shlex.quote(one)}"
+    )
 
 
 def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:
@@ -90,14 +95,17 @@ def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:
 
 
 def worse(
-    task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample], *, signs: int = 1
+    task: TaskEvidence,
+    shown: Sequence[AskedSample],
+    others: Sequence[AskedSample],
+    *,
+    signs: int = 1,
 ) -> float | None:
-    """The p-value where samples with a sign are lost more often than those without; None where that is not proven, for
-    one of so many `signs` that a rule looks at.
+    """The p-value where samples with a sign are lost more often than those without; None where that
+    is not proven, for one of so many `signs` that a rule looks at.
 
-    With hardly any others there is nothing to compare with: then the sign speaks where most of the samples that show it
-    are lost, and the task does not pass.
-    """
+    With hardly any others there is nothing to compare with: then the sign speaks where most of the
+    samples that show it are lost, and the task does not pass."""
     p = larger_share(task, shown, others)
     if p <= ALPHA / signs:
         return p
@@ -106,7 +114,10 @@ def worse(
     return p if overwhelming and len(others) < _FEW and len(shown) >= _MANY else None
 
 
-def larger_share(task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample]) -> float:
-    """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken once."""
+def larger_share(
+    task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample]
+) -> float:
+    """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken
+    once."""
     a, b = task.witnesses(shown), task.witnesses(others)
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])

@@ -1,4 +1,5 @@
-"""What the run was asked under and judged by: the protocol, the data, the model, how many samples, which servers."""
+"""What the run was asked under and judged by: the protocol, the data, the model, how many samples,
+which servers."""
 
 from __future__ import annotations
 
@@ -40,7 +41,12 @@ def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The data is not the published set, and a reference of that set judges it all the same."""
-    if task.report is None or task.passes or task.report.reference is None or DATASET not in run.plan.allow_mismatch:
+    if (
+        task.report is None
+        or task.passes
+        or task.report.reference is None
+        or DATASET not in run.plan.allow_mismatch
+    ):
         return
     for note in task.report.verdict.warnings:
         if note.startswith(OTHER_DATA):
@@ -50,26 +56,40 @@ def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Nothing is missing and the verdict is open all the same: the samples are too few for it."""
-    if task.report is None or task.outcome is not VerdictOutcome.INCONCLUSIVE or task.report.result.failed:
+    if (
+        task.report is None
+        or task.outcome is not VerdictOutcome.INCONCLUSIVE
+        or task.report.result.failed
+    ):
         return
     verdict, planned = task.report.verdict, task.report.result.planned
     more = [] if run.plan.limit is None else [f"without --limit {run.plan.limit}"]
     more += [f"--repeats {2 * task.repeats}", f"--set {task.name}.num_samples=N"]
     told = f"nothing is missing, and {planned} samples leave it open"
     if verdict.paired is not None and verdict.paired.lower is not None:
-        told += f": a drop of up to {max(0.0, -verdict.paired.lower):.2f} points is not excluded, and "
+        told += (
+            f": a drop of up to {max(0.0, -verdict.paired.lower):.2f} points is not excluded, and "
+        )
         told += f"{verdict.paired.margin:.2f} matter"
     yield _fact(task, "too_few_samples", told, tuple(more))
 
 
 def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Missing answers are all that keeps the verdict open: why they are missing, other rules say."""
-    if task.report is None or task.outcome is not VerdictOutcome.INCONCLUSIVE or not task.report.result.failed:
+    """Missing answers are all that keeps the verdict open: why they are missing, other rules
+    say."""
+    if (
+        task.report is None
+        or task.outcome is not VerdictOutcome.INCONCLUSIVE
+        or not task.report.result.failed
+    ):
         return
     result = task.report.result
     told = f"{result.failed} of {result.planned} answers are missing, which leaves the verdict open"
     if result.bounds is not None and task.report.verdict.threshold is not None:
-        told += f": {result.bounds[0]:.3f} to {result.bounds[1]:.3f} against {task.report.verdict.threshold:.3f}"
+        told += (
+            f": {result.bounds[0]:.3f} to {result.bounds[1]:.3f} against"
+            f" {task.report.verdict.threshold:.3f}"
+        )
     yield Finding(
         rule="missing",
         told=told,
@@ -106,7 +126,8 @@ def find_unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def other_model(run: Evidence) -> Iterator[Finding]:
-    """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any name."""
+    """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any
+    name."""
     listed, wanted = run.info.models, run.plan.model
     if not listed or wanted is None:
         return
@@ -127,14 +148,21 @@ def _bare(model: str) -> str:
 
 
 def first_token_only(run: Evidence) -> Iterator[Finding]:
-    """Every answer is a token or two, behind a disaggregated door: generation servers had hardly a part in it."""
+    """Every answer is a token or two, behind a disaggregated door: generation servers had hardly a
+    part in it."""
     tasks = [task for task in run.tasks if task.texts]
-    if not tasks or not _is_disaggregated(run) or any(task.max_tokens > FEW_TOKENS for task in tasks):
+    if (
+        not tasks
+        or not _is_disaggregated(run)
+        or any(task.max_tokens > FEW_TOKENS for task in tasks)
+    ):
         return
     yield Finding(
         rule="first_token_only",
-        told="every answer is decided by its first token, which comes from a context server: the run says nothing of "
-        "the generation servers",
+        told=(
+            "every answer is decided by its first token, which comes from a context server: the run"
+            " says nothing of the generation servers"
+        ),
         change=("--tasks gsm8k, or another one with long answers",),
         count=len(tasks),
         of=len(tasks),
@@ -151,4 +179,6 @@ def _is_disaggregated(run: Evidence) -> bool:
 def _fact(task: TaskEvidence, rule: str, told: str, change: tuple[str, ...]) -> Finding:
     """A finding about the whole task, of which nobody can say how much it explains."""
     n = len(task.asked)
-    return Finding(rule=rule, told=told, change=change, count=n, of=n, lost=len(task.lost), task=task.name)
+    return Finding(
+        rule=rule, told=told, change=change, count=n, of=n, lost=len(task.lost), task=task.name
+    )

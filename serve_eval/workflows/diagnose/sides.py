@@ -9,17 +9,22 @@ from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import Finding
 
 LEAST_PROMPTS, SAME_SHARE = 10, 0.95
-"""So many prompts have to be counted by both sides, and this share of them to differ by the same number of tokens."""
+"""So many prompts have to be counted by both sides, and this share of them to differ by the same
+number of tokens."""
 
 
 def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
-    """Both servers were sent the same texts, and one counts a token or more beyond the other in each: special tokens
-    that are added twice or not at all, or another chat template."""
+    """Both servers were sent the same texts, and one counts a token or more beyond the other in
+    each: special tokens that are added twice or not at all, or another chat template."""
     others = {task.name: task for task in b.tasks}
     for task in a.tasks:
         if task.name not in others:
             continue
-        told = {one.id: one.response.usage.prompt_tokens for one in others[task.name].texts if one.response}
+        told = {
+            one.id: one.response.usage.prompt_tokens
+            for one in others[task.name].texts
+            if one.response
+        }
         counted = [
             told[one.id] - one.response.usage.prompt_tokens
             for one in task.texts
@@ -31,12 +36,21 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
         if not gap or same < SAME_SHARE * len(counted):
             continue
         more, tokens = ("B" if gap > 0 else "A"), abs(gap)
-        why = "its first token is added twice there, or not at all at the other" if tokens == 1 else "another template"
+        why = (
+            "its first token is added twice there, or not at all at the other"
+            if tokens == 1
+            else "another template"
+        )
         yield Finding(
             rule="prompt_tokens",
-            told=f"{more} counts {tokens} token{'s' if tokens > 1 else ''} more than the other in {same} of "
-            f"{len(counted)} prompts, of the same texts: {why}",
-            change=("serve-eval smoke URL, row special_tokens", f"--set {task.name}.add_special_tokens=false"),
+            told=(
+                f"{more} counts {tokens} token{'s' if tokens > 1 else ''} more than the other in"
+                f" {same} of {len(counted)} prompts, of the same texts: {why}"
+            ),
+            change=(
+                "serve-eval smoke URL, row special_tokens",
+                f"--set {task.name}.add_special_tokens=false",
+            ),
             count=same,
             of=len(counted),
             task=task.name,

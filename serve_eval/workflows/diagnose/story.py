@@ -1,4 +1,5 @@
-"""The rules, and what they say of a run, of both sides of a comparison, or of the runs of a suite."""
+"""The rules, and what they say of a run, of both sides of a comparison, or of the runs of a
+suite."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.storage.file_names import SUITE_RUNS
 from serve_eval.evaluation.storage.reports.comparison_files import is_comparison, locate_runs
 from serve_eval.plugins.scope import with_scope
-from serve_eval.workflows.diagnose import course, cut, extraction, setting, sides, template, unanswered
+from serve_eval.workflows.diagnose import (
+    course,
+    cut,
+    extraction,
+    setting,
+    sides,
+    template,
+    unanswered,
+)
 from serve_eval.workflows.diagnose.evidence import Evidence, TaskEvidence, read
 from serve_eval.workflows.diagnose.finding import Finding
 
@@ -66,7 +75,8 @@ class DiagnosedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedRun:
-    """A run with its findings: those first that explain the most, and then those of which that cannot be told."""
+    """A run with its findings: those first that explain the most, and then those of which that
+    cannot be told."""
 
     label: str
     folder: str
@@ -86,7 +96,8 @@ class Diagnosis:
 
 @with_scope
 def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
-    """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none, or damaged."""
+    """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none,
+    or damaged."""
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
     between: tuple[Finding, ...] = ()
@@ -103,8 +114,19 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """What all rules say of one run."""
     found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
-    found += [finding for rule in TASK_RULES for task in evidence.tasks for finding in rule(evidence, task)]
-    return tuple(sorted(found, key=lambda finding: -1 if finding.explains is None else finding.explains, reverse=True))
+    found += [
+        finding
+        for rule in TASK_RULES
+        for task in evidence.tasks
+        for finding in rule(evidence, task)
+    ]
+    return tuple(
+        sorted(
+            found,
+            key=lambda finding: -1 if finding.explains is None else finding.explains,
+            reverse=True,
+        )
+    )
 
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:
@@ -112,7 +134,9 @@ def _runs(folder: Path) -> list[tuple[str, Path]]:
     if is_comparison(folder):
         return locate_runs(folder)
     if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):
-        found = sorted(path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path))
+        found = sorted(
+            path for path in (folder / SUITE_RUNS).iterdir() if run_folder.holds_run(path)
+        )
         if not found:
             raise RunFolderError(f"{folder / SUITE_RUNS} holds no run", hint="Run the suite first.")
         return [(path.name, path) for path in found]
@@ -132,4 +156,6 @@ def _diagnose(label: str, evidence: Evidence) -> DiagnosedRun:
         )
         for task in evidence.tasks
     )
-    return DiagnosedRun(label=label, folder=str(evidence.folder), tasks=tasks, findings=findings(evidence))
+    return DiagnosedRun(
+        label=label, folder=str(evidence.folder), tasks=tasks, findings=findings(evidence)
+    )

@@ -1,4 +1,5 @@
-"""A diagnosis for people: what became of each task, and below it the findings, the one that explains most first."""
+"""A diagnosis for people: what became of each task, and below it the findings, the one that
+explains most first."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
         yield f"{label}{_task(task)}"
     if not run.findings:
         lost = any(task.outcome != "PASS" and (task.wrong or task.missing) for task in run.tasks)
-        yield f"{label}nothing found{' but that answers are wrong or missing' if lost else ''} ({run.folder})"
+        yield (
+            f"{label}nothing found{' but that answers are wrong or missing' if lost else ''}"
+            f" ({run.folder})"
+        )
     for number, finding in enumerate(run.findings, 1):
         yield from _describe_finding(number, finding)
     yield ""
@@ -38,7 +42,10 @@ def _task(task: DiagnosedTask) -> str:
         said += f", {task.value:.3f}"
     if task.threshold is not None:
         said += f" against {task.threshold:.3f}"
-    return f"{said}; of {task.asked} samples that were asked {task.wrong} are wrong and {task.missing} missing"
+    return (
+        f"{said}; of {task.asked} samples that were asked {task.wrong} are wrong and {task.missing}"
+        " missing"
+    )
 
 
 def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
@@ -46,7 +53,10 @@ def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
     yield f"{number}. {finding.rule}{where}: {finding.told}"
     if finding.explains is not None:
         p = "" if finding.p is None else f" (p {finding.p:.1g})"
-        yield f"{_INDENT}of {finding.lost} wrong or missing answers this explains up to {finding.explains}{p}"
+        yield (
+            f"{_INDENT}of {finding.lost} wrong or missing answers this explains up to"
+            f" {finding.explains}{p}"
+        )
     for i, change in enumerate(finding.change):
         yield f"{_INDENT}{'change: ' if i == 0 else 'or:     '}{change}"
     if finding.samples:

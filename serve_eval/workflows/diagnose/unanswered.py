@@ -1,4 +1,5 @@
-"""Requests that got no answer: of which kind, from when on, and what the servers' logs say at that time."""
+"""Requests that got no answer: of which kind, from when on, and what the servers' logs say at that
+time."""
 
 from __future__ import annotations
 
@@ -19,10 +20,11 @@ from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
 """Around the first failure: where a log is searched, and how many of its lines are shown."""
 LOG_TAIL, LAST_LINES = 200, 2
-"""Of the log of a server of a run that was ended: how many lines are looked at, and how many are shown."""
+"""Of the log of a server of a run that was ended: how many lines are looked at, and how many are
+shown."""
 LIMIT_LEAST_S, LIMIT_SPREAD = 1.0, 0.1
-"""Errors that all come after the same time, of at least so many seconds, and by at most this share apart, come from a
-time limit on the way."""
+"""Errors that all come after the same time, of at least so many seconds, and by at most this share
+apart, come from a time limit on the way."""
 MOST_GROUPS = 5
 """Kinds of failures of a task that are told: those of most samples."""
 MANY_LATER = 10
@@ -36,7 +38,10 @@ _DIGITS = re.compile(r"[0-9a-f]{8,}|\d+")
 # What a message says, and what to do about it. {task} and {concurrency} are filled in.
 _KNOWN = (
     (
-        r"maximum context length|max_model_len|max_seq_len|max_num_tokens|prompt is too long|should not exceed",
+        (
+            r"maximum context length|max_model_len|max_seq_len|max_num_tokens|prompt is too"
+            r" long|should not exceed"
+        ),
         "the prompt is longer than the server takes",
         ("trtllm-serve ... --max_seq_len N --max_num_tokens N", "--set {task}.num_fewshot=0"),
     ),
@@ -46,11 +51,18 @@ _KNOWN = (
         ("--max-tokens-field max_completion_tokens",),
     ),
     (
-        r"extra_forbidden|Extra inputs are not permitted|[Uu]nknown (?:field|parameter)|[Uu]nsupported (?:field|param)",
+        (
+            r"extra_forbidden|Extra inputs are not permitted|[Uu]nknown"
+            r" (?:field|parameter)|[Uu]nsupported (?:field|param)"
+        ),
         "the server refuses a field that is sent",
         ("--set {task}.truncate_prompt_tokens=null", "--set {task}.temperature=null"),
     ),
-    (r"^HTTP 40[13]\b", "the key is missing or wrong", ("export OPENAI_API_KEY=...", "--api-key-env NAME")),
+    (
+        r"^HTTP 40[13]\b",
+        "the key is missing or wrong",
+        ("export OPENAI_API_KEY=...", "--api-key-env NAME"),
+    ),
     (
         r"^HTTP 404\b.*model|model .*(?:not found|does not exist)",
         "the server knows no model of that name",
@@ -61,7 +73,11 @@ _KNOWN = (
         "there is no such route: the wrong base URL, or an endpoint of the other kind",
         ("--base-url URL", "--apply-chat-template"),
     ),
-    (r"^HTTP 429\b", "the server refuses so many requests", ("--rate-limit R", "--concurrency {concurrency}")),
+    (
+        r"^HTTP 429\b",
+        "the server refuses so many requests",
+        ("--rate-limit R", "--concurrency {concurrency}"),
+    ),
     (
         r"No \d+ servers available|Cluster is not ready",
         "the orchestrator had no worker at hand",
@@ -77,12 +93,17 @@ _KNOWN = (
         "a stream ended without its answer",
         ("--no-stream",),
     ),
-    (r"^no connection within|refused", "nobody answers at that address", ("--base-url URL", "the server's log")),
+    (
+        r"^no connection within|refused",
+        "nobody answers at that address",
+        ("--base-url URL", "the server's log"),
+    ),
 )
 
 
 def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Every group of samples that failed alike: facts, whose message tells what is wrong where it is known."""
+    """Every group of samples that failed alike: facts, whose message tells what is wrong where it
+    is known."""
     groups: dict[tuple[str, int | None, str], list[AskedSample]] = defaultdict(list)
     for one in task.missing:
         if one.failure is not None:
@@ -95,33 +116,67 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         assert one.failure is not None
         message = one.failure.message[:QUOTED]
         rule, reason, change = _reason(run, task, FailureKind(kind), status, message, shown)
-        told = f"{len(shown)} of {len(task.missing)} missing answers are {kind}{f' {status}' if status else ''}"
+        told = (
+            f"{len(shown)} of {len(task.missing)} missing answers are"
+            f" {kind}{f' {status}' if status else ''}"
+        )
         told += f": {message}" if one.shown else ""  # servers quote what they refuse
         starts = [one.started_s for one in shown if one.attempts]
         log = () if onset or not starts else _log(run, min(starts))
         if rule == "worker_gone":
             log = _end_of_log(run, _find_gone(run, message) or "")
-        yield about(task, rule, f"{told}; {reason}" if reason else told, change, shown, of=len(task.asked), log=log)
+        yield about(
+            task,
+            rule,
+            f"{told}; {reason}" if reason else told,
+            change,
+            shown,
+            of=len(task.asked),
+            log=log,
+        )
 
 
 def _reason(
-    run: Evidence, task: TaskEvidence, kind: FailureKind, status: int | None, message: str, shown: Sequence[AskedSample]
+    run: Evidence,
+    task: TaskEvidence,
+    kind: FailureKind,
+    status: int | None,
+    message: str,
+    shown: Sequence[AskedSample],
 ) -> tuple[str, str, tuple[str, ...]]:
     """The rule's name, what is behind a group of failures, and what to change."""
     if status == 500 and is_refused_behind(message):
-        reason = "an orchestrator hands on what a worker refuses (400) as a 500, in 1.2 without the worker's words"
+        reason = (
+            "an orchestrator hands on what a worker refuses (400) as a 500, in 1.2 without the"
+            " worker's words"
+        )
         worker = f"{capsule_of(run, task, shown)}, and BASE_URL=a worker's sh curl.sh"
         return "wrapped_400", reason, (worker, *_find_known(run, task, message)[1])
     if (name := _find_gone(run, message)) is not None:
-        return "worker_gone", f"{name} is not reached any more", (f"logs/{name}.log says why it ended",)
+        return (
+            "worker_gone",
+            f"{name} is not reached any more",
+            (f"logs/{name}.log says why it ended",),
+        )
     if (limit := _time_limit(shown)) is not None:
         usual = [one.response.latency_s for one in task.texts if one.response is not None]
         beside = f", and answers took {statistics.median(usual):.3g} s" if usual else ""
-        reason = f"each came after {limit:.3g} s{beside}: a time limit before the server, such as the orchestrator's "
+        reason = (
+            f"each came after {limit:.3g} s{beside}: a time limit before the server, such as the"
+            " orchestrator's "
+        )
         reason += "-r (180 s unless it is told otherwise, twice, and a second between)"
-        return "time_limit", reason, ("trtllm-serve disaggregated ... -r 7200", "--concurrency N, fewer at a time")
+        return (
+            "time_limit",
+            reason,
+            ("trtllm-serve disaggregated ... -r 7200", "--concurrency N, fewer at a time"),
+        )
     if kind is FailureKind.TIMEOUT:
-        return "timeout", "our own limit was reached", ("--stall-timeout S", "--sample-timeout S", "--concurrency N")
+        return (
+            "timeout",
+            "our own limit was reached",
+            ("--stall-timeout S", "--sample-timeout S", "--concurrency N"),
+        )
     reason, change = _find_known(run, task, message)
     if change:
         return "refused" if status and status < 500 else "failed", reason, change
@@ -132,14 +187,17 @@ def _reason(
             ("serve-eval smoke URL tells which fields it takes",),
         )
     if (tries := _each_time(task, shown)) is not None:
-        reason = f"these prompts fail each time they are asked ({tries} times or more), and no other fails once"
+        reason = (
+            f"these prompts fail each time they are asked ({tries} times or more), and no other"
+            " fails once"
+        )
         return "these_prompts", reason, (capsule_of(run, task, shown),)
     return "failed", "", ("the server's log at that time", f"serve-eval run --resume {run.place}")
 
 
 def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
-    """How often samples were asked at least that failed each time, while the others, many of them asked later, were
-    answered at once; None where that is not so."""
+    """How often samples were asked at least that failed each time, while the others, many of them
+    asked later, were answered at once; None where that is not so."""
     tries = min(sum(attempt.failure is not None for attempt in one.attempts) for one in shown)
     answered = [one for one in task.asked if one.response is not None and one.attempts]
     first_s = min((one.attempts[0].end_s for one in shown if one.attempts), default=0.0)
@@ -149,7 +207,8 @@ def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
 
 
 def _find_gone(run: Evidence, message: str) -> str | None:
-    """The server behind the door that a message says nobody reaches, of those that the launcher tells of."""
+    """The server behind the door that a message says nobody reaches, of those that the launcher
+    tells of."""
     if not _UNREACHED.search(message):
         return None
     ports = {str(urlsplit(url).port): name for name, url in (run.info.servers or {}).items()}
@@ -166,8 +225,8 @@ def _find_known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, t
 
 
 def _time_limit(shown: Sequence[AskedSample]) -> float | None:
-    """The time after which all attempts of these samples ended in a 5xx, or a lost connection; None where it was not
-    the same for all."""
+    """The time after which all attempts of these samples ended in a 5xx, or a lost connection; None
+    where it was not the same for all."""
     ended = [attempt for one in shown for attempt in one.attempts if attempt.failure is not None]
     if len(ended) < 3 or not all(_server_failed(attempt) for attempt in ended):
         return None
@@ -178,20 +237,30 @@ def _time_limit(shown: Sequence[AskedSample]) -> float | None:
 
 
 def server_errors(run: Evidence) -> Iterator[Finding]:
-    """From one moment on the server failed: first attempts in the order of their starts, by the chart of
-    `stats.onset`."""
+    """From one moment on the server failed: first attempts in the order of their starts, by the
+    chart of `stats.onset`."""
     if (since := find_failure_start(run)) is None:
         return
     at_s, number, before, after, of = since
-    lost = [one for task in run.tasks for one in task.missing if one.attempts and one.attempts[-1].end_s >= at_s]
+    lost = [
+        one
+        for task in run.tasks
+        for one in task.missing
+        if one.attempts and one.attempts[-1].end_s >= at_s
+    ]
     moment = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
     log = _log(run, at_s)
-    told = f"the server fails from request {number} of {of} on, started at {moment} UTC: {before:.1%} of the requests "
+    told = (
+        f"the server fails from request {number} of {of} on, started at {moment} UTC: {before:.1%}"
+        " of the requests "
+    )
     told += f"before it failed at first, {after:.1%} from it on"
     known = cause("\n".join(log))
     if known is not None:
         told += f"; its log says that {_lower(known[0])}"
-    where = known[1] if known is not None else "restart the server, and look at its log of that time"
+    where = (
+        known[1] if known is not None else "restart the server, and look at its log of that time"
+    )
     yield Finding(
         rule="server_errors",
         told=told,
@@ -206,13 +275,16 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
 
 
 def find_unfinished(run: Evidence) -> Iterator[Finding]:
-    """The run did not come to its end: it was ended, or a server of its own was. The logs are told by their last lines,
-    where no cause is known."""
+    """The run did not come to its end: it was ended, or a server of its own was. The logs are told
+    by their last lines, where no cause is known."""
     if run.report is not None:
         return
     asked = sum(len(task.asked) for task in run.tasks)
     planned = sum(task.planned for task in run.tasks)
-    told = f"the run did not come to its end: {asked} of {planned} samples have an answer or a failure on file"
+    told = (
+        f"the run did not come to its end: {asked} of {planned} samples have an answer or a failure"
+        " on file"
+    )
     change, log = f"serve-eval run --resume {run.place}", []
     for path in run.logs:
         lines = [line.text for line in deque(read(path), LOG_TAIL)]
@@ -221,14 +293,17 @@ def find_unfinished(run: Evidence) -> Iterator[Finding]:
             change = known[1]
         errors = [text for text in lines if LogLine(None, text).error]
         log += [f"{path.name}: {run.mask(text)}" for text in (errors or lines)[-LAST_LINES:]]
-    yield Finding(rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log))
+    yield Finding(
+        rule="unfinished", told=told, change=(change,), count=asked, of=planned, log=tuple(log)
+    )
 
 
 def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | None:
-    """When the server began to fail: the time, the number of that request, the shares of failed ones before it and
-    from it on, and how many requests there were."""
+    """When the server began to fail: the time, the number of that request, the shares of failed
+    ones before it and from it on, and how many requests there were."""
     first = sorted(
-        (one.attempts[0] for task in run.tasks for one in task.asked if one.attempts), key=lambda a: a.start_s
+        (one.attempts[0] for task in run.tasks for one in task.asked if one.attempts),
+        key=lambda a: a.start_s,
     )
     bad = [_server_failed(attempt) for attempt in first]
     if not any(bad):

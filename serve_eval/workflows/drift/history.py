@@ -1,4 +1,5 @@
-"""The finished runs below a folder, sorted into series: one task, model, specification and protocol each, oldest first.
+"""The finished runs below a folder, sorted into series: one task, model, specification and protocol
+each, oldest first.
 
 What does not belong together is never mixed, and what is left out is said.
 """
@@ -29,8 +30,9 @@ MOST_DEEP, MOST_FOLDERS = 8, 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """One run of a series. `value` in points over the scored samples; `paired` the mean difference to the reference's
-    runs prompt by prompt, in points and negative where worse (None: it was not compared)."""
+    """One run of a series. `value` in points over the scored samples; `paired` the mean difference
+    to the reference's runs prompt by prompt, in points and negative where worse (None: it was not
+    compared)."""
 
     run: Path
     started_at: datetime
@@ -44,7 +46,8 @@ class Night:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Runs that can be set beside each other, oldest first. `n` is the number of samples that each asked."""
+    """Runs that can be set beside each other, oldest first. `n` is the number of samples that each
+    asked."""
 
     task: str
     model: str
@@ -71,9 +74,13 @@ class History:
 def find_series(folder: Path) -> History:
     """The series below a folder. Raises RunFolderError when there is no finished run."""
     if not folder.is_dir():
-        raise RunFolderError(f"{folder}: no such folder", hint="Name the folder that your run folders lie in.")
+        raise RunFolderError(
+            f"{folder}: no such folder", hint="Name the folder that your run folders lie in."
+        )
     notes: list[str] = []
-    found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = defaultdict(list)
+    found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = (
+        defaultdict(list)
+    )
     finished = unfinished = 0
     for run in _run_folders(folder, notes):
         if not has_report(run):
@@ -93,22 +100,35 @@ def find_series(folder: Path) -> History:
             plan = report.plan
             simulated = plan.launcher.name == "simulated"
             protocol = msgspec.json.encode(_describe_asked(task), order="sorted").decode()
-            key = (task.result.task, plan.model or "", spec_text(plan.accuracy_spec), simulated, protocol)
+            key = (
+                task.result.task,
+                plan.model or "",
+                spec_text(plan.accuracy_spec),
+                simulated,
+                protocol,
+            )
             found[key].append((copied, task, _night(run, first, report, task)))
     if unfinished:
-        notes.append(f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one")
+        notes.append(
+            f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one"
+        )
     if not finished:
         raise RunFolderError(
-            f"{folder}: no finished run lies below it{f', and {unfinished} unfinished ones' if unfinished else ''}"
+            f"{folder}: no finished run lies below"
+            f" it{f', and {unfinished} unfinished ones' if unfinished else ''}"
             + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
-            hint="A finished run is a folder with a report.json, as serve-eval run -o FOLDER leaves it.",
+            hint=(
+                "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
+                " leaves it."
+            ),
         )
     series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
     return History(series=series, notes=(*notes, *_explain_separation(series)))
 
 
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
-    """Folders of runs, in the order of their names. No link is followed, and nothing is looked for within a run."""
+    """Folders of runs, in the order of their names. No link is followed, and nothing is looked for
+    within a run."""
     for seen, (path, folders, files) in enumerate(os.walk(folder)):
         if seen >= MOST_FOLDERS:
             notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were looked at")
@@ -123,7 +143,8 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
 
 
 def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
-    """When the run began, and what two copies of one run have in common: the record of its sessions."""
+    """When the run began, and what two copies of one run have in common: the record of its
+    sessions."""
     try:
         sessions = read_sessions(run)
         told = sessions[0].started_at if sessions else report.started_at
@@ -146,12 +167,15 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
     if result.aggregation != MEAN.name:
         return f"its value is the {result.aggregation}, and the chart needs a mean of scores"
     if result.failed > MAX_MISSING * result.planned:
-        return f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
+        return (
+            f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
+        )
     return None
 
 
 def _describe_asked(task: TaskReport) -> dict[str, str]:
-    """What runs of one series have in common: the protocol, and the number of answers, with every repeat."""
+    """What runs of one series have in common: the protocol, and the number of answers, with every
+    repeat."""
     return {**task.fingerprint, "answers": str(task.result.planned)}
 
 
@@ -163,7 +187,9 @@ def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Nigh
         started_at=began,
         value=task.result.value,
         missing=task.result.failed,
-        paired=None if paired is None or not math.isfinite(paired.difference) else paired.difference,
+        paired=(
+            None if paired is None or not math.isfinite(paired.difference) else paired.difference
+        ),
         reference=task.reference,
         address=report.endpoint.base_url,
         version=report.endpoint.info.version,
@@ -171,7 +197,9 @@ def _night(run: Path, began: datetime, report: Report, task: TaskReport) -> Nigh
 
 
 def _series(
-    key: tuple[str, str, str, bool, str], runs: Sequence[tuple[bytes, TaskReport, Night]], notes: list[str]
+    key: tuple[str, str, str, bool, str],
+    runs: Sequence[tuple[bytes, TaskReport, Night]],
+    notes: list[str],
 ) -> Series:
     task, model, spec, simulated, _ = key
     result, fingerprint = runs[0][1].result, _describe_asked(runs[0][1])
@@ -195,7 +223,11 @@ def _series(
 
 def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> Metric:
     """The metric, with the direction that a reference says it has."""
-    told = [r.higher_is_better for _, task, _ in runs if (r := task.reference) and r.higher_is_better is not None]
+    told = [
+        r.higher_is_better
+        for _, task, _ in runs
+        if (r := task.reference) and r.higher_is_better is not None
+    ]
     return replace(metric, higher_is_better=told[-1]) if told else metric
 
 
@@ -210,7 +242,12 @@ def _explain_separation(series: Sequence[Series]) -> list[str]:
         if len({one.simulated for one in group}) > 1:
             notes.append(f"{name}: simulated runs are kept apart from real ones")
         prints = [one.fingerprint for one in group]
-        fields = sorted({field for told in prints for field in told if len({p.get(field) for p in prints}) > 1})
+        fields = sorted(
+            {field for told in prints for field in told if len({p.get(field) for p in prints}) > 1}
+        )
         if fields:
-            notes.append(f"{name}: {len(group)} series, since they were asked differently: {', '.join(fields)}")
+            notes.append(
+                f"{name}: {len(group)} series, since they were asked differently:"
+                f" {', '.join(fields)}"
+            )
     return notes

@@ -1,4 +1,5 @@
-"""The arms of the checks: passes over the same prompts, each under a change that should change nothing."""
+"""The arms of the checks: passes over the same prompts, each under a change that should change
+nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +27,14 @@ Placed = Mapping[str, Lengths | str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A pass over the prompts: what is otherwise than in the first of the two passes `against`, whose second one is
-    that again. None: it is only there to be compared with. `prepared` are its tasks where they are prepared already.
+    """A pass over the prompts: what is otherwise than in the first of the two passes `against`,
+    whose second one is that again. None: it is only there to be compared with. `prepared` are its
+    tasks where they are prepared already.
 
-    `exchangeable`: on a sound server it may take the place of the second of `against` to the last character, so texts
-    and distances of scores count too. `pair` is the arm once more, where both passes together are judged by whether the
-    scores of `against` are lower or higher; changed answers are then only shown.
-    `shift` is added to the seed of the order that the others share.
+    `exchangeable`: on a sound server it may take the place of the second of `against` to the last
+    character, so texts and distances of scores count too. `pair` is the arm once more, where both
+    passes together are judged by whether the scores of `against` are lower or higher; changed
+    answers are then only shown. `shift` is added to the seed of the order that the others share.
     """
 
     name: str
@@ -45,7 +47,9 @@ class Arm:
     shift: int = 0
 
 
-def arms_of(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -> tuple[list[Arm], dict[str, str]]:
+def arms_of(
+    plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
+) -> tuple[list[Arm], dict[str, str]]:
     """Return the passes over the tasks' own prompts in their order, and why others are left out."""
     arms, skipped = _usual_arms(plan, prepared), dict[str, str]()
     if plan.limits.concurrency != 1:
@@ -55,7 +59,9 @@ def arms_of(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None)
     if (why := _not_rendered(plan, prepared, tokenizer)) is not None:
         skipped["rendered"] = why
     else:
-        tasks = tuple(Spec(name=s.name, options={**s.options, "tokenizer": tokenizer}) for s in plan.tasks)
+        tasks = tuple(
+            Spec(name=s.name, options={**s.options, "tokenizer": tokenizer}) for s in plan.tasks
+        )
         what = "by the chat template rendered here, against the server's own"
         arms.append(Arm(name="rendered", what=what, plan=replace(plan, tasks=tasks)))
     return arms, skipped
@@ -65,10 +71,14 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     """Return the passes that every check has."""
     limits = plan.limits
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders of older versions
-    # are bound to that of `shuffled`, and took its order from it.
+    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders
+    # of older versions are bound to that of `shuffled`, and took its order from it.
     arms = [
-        Arm(name=COLD, what="asked for the first time, against what stands in the prefix cache", plan=plan),
+        Arm(
+            name=COLD,
+            what="asked for the first time, against what stands in the prefix cache",
+            plan=plan,
+        ),
         Arm(name=BASE, what="", plan=plan, against=None),
         Arm(name=AGAIN, what="", plan=plan, against=None),
         Arm(
@@ -85,7 +95,10 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
         ),
         Arm(
             name="repeated",
-            what=f"{COPIES} times in a row, so that copies share a batch: the last copy, against a single one",
+            what=(
+                f"{COPIES} times in a row, so that copies share a batch: the last copy, against a"
+                " single one"
+            ),
             plan=in_a_row,
         ),
     ]
@@ -95,15 +108,21 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
 def _arms_alone(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     """Return the two passes that ask one prompt at a time."""
     one = replace(plan, limits=replace(plan.limits, concurrency=1))
-    what = f"one at a time, against {plan.limits.concurrency}: judged by scores, since batch size changes numerics"
+    what = (
+        f"one at a time, against {plan.limits.concurrency}: judged by scores, since batch size"
+        " changes numerics"
+    )
     return [
         Arm(name=ALONE, what=what, plan=one, prepared=prepared, pair=ALONE_AGAIN),
         Arm(name=ALONE_AGAIN, what="", plan=one, against=None, prepared=prepared),
     ]
 
 
-def _not_rendered(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None) -> str | None:
-    """Return why chats cannot be rendered here and compared with the server's; None where they can."""
+def _not_rendered(
+    plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
+) -> str | None:
+    """Return why chats cannot be rendered here and compared with the server's; None where they
+    can."""
     if not all(p.chat for p in prepared):
         return "not every task is asked by chat"
     if any("tokenizer" in spec.options for spec in plan.tasks):
@@ -112,8 +131,9 @@ def _not_rendered(plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str |
 
 
 def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
-    """Texts just before and just beyond each boundary. Those beyond are compared with those just before it, and these
-    with texts that are as much shorter: what a few lines more do is the same for both but for the boundary.
+    """Texts just before and just beyond each boundary. Those beyond are compared with those just
+    before it, and these with texts that are as much shorter: what a few lines more do is the same
+    for both but for the boundary.
 
     One at a time: in a batch, prompts that would each fit are cut as well.
     """
@@ -123,7 +143,10 @@ def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
         if isinstance(found, str):
             continue
         name = f"chunked_{size}"
-        what = f"texts of {found.above_tokens} tokens, against {found.below_tokens}: on both sides of {size}"
+        what = (
+            f"texts of {found.above_tokens} tokens, against {found.below_tokens}: on both sides of"
+            f" {size}"
+        )
         for arm, lines, against in (
             (f"{name}_below", found.below, None),
             (f"{name}_shorter", found.shorter, None),
@@ -133,6 +156,8 @@ def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
             if chat:
                 options |= {"apply_chat_template": True, "max_tokens": CHAT_TOKENS}
             task = Spec(name=CHUNK_TASK, options=options)
-            own = replace(plan, tasks=(task,), limit=None, limits=replace(plan.limits, concurrency=1))
+            own = replace(
+                plan, tasks=(task,), limit=None, limits=replace(plan.limits, concurrency=1)
+            )
             arms.append(Arm(name=arm, what=what, plan=own, against=against))
     return arms

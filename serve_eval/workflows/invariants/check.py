@@ -1,9 +1,11 @@
-"""Checks of one endpoint that need no right answers: the same prompts under a change that should change nothing.
+"""Checks of one endpoint that need no right answers: the same prompts under a change that should
+change nothing.
 
-Three passes come first: `cold`, which is an arm of its own where the server has just been started, then `base` and
-`again`, which find the prompts in the prefix cache. How these two differ is the endpoint's own nondeterminism; an arm
-that changes the answers of more prompts is broken, on the assumption that the arm and `again` can be exchanged: on a
-sound server either is as likely to differ from `base`. Three kinds of arms follow from that.
+Three passes come first: `cold`, which is an arm of its own where the server has just been started,
+then `base` and `again`, which find the prompts in the prefix cache. How these two differ is the
+endpoint's own nondeterminism; an arm that changes the answers of more prompts is broken, on the
+assumption that the arm and `again` can be exchanged: on a sound server either is as likely to
+differ from `base`. Three kinds of arms follow from that.
 
 * `cold`, `shuffled`, `repeated`, `rendered` and the chunks change what a sound server computes with (parts of a prompt
   out of the cache or not, other batches, other pieces of a prompt) or who takes thoughts and calls out of the text. The
@@ -17,10 +19,9 @@ sound server either is as likely to differ from `base`. Three kinds of arms foll
   wrong answer right as often as a right one wrong. So the arm is broken where the scores of `base` and `again` together
   are lower, or higher, than those of `alone` and `alone_again` in more prompts than the other way round.
 
-Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask generated ones, see
-`chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the result. All arms but
-`shuffled` ask in one random order, whose seed OUT/order.json keeps.
-"""
+Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask
+generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the
+result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps."""
 
 from __future__ import annotations
 
@@ -61,10 +62,11 @@ from serve_eval.workflows.invariants.result import ALPHA, judge_arms
 __all__ = ["ALPHA", "CHUNKS", "check"]
 
 LIMIT = 100
-"""Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at a time."""
+"""Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at
+a time."""
 CHUNKS = (2048, 8192)
-"""Prompt tokens at which servers cut long prompts into chunks unless told otherwise: vLLM by its use, trtllm-serve's
-max_num_tokens."""
+"""Prompt tokens at which servers cut long prompts into chunks unless told otherwise: vLLM by its
+use, trtllm-serve's max_num_tokens."""
 
 
 @with_scope
@@ -80,10 +82,10 @@ async def check(
 ) -> Invariants:
     """Ask the prompts in every arm, one after the other, and tell which changes changed answers.
 
-    `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here and asked as a text.
-    `chunk_tokens` are the lengths at which the server may cut long prompts into chunks.
-    Passes that are finished in the folder are not asked again. Raises ServeEvalError for what stops a run.
-    """
+    `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here
+    and asked as a text. `chunk_tokens` are the lengths at which the server may cut long prompts
+    into chunks. Passes that are finished in the folder are not asked again. Raises ServeEvalError
+    for what stops a run."""
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, out_dir, environ)
     session = _CheckSession(
@@ -112,14 +114,20 @@ async def check(
     return found
 
 
-async def _prepare(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> tuple[Plan, Sequence[PreparedTask]]:
+async def _prepare(
+    plan: Plan, out_dir: Path, environ: Mapping[str, str]
+) -> tuple[Plan, Sequence[PreparedTask]]:
     """Return the plan that the arms vary, and its tasks."""
     if plan.limits.concurrency == "auto":
-        raise PlanError("concurrency: these checks need a fixed number", hint="Such as --concurrency 64.")
+        raise PlanError(
+            "concurrency: these checks need a fixed number", hint="Such as --concurrency 64."
+        )
     plan = replace(plan, limit=plan.limit or LIMIT, repeats=1, repeats_of={}, no_reference=True)
     plan = replace(plan, verdict=Spec(name="classic"), early_stop=None)
     extensions.include(plan.include_path)
-    plan = await first_token.settle_prefixes(await with_model(plan, environ), out_dir / COLD, environ)
+    plan = await first_token.settle_prefixes(
+        await with_model(plan, environ), out_dir / COLD, environ
+    )
     if not out_dir.exists():
         check_launcher(plan)
     return plan, await asyncio.to_thread(prepare, plan)
@@ -127,8 +135,9 @@ async def _prepare(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> tup
 
 @dataclass(slots=True, kw_only=True)
 class _CheckSession:
-    """Carries what travels together through the checks. `arms` are those over the tasks' own prompts; those around
-    chunk boundaries are known once there are `texts` for them. `seed` is that of the order that arms share."""
+    """Carries what travels together through the checks. `arms` are those over the tasks' own
+    prompts; those around chunk boundaries are known once there are `texts` for them. `seed` is that
+    of the order that arms share."""
 
     plan: Plan
     prepared: Sequence[PreparedTask]
@@ -163,7 +172,11 @@ class _CheckSession:
 
     def boundaries_left_out(self) -> dict[str, str]:
         """Return why arms around a boundary are left out."""
-        return {f"chunked_{size}": why for size in self.boundaries() if isinstance(why := self.texts[size], str)}
+        return {
+            f"chunked_{size}": why
+            for size in self.boundaries()
+            if isinstance(why := self.texts[size], str)
+        }
 
     def every_arm(self) -> list[Arm]:
         """Return all arms that are known by now."""
@@ -176,7 +189,8 @@ class _CheckSession:
 
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
-    """Ask every arm that is not finished; the first ones tell at which lengths the server cuts prompts."""
+    """Ask every arm that is not finished; the first ones tell at which lengths the server cuts
+    prompts."""
     for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():

@@ -1,4 +1,5 @@
-"""How long a text has to be to end just before, and just beyond, where a server cuts long prompts into chunks.
+"""How long a text has to be to end just before, and just beyond, where a server cuts long prompts
+into chunks.
 
 Lengths are counted by the server itself, in short requests: a client has no tokenizer.
 """
@@ -14,10 +15,11 @@ from serve_eval.schema import DataRoots, Failure, Spec
 
 TASK = "passkey_lines"
 STEP = 4
-"""Lines of noise between the lengths: some 80 tokens, of which half lie before the boundary and half beyond it. Texts
-of one length differ by fewer."""
+"""Lines of noise between the lengths: some 80 tokens, of which half lie before the boundary and
+half beyond it. Texts of one length differ by fewer."""
 SEED = 1
-"""Counted are texts of another seed than those that are asked, which are to be new to the server."""
+"""Counted are texts of another seed than those that are asked, which are to be new to the
+server."""
 
 
 class _NotPlacedError(Exception):
@@ -26,8 +28,8 @@ class _NotPlacedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Lines of three texts, a step apart: two before the boundary and one beyond it, with the prompt tokens that the
-    server counted for the last two."""
+    """Lines of three texts, a step apart: two before the boundary and one beyond it, with the
+    prompt tokens that the server counted for the last two."""
 
     shorter: int
     below: int
@@ -51,10 +53,14 @@ async def _lengths(client: Client, boundary: int, *, chat: bool) -> Lengths:
         raise _NotPlacedError("the server counts no tokens of prompts")
     below = round((boundary - few) / per_line + 10 - STEP / 2)
     if below <= STEP:
-        raise _NotPlacedError(f"{boundary} tokens are too few for texts that differ in nothing else")
+        raise _NotPlacedError(
+            f"{boundary} tokens are too few for texts that differ in nothing else"
+        )
     counted = [await _tokens(client, lines, chat=chat) for lines in (below, below + STEP)]
     if not counted[0] <= boundary < counted[1]:
-        raise _NotPlacedError(f"texts of {counted[0]} and {counted[1]} tokens do not lie on both sides of {boundary}")
+        raise _NotPlacedError(
+            f"texts of {counted[0]} and {counted[1]} tokens do not lie on both sides of {boundary}"
+        )
     return Lengths(
         shorter=below - STEP,
         below=below,
@@ -67,9 +73,13 @@ async def _lengths(client: Client, boundary: int, *, chat: bool) -> Lengths:
 async def _tokens(client: Client, lines: int, *, chat: bool) -> int:
     """What the server counts for a text of so many lines."""
     options = {"lines": lines, "random_seed": SEED, "apply_chat_template": chat}
-    task = build_task(Spec(name=TASK, options={name: value for name, value in options.items() if value}))
+    task = build_task(
+        Spec(name=TASK, options={name: value for name, value in options.items() if value})
+    )
     [sample] = task.load(DataRoots(), 1).samples
-    result = await client.send(request_of(replace(task, sampling=replace(task.sampling, max_tokens=1)), sample))
+    result = await client.send(
+        request_of(replace(task, sampling=replace(task.sampling, max_tokens=1)), sample)
+    )
     if isinstance(result, Failure):
         raise _NotPlacedError(f"a text of {lines} lines was not answered: {result.message}")
     return result.usage.prompt_tokens

@@ -1,4 +1,5 @@
-"""The folder of the checks: what it is bound to, and the texts around chunk boundaries that are kept in it."""
+"""The folder of the checks: what it is bound to, and the texts around chunk boundaries that are
+kept in it."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ from serve_eval.workflows.invariants.chunk_lengths import Lengths
 
 
 def bind_folder(out_dir: Path, plan: Plan) -> None:
-    """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to something else: they
-    would be taken for these. How much is asked at a time belongs to it, since `alone` is compared with that."""
+    """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to
+    something else: they would be taken for these. How much is asked at a time belongs to it, since
+    `alone` is compared with that."""
     saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
-    if saved is not None and (differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))):
+    if saved is not None and (
+        differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))
+    ):
         raise RunFolderError(
-            f"{out_dir} holds such checks of something else:\n" + "\n".join(f"  {line}" for line in differing),
+            f"{out_dir} holds such checks of something else:\n"
+            + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",
         )
     write_invariants_plan(out_dir, plan)
@@ -45,7 +50,8 @@ def _extract_binding(plan: Plan) -> dict[str, Any]:
 
 
 def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
-    """Return the boundaries to try: `chunk_tokens` and, where these are not none, those of the servers' own configs.
+    """Return the boundaries to try: `chunk_tokens` and, where these are not none, those of the
+    servers' own configs.
 
     The first pass tells the latter.
     """

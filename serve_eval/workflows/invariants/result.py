@@ -1,4 +1,5 @@
-"""The result of the checks: which arms changed answers, by tests that allow for all arms and tasks together."""
+"""The result of the checks: which arms changed answers, by tests that allow for all arms and tasks
+together."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ ALPHA = 0.01
 """Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
 
 
-def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[str, str]) -> Invariants:
+def judge_arms(
+    out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[str, str]
+) -> Invariants:
     """Test every arm against the passes that it is compared with, task by task."""
     reports = {arm.name: read_report(out_dir / arm.name) for arm in arms}
     found = []
@@ -34,11 +37,15 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
                 return answer_pairs.read_task(out_dir / one, reports[one], task)
 
             pair = None if arm.pair is None else collect_answers(arm.pair)
-            one = _test_arm(arm, name, [collect_answers(other) for other in (*arm.against, arm.name)], pair)
+            one = _test_arm(
+                arm, name, [collect_answers(other) for other in (*arm.against, arm.name)], pair
+            )
             if one is not None:
                 found.append(one)
     corrected = holm([_p(one) for one in found])
-    results = tuple(replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True))
+    results = tuple(
+        replace(one, p_holm=p, broken=p <= ALPHA) for one, p in zip(found, corrected, strict=True)
+    )
     broken = any(result.broken for result in results)
     return Invariants(
         schema_version=INVARIANTS_SCHEMA,
@@ -53,8 +60,11 @@ def judge_arms(out_dir: Path, plan: Plan, arms: Sequence[Arm], skipped: Mapping[
     )
 
 
-def _test_arm(arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAnswers | None) -> Invariant | None:
-    """Test one arm for one task, before the correction for all of them; None where no prompt was answered each time.
+def _test_arm(
+    arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAnswers | None
+) -> Invariant | None:
+    """Test one arm for one task, before the correction for all of them; None where no prompt was
+    answered each time.
 
     `answers` are the two passes that it is compared with and its own.
     """
@@ -68,7 +78,11 @@ def _test_arm(arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAns
     )
     if changed is None:
         return None
-    lower, higher = (None, None) if pair is None else _fell_and_rose((answers[2], pair), (answers[0], answers[1]))
+    lower, higher = (
+        (None, None)
+        if pair is None
+        else _fell_and_rose((answers[2], pair), (answers[0], answers[1]))
+    )
     return Invariant(
         task=task,
         arm=arm.name,
@@ -82,20 +96,26 @@ def _test_arm(arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAns
     )
 
 
-def _fell_and_rose(before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]) -> tuple[int, int]:
-    """Count the prompts whose score, summed over two passes, got worse and better from two passes to two others."""
+def _fell_and_rose(
+    before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]
+) -> tuple[int, int]:
+    """Count the prompts whose score, summed over two passes, got worse and better from two passes
+    to two others."""
     sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
     passes = [answers.lines[0] for answers in (*before, *after)]
     prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
     changes = []
     for prompt in prompts:
         one, other, first, second = (lines[prompt].value for lines in passes)
-        changes.append(sign * ((first - one) + (second - other)))  # 0 to the last bit where the passes are alike
+        changes.append(
+            sign * ((first - one) + (second - other))
+        )  # 0 to the last bit where the passes are alike
     return sum(change < 0.0 for change in changes), sum(change > 0.0 for change in changes)
 
 
 def _p(one: Invariant) -> float:
-    """The p that accuses: of more changed answers, or where scores are judged, of more changes one way (two-sided)."""
+    """The p that accuses: of more changed answers, or where scores are judged, of more changes one
+    way (two-sided)."""
     if one.fell is None or one.rose is None:
         return one.changed.p
     return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

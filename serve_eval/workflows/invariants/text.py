@@ -17,7 +17,9 @@ _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p
 def render(found: Invariants, out_dir: Path, console: Console) -> None:
     """Prints a row for each change and task."""
     say(console, f"model {found.model}, {found.base_url}")
-    console.print(*fit_tables(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n")
+    console.print(
+        *fit_tables(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n"
+    )
     for name, what in {one.arm: one.what for one in found.results}.items():
         say(console, f"{name}: {what}")
     for one in found.results:
@@ -25,17 +27,24 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
             say(console, f"{one.arm}: {one.task}: {_direction(one)}")
     for name, why in found.skipped.items():
         say(console, f"{name}: not tried: {why}")
-    say(console, "by itself: prompts answered otherwise when nothing is changed; changed: when that is")
+    say(
+        console,
+        "by itself: prompts answered otherwise when nothing is changed; changed: when that is",
+    )
     say(console, f"result: {out_dir / INVARIANTS}")
 
 
 def _direction(one: Invariant) -> str:
-    """Say in which direction scores changed with the batch size, and what changed answers do not mean there."""
-    line = f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose} better"
+    """Say in which direction scores changed with the batch size, and what changed answers do not
+    mean there."""
+    line = (
+        f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose}"
+        " better"
+    )
     if one.changed.more and not one.broken:
         return (
-            f"{line}; {one.changed.other} answers are others, where {one.changed.own} are by themselves: batch size "
-            "changes numerics, and a sound server may differ here"
+            f"{line}; {one.changed.other} answers are others, where {one.changed.own} are by"
+            " themselves: batch size changes numerics, and a sound server may differ here"
         )
     return line
 

@@ -1,8 +1,9 @@
-"""Results of BioChatter's benchmark to references: rows of its CSV files, matched to cases by its own hash of them.
+"""Results of BioChatter's benchmark to references: rows of its CSV files, matched to cases by its
+own hash of them.
 
-A row has the model, the name of the case, the score, the iterations and the hash. A score is `s1;s2;.../max`, one for
-each iteration, or in older rows `mean/max`; here it is a share of the points, between 0 and 1.
-"""
+A row has the model, the name of the case, the score, the iterations and the hash. A score is
+`s1;s2;.../max`, one for each iteration, or in older rows `mean/max`; here it is a share of the
+points, between 0 and 1."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
-    """One result: the share of the points of each iteration, or, of an older row, their mean alone."""
+    """One result: the share of the points of each iteration, or, of an older row, their mean
+    alone."""
 
     model: str
     md5: str
@@ -53,8 +55,8 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """One reference: its value in points over so many of the task's cases. `runs` are those with a score per sample, 0
-    where there is the mean alone."""
+    """One reference: its value in points over so many of the task's cases. `runs` are those with a
+    score per sample, 0 where there is the mean alone."""
 
     task: str
     model: str
@@ -86,21 +88,23 @@ def import_results(
     skipped: Mapping[str, Skipped] | None = None,
     reason: str | None = None,
 ) -> Imported:
-    """Writes a reference for each task and model of which there are results. `skipped` are the cases of which nothing
-    is asked, by their hash.
+    """Writes a reference for each task and model of which there are results. `skipped` are the
+    cases of which nothing is asked, by their hash.
 
-    The value is the mean over the cases that have a result, of the mean over their iterations. Where every case has
-    one, the entry has the scores of each sample too. It also has the protocol of its task, so that it judges no run
-    that is scored in another way. Raises DatasetError for rows that cannot be read, for those of another scoring than
-    the task's, for results of one case in two files, which are those of two different tests, and where no row is of a
-    case that is asked; ReferenceFileError where an entry is there and no `reason` is given.
-    """
+    The value is the mean over the cases that have a result, of the mean over their iterations.
+    Where every case has one, the entry has the scores of each sample too. It also has the protocol
+    of its task, so that it judges no run that is scored in another way. Raises DatasetError for
+    rows that cannot be read, for those of another scoring than the task's, for results of one case
+    in two files, which are those of two different tests, and where no row is of a case that is
+    asked; ReferenceFileError where an entry is there and no `reason` is given."""
     files = list(dict.fromkeys(files))
     _check_tests(files)
     found = Imported()
     built = [build_task(spec) for spec in tasks]
     samples = {task.name: list(task.load(DataRoots(), 1).samples) for task in built}
-    homes = {sample.metadata["compat_md5"]: task.name for task in built for sample in samples[task.name]}
+    homes = {
+        sample.metadata["compat_md5"]: task.name for task in built for sample in samples[task.name]
+    }
     every = [row for file in files for row in read(file)]
     asked = [row for row in every if row.md5 in homes]
     found.rows, found.matched = len(every), len(asked)
@@ -114,32 +118,44 @@ def import_results(
             _check_new(_entries_of(one, references_dir), by_task[one.name])
     for one in built:
         for model, rows in by_task[one.name].items():
-            found.written.append(_write(one, samples[one.name], model, rows, references_dir, reason))
+            found.written.append(
+                _write(one, samples[one.name], model, rows, references_dir, reason)
+            )
     found.warnings += [
         *lacking,
         *(
-            f"{spec.name}: BioChatter asked with prompts of its Python code, and the task asks with those of --set"
+            f"{spec.name}: BioChatter asked with prompts of its Python code, and the task asks with"
+            " those of --set"
             for spec in tasks
             if by_task[spec.name] and {"prompt", "system_messages"} & spec.options.keys()
         ),
-        *(line for one in built for line in _partly([w for w in found.written if w.task == one.name])),
+        *(
+            line
+            for one in built
+            for line in _partly([w for w in found.written if w.task == one.name])
+        ),
     ]
     return found
 
 
-def _latest(asked: Sequence[ResultRow], homes: Mapping[str, str]) -> defaultdict[str, dict[str, dict[str, ResultRow]]]:
-    """Return the latest row of each case by task, model and hash. `homes` are the tasks by the hash of their cases.
+def _latest(
+    asked: Sequence[ResultRow], homes: Mapping[str, str]
+) -> defaultdict[str, dict[str, dict[str, ResultRow]]]:
+    """Return the latest row of each case by task, model and hash. `homes` are the tasks by the hash
+    of their cases.
 
     Raises DatasetError for results of one case in two files.
     """
-    by_task: defaultdict[str, dict[str, dict[str, ResultRow]]] = defaultdict(lambda: defaultdict(dict))
+    by_task: defaultdict[str, dict[str, dict[str, ResultRow]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
     for row in asked:
         task = homes[row.md5]
         of_model = by_task[task][row.model]
         if (other := of_model.get(row.md5)) is not None and other.file != row.file:
             raise DatasetError(
-                f"{other.file.name} and {row.file.name} both have results of {task} for {row.model}: "
-                "they are those of two different tests of the same cases",
+                f"{other.file.name} and {row.file.name} both have results of {task} for"
+                f" {row.model}: they are those of two different tests of the same cases",
                 hint="Import one of them.",
             )
         if other is None or other.date <= row.date:
@@ -150,7 +166,9 @@ def _latest(asked: Sequence[ResultRow], homes: Mapping[str, str]) -> defaultdict
 def _describe_unasked(rows: Sequence[ResultRow], skipped: Mapping[str, Skipped]) -> list[str]:
     """Return a line for each reason for which nothing is asked of the cases of rows."""
     reasons = Counter(skipped[row.md5].reason for row in rows if row.md5 in skipped)
-    return [f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()]
+    return [
+        f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()
+    ]
 
 
 def _check_tests(files: Sequence[Path]) -> None:
@@ -168,13 +186,18 @@ def _check_scoring(task: Task) -> None:
     """Raise DatasetError for a task that is not scored as BioChatter scored it."""
     if not task.protocol.get(AS_BIOCHATTER):
         raise DatasetError(
-            f"{task.name}: this task is not scored as BioChatter scored these answers: they cannot be compared",
-            hint=f"Give --set {task.name}.{AS_BIOCHATTER}=true, and no scorer: cases are scored as BioChatter does.",
+            f"{task.name}: this task is not scored as BioChatter scored these answers: they cannot"
+            " be compared",
+            hint=(
+                f"Give --set {task.name}.{AS_BIOCHATTER}=true, and no scorer: cases are scored as"
+                " BioChatter does."
+            ),
         )
 
 
 def _check_new(file: Path, models: Iterable[str]) -> None:
-    """Raise ReferenceFileError where one of the models has an entry, before any other is written."""
+    """Raise ReferenceFileError where one of the models has an entry, before any other is
+    written."""
     known = references.load(file) if file.exists() else {}
     for model in models:
         if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):
@@ -189,10 +212,12 @@ def _partly(written: Sequence[Written]) -> Iterator[str]:
     """Yield a line about the models of a task that lack results of some of its cases."""
     some = [one for one in written if one.cases < one.of]
     if some:
-        who, whose = ("1 model has", "it") if len(some) == 1 else (f"{len(some)} models have", "them")
+        who, whose = (
+            ("1 model has", "it") if len(some) == 1 else (f"{len(some)} models have", "them")
+        )
         yield (
-            f"{some[0].task}: {who} results of some of the {some[0].of} cases alone, such as {some[0].model} "
-            f"({some[0].cases}): no scores per sample are kept of {whose}"
+            f"{some[0].task}: {who} results of some of the {some[0].of} cases alone, such as"
+            f" {some[0].model} ({some[0].cases}): no scores per sample are kept of {whose}"
         )
 
 
@@ -201,11 +226,17 @@ def _nothing_matched(files: Sequence[Path], rows: int, lacking: Sequence[str]) -
     if lacking:
         raise DatasetError(
             f"{named}: no row is of a case that is asked\n" + "\n".join(lacking),
-            hint="Give what is missing by --set, to this command as to the runs that are to be compared.",
+            hint=(
+                "Give what is missing by --set, to this command as to the runs that are to be"
+                " compared."
+            ),
         )
     raise DatasetError(
         f"{named}: none of the {rows} rows is of a case of these files",
-        hint="A case that changed since has another hash: give the case files of the time of the results.",
+        hint=(
+            "A case that changed since has another hash: give the case files of the time of the"
+            " results."
+        ),
     )
 
 
@@ -216,7 +247,9 @@ def read(file: Path) -> list[ResultRow]:
             reader = csv.DictReader(content)
             missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
             if missing:
-                raise DatasetError(f"{file}: no result file: there is no column {', '.join(missing)}")
+                raise DatasetError(
+                    f"{file}: no result file: there is no column {', '.join(missing)}"
+                )
             return [_row(file, reader.line_num, raw) for raw in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{file}: cannot be read: {error}") from error
@@ -233,7 +266,9 @@ def _row(file: Path, line: int, raw: Mapping[str, Any]) -> ResultRow:
             "expected s1;s2;.../max or mean/max, and a number"
         ) from error
     if not all(0.0 <= share <= 1.0 for share in shares) or len(shares) not in (1, iterations):
-        raise DatasetError(f"{file}:{line}: score {raw['score']!r} of {iterations} iterations is none")
+        raise DatasetError(
+            f"{file}:{line}: score {raw['score']!r} of {iterations} iterations is none"
+        )
     return ResultRow(
         model=raw["model_name"],
         md5=raw["md5_hash"],
@@ -253,7 +288,9 @@ def _write(
     reason: str | None,
 ) -> Written:
     scale = task.metric.scale
-    mine = [row for sample in samples if (row := rows.get(sample.metadata["compat_md5"])) is not None]
+    mine = [
+        row for sample in samples if (row := rows.get(sample.metadata["compat_md5"])) is not None
+    ]
     value = scale * math.fsum(row.mean for row in mine) / len(mine)
     files = ", ".join(dict.fromkeys(row.file.name for row in mine))
     entry: dict[str, Any] = {
@@ -267,22 +304,34 @@ def _write(
         times = {row.iterations for row in mine if row.each}
         if len(times) == 1 and all(row.each for row in mine):
             runs = [array("d", (row.scores[i] for row in mine)) for i in range(times.pop())]
-        entry["runs"] = _runs(task, samples, model, runs or [array("d", (row.mean for row in mine))], references_dir)
+        entry["runs"] = _runs(
+            task, samples, model, runs or [array("d", (row.mean for row in mine))], references_dir
+        )
     write_entry(_entries_of(task, references_dir), model, {}, entry, reason)
-    return Written(task=task.name, model=model, value=value, cases=len(mine), of=len(samples), runs=len(runs))
+    return Written(
+        task=task.name, model=model, value=value, cases=len(mine), of=len(samples), runs=len(runs)
+    )
 
 
 def _runs(
-    task: Task, samples: Sequence[Sample], model: str, runs: Sequence[array[float]], references_dir: Path
+    task: Task,
+    samples: Sequence[Sample],
+    model: str,
+    runs: Sequence[array[float]],
+    references_dir: Path,
 ) -> dict[str, Any]:
     """The field `runs` of an entry; the scores are written to a file beside it."""
     scale, n = task.metric.scale, len(samples)
     means = [math.fsum(run) / n for run in runs]
-    variance = math.fsum((value - mean) ** 2 for run, mean in zip(runs, means, strict=True) for value in run)
+    variance = math.fsum(
+        (value - mean) ** 2 for run, mean in zip(runs, means, strict=True) for value in run
+    )
     slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model)[:60]
     keys = b"".join(map(sample_key, samples))
     scores = SampleScores(task=task.name, lo=0.0, hi=1.0, keys=keys, runs=tuple(runs))
-    own = hashlib.sha256(b"".join([model.encode(), keys, *(run.tobytes() for run in runs)])).hexdigest()[:8]
+    own = hashlib.sha256(
+        b"".join([model.encode(), keys, *(run.tobytes() for run in runs)])
+    ).hexdigest()[:8]
     place = Path("samples") / f"{task.reference_file}-{slug}-{own}-imported.json"
     return {
         "values": [round(scale * mean, 6) for mean in means],

@@ -1,9 +1,9 @@
 """Imports the reference files of TensorRT-LLM's accuracy suite as figures with their provenance.
 
-The suite ignores unknown keys and entries that can never match, and keeps no history; serve-eval refuses the first
-two and keeps rows that only an older file has. What is dropped, moved or remarkable is told as an oddity, never
-corrected: the figures stay those of the source. Comments and notes are not taken.
-"""
+The suite ignores unknown keys and entries that can never match, and keeps no history; serve-eval
+refuses the first two and keeps rows that only an older file has. What is dropped, moved or
+remarkable is told as an oddity, never corrected: the figures stay those of the source. Comments and
+notes are not taken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ TRTLLM_COMMITS: Mapping[str, str] = {
     "voxpopuli": "9496bfa2",
     "zero_scrolls": "54971871",
 }
-"""Commits of the snapshot that the shipped files were made from. Another checkout has other ones."""
+"""Commits of the snapshot that the shipped files were made from. Another checkout has other
+ones."""
 TRTLLM_READ_ON = "2026-11-20"
 """The day on which that snapshot was read."""
 
@@ -48,9 +49,9 @@ _MARK = "# Figures of "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """`oddities` are lines "file: model: text", and `lost` are those of them that tell of figures that were not taken;
-    `counts` are by source file, relative to the imported directory. Of the files `written`, `new` were not there, and
-    `updated` hold other figures than before."""
+    """`oddities` are lines "file: model: text", and `lost` are those of them that tell of figures
+    that were not taken; `counts` are by source file, relative to the imported directory. Of the
+    files `written`, `new` were not there, and `updated` hold other figures than before."""
 
     oddities: tuple[str, ...]
     lost: tuple[str, ...]
@@ -68,20 +69,27 @@ def import_directory(
     commits: Mapping[str, str],
     read_on: str,
 ) -> ImportReport:
-    """Writes one `<task>.yaml` into `target` for every task of `source` and of `source`/older (`<task>_<commit>.yaml`).
+    """Writes one `<task>.yaml` into `target` for every task of `source` and of `source`/older
+    (`<task>_<commit>.yaml`).
 
-    `commits` maps a file's stem to the commit it was read at, `read_on` is that day; both go into the head of the
-    files. The same arguments give the same bytes. Nothing is written when a file cannot be imported. Raises
-    ReferenceFileError for that, for a folder without files and for a target file that no import wrote.
-    """
+    `commits` maps a file's stem to the commit it was read at, `read_on` is that day; both go into
+    the head of the files. The same arguments give the same bytes. Nothing is written when a file
+    cannot be imported. Raises ReferenceFileError for that, for a folder without files and for a
+    target file that no import wrote."""
     if source.resolve() == target.resolve():
-        raise ReferenceFileError(f"{target}: is the folder to import from", hint="Write to another folder.")
+        raise ReferenceFileError(
+            f"{target}: is the folder to import from", hint="Write to another folder."
+        )
     found = SourceFiles(source, repository)
     texts = {}
     for task in sorted({*found.newest, *found.older}):
-        texts[f"{task}.yaml"] = _head(task, repository, commits.get(task), read_on) + found.text_of(task)
+        texts[f"{task}.yaml"] = _head(task, repository, commits.get(task), read_on) + found.text_of(
+            task
+        )
     if not texts:
-        raise ReferenceFileError(f"{source}: holds no *.yaml file", hint=f"Name a copy of {FOLDER}.")
+        raise ReferenceFileError(
+            f"{source}: holds no *.yaml file", hint=f"Name a copy of {FOLDER}."
+        )
     before = _write(texts, target)
     oddities = (*found.oddities, *oddities_of_rows(found.rows), *oddities_across(found.rows))
     return ImportReport(
@@ -90,16 +98,18 @@ def import_directory(
         counts=dict(sorted(found.counts.items())),
         written=tuple(target / name for name in texts),
         new=tuple(target / name for name in texts if name not in before),
-        updated=tuple(target / name for name, old in before.items() if _figures(old) != _figures(texts[name])),
+        updated=tuple(
+            target / name for name, old in before.items() if _figures(old) != _figures(texts[name])
+        ),
     )
 
 
 def _head(task: str, repository: str, commit: str | None, read_on: str) -> str:
     at = f"commit {commit}" if commit else "commit not recorded"
     return (
-        f"{_MARK}{repository}, {FOLDER}/{task}.yaml,\n"
-        f"# {at}, read on {read_on}. Only figures and names were taken; `old: true` marks rows of an older version.\n"
-        "# Written by `serve-eval references import`. Put entries of your own into a folder of your own.\n"
+        f"{_MARK}{repository}, {FOLDER}/{task}.yaml,\n# {at}, read on {read_on}. Only figures and"
+        " names were taken; `old: true` marks rows of an older version.\n# Written by `serve-eval"
+        " references import`. Put entries of your own into a folder of your own.\n"
     )
 
 
@@ -111,7 +121,9 @@ def _figures(text: str) -> list[str]:
 def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
     """The text that each file had before, by name, where it was there."""
     try:
-        before = {name: (target / name).read_text("utf-8") for name in texts if (target / name).exists()}
+        before = {
+            name: (target / name).read_text("utf-8") for name in texts if (target / name).exists()
+        }
         if foreign := [name for name, text in before.items() if not text.startswith(_MARK)]:
             names = ", ".join(str(target / name) for name in foreign)
             raise ReferenceFileError(
@@ -121,5 +133,7 @@ def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
         for name, text in texts.items():
             (target / name).write_text(text, "utf-8", newline="\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ReferenceFileError(f"{target}: cannot be written: {error}", hint="Import into another folder.") from error
+        raise ReferenceFileError(
+            f"{target}: cannot be written: {error}", hint="Import into another folder."
+        ) from error
     return before

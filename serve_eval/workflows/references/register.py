@@ -1,4 +1,5 @@
-"""A reference of one's own: the mean of finished runs, with their scores per sample, in a file that people edit too."""
+"""A reference of one's own: the mean of finished runs, with their scores per sample, in a file that
+people edit too."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ if TYPE_CHECKING:
     from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
-"""Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared with it."""
+"""Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared
+with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,14 +63,14 @@ def register(
     reason: str | None = None,
     include_path: Sequence[str] = (),
 ) -> list[Registered]:
-    """Registers the first `wanted` of these run folders as the reference of every task that they hold; every repeat of
-    a run counts as a run.
+    """Registers the first `wanted` of these run folders as the reference of every task that they
+    hold; every repeat of a run counts as a run.
 
-    Never the best ones: they are taken in the order given. An entry of the same model and specification is replaced
-    only with a `reason`, and is kept within the new one. `include_path` has the folders of code that may be used, which
-    those of the saved plans are not. Raises RunFolderError for runs that are incomplete or not
-    alike, ReferenceFileError for a file that cannot be changed.
-    """
+    Never the best ones: they are taken in the order given. An entry of the same model and
+    specification is replaced only with a `reason`, and is kept within the new one. `include_path`
+    has the folders of code that may be used, which those of the saved plans are not. Raises
+    RunFolderError for runs that are incomplete or not alike, ReferenceFileError for a file that
+    cannot be changed."""
     chosen = list(runs)[:wanted]
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
@@ -79,12 +81,15 @@ def register(
     written = []
     for i, p in enumerate(prepared):
         scored = [one for of_run in taken for one in of_run[i]][:wanted]
-        written.append(_register(p, plans[0], scored, references_dir, endpoint, hardware, reason, wanted))
+        written.append(
+            _register(p, plans[0], scored, references_dir, endpoint, hardware, reason, wanted)
+        )
     return written
 
 
 def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
-    """Test whether the runs of a reference differ as a whole; None where they are too few or vary too little."""
+    """Test whether the runs of a reference differ as a whole; None where they are too few or vary
+    too little."""
     if len(runs) < 2:
         return None
     from serve_eval.stats.run_effects import effect_of
@@ -93,30 +98,40 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
 
 
 def differ_as_a_whole(effect: RunEffect | None) -> str | None:
-    """Say by how much paired verdicts allow for runs that differ as a whole; None where nothing shows that they do."""
+    """Say by how much paired verdicts allow for runs that differ as a whole; None where nothing
+    shows that they do."""
     if effect is None or effect.inflation == 1.0:
         return None
     degrees = f"{effect.df} degree{'' if effect.df == 1 else 's'} of freedom"
     return (
-        f"the runs differ as a whole (Cochran's Q {effect.q:.1f}, {degrees}, p {effect.p:.2g}): prompts are not "
-        "independent given the endpoint; paired verdicts against this reference inflate their error by "
-        f"sqrt(Q/df) = {effect.inflation:.2f}"
+        f"the runs differ as a whole (Cochran's Q {effect.q:.1f}, {degrees}, p {effect.p:.2g}):"
+        " prompts are not independent given the endpoint; paired verdicts against this reference"
+        f" inflate their error by sqrt(Q/df) = {effect.inflation:.2f}"
     )
 
 
-def _check_alike(runs: Sequence[Path], plans: Sequence[Plan], prints: Sequence[Mapping[str, Any]]) -> None:
+def _check_alike(
+    runs: Sequence[Path], plans: Sequence[Plan], prints: Sequence[Mapping[str, Any]]
+) -> None:
     if len(set(map(Path.resolve, runs))) < len(runs):
-        raise RunFolderError("a run is named twice", hint="Name different runs: k runs are k times asked.")
+        raise RunFolderError(
+            "a run is named twice", hint="Name different runs: k runs are k times asked."
+        )
     for run, plan, found in zip(runs, plans, prints, strict=True):
         if plan.limit is not None or plan.integration_test:
-            raise RunFolderError(f"{run} asked a subset", hint="A reference is made of whole runs: leave --limit out.")
+            raise RunFolderError(
+                f"{run} asked a subset",
+                hint="A reference is made of whole runs: leave --limit out.",
+            )
         if plan.model is None:
             raise RunFolderError(f"{run} does not say which model it asked")
         for name in ("model", "reference_model", "accuracy_spec"):
             if getattr(plan, name) != getattr(plans[0], name):
                 raise RunFolderError(f"{run} has another {name} than {runs[0]}")
         if differing := run_folder.differences(prints[0], found):
-            raise RunFolderError(f"{run} asked something else than {runs[0]}: {'; '.join(differing)}")
+            raise RunFolderError(
+                f"{run} asked something else than {runs[0]}: {'; '.join(differing)}"
+            )
 
 
 Run = tuple["array[float]", float]
@@ -124,8 +139,8 @@ Run = tuple["array[float]", float]
 
 
 def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[Run]]:
-    """What every task of a run scored, for each of its repeats, out of its journal. Raises RunFolderError when a
-    score is missing."""
+    """What every task of a run scored, for each of its repeats, out of its journal. Raises
+    RunFolderError when a score is missing."""
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     found = []
     with ExitStack() as stack:
@@ -148,8 +163,12 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
             if missing:
                 total = len(accumulator.samples)
                 raise RunFolderError(
-                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no score",
-                    hint="A reference has no gaps: go on with the run first, with --no-early-stop if it stopped early.",
+                    f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
+                    " score",
+                    hint=(
+                        "A reference has no gaps: go on with the run first, with --no-early-stop if"
+                        " it stopped early."
+                    ),
                 )
             found.append(list(zip(accumulator.runs(), accumulator.run_values(), strict=True)))
     return found
@@ -178,14 +197,23 @@ def _register(
     values = [value for _, value in scored]
     value = math.fsum(values) / len(values)
     means = [metric.scale * (math.fsum(run) / n) for run in runs]
-    variance = math.fsum((metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run)
+    variance = math.fsum(
+        (metric.scale * v - m) ** 2 for run, m in zip(runs, means, strict=True) for v in run
+    )
     today = datetime.now(UTC).date().isoformat()
     slug = "".join(c if c.isalnum() or c in "-." else "-" for c in model.rsplit("/", 1)[-1])[:40]
-    place = Path("samples") / f"{task.reference_file}-{slug}-{prepared.fingerprint['samples'][-8:]}-{_stamp()}.json"
+    place = (
+        Path("samples")
+        / f"{task.reference_file}-{slug}-{prepared.fingerprint['samples'][-8:]}-{_stamp()}.json"
+    )
     keys = b"".join(map(sample_key, prepared.dataset.samples))
     scores = SampleScores(task=task.name, lo=metric.lo, hi=metric.hi, keys=keys, runs=runs)
     sha256 = reference_samples.write(references_dir / place, scores)
-    spec = {k: v for k in references.SPEC_KEYS if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")}
+    spec = {
+        k: v
+        for k in references.SPEC_KEYS
+        if (v := getattr(plan.accuracy_spec, k)) not in (None, "auto")
+    }
     effect = effect_of_runs(runs)
     told = {"endpoint": endpoint, "hardware": hardware, **_test_fields(effect)}
     entry = {
@@ -207,16 +235,21 @@ def _register(
     write_entry(file, model, spec, entry, reason)
     warnings = []
     if len(runs) < wanted:
-        warnings.append(f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be")
+        warnings.append(
+            f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be"
+        )
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")
     if (line := differ_as_a_whole(effect)) is not None:
         warnings.append(line)
-    return Registered(task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings))
+    return Registered(
+        task=task.name, file=file, value=value, runs=len(runs), warnings=tuple(warnings)
+    )
 
 
 def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
-    """Put the test of the runs in an entry's form. So rounded no value has an exponent, which YAML reads as a text."""
+    """Put the test of the runs in an entry's form. So rounded no value has an exponent, which YAML
+    reads as a text."""
     if effect is None:
         return {}
     return {"cochran_q": round(effect.q, 3), "df": effect.df, "p": round(effect.p, 4)}
@@ -226,15 +259,21 @@ def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
 
 
-def write_entry(file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None) -> None:
-    """Adds an entry to a file, or puts it in the place of the one with the same specification. Everything else of the
-    file, comments and order included, stays as it is."""
+def write_entry(
+    file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
+) -> None:
+    """Adds an entry to a file, or puts it in the place of the one with the same specification.
+    Everything else of the file, comments and order included, stays as it is."""
     text = "{}\n"
     if file.exists():
         text = yaml_source.read_text(file, ReferenceFileError)
         references.parse(text, str(file))  # a file with a mistake is not touched
     entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
-    same = [i for i, old in enumerate(entries) if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec]
+    same = [
+        i
+        for i, old in enumerate(entries)
+        if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec
+    ]
     if same and not reason:
         raise build_taken_error(file, model, AccuracySpec(**spec))
     if same:

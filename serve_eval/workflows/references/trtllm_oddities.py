@@ -1,4 +1,5 @@
-"""Oddities of imported entries: remarkable single rows, and what differs between rows that mean one thing."""
+"""Oddities of imported entries: remarkable single rows, and what differs between rows that mean one
+thing."""
 
 from __future__ import annotations
 
@@ -23,11 +24,16 @@ def oddities_of_rows(rows: Sequence[Row]) -> Iterator[str]:
             yield row.odd("accuracy 0 never gates")
         if isinstance(row.value, int) and row.file in with_floats:
             yield row.odd(f"the integer {row.value} among floats")
-        yield from (row.odd(f"{key} is set to {row.entry[key]}") for key in OVERRIDES if key in row.entry)
+        yield from (
+            row.odd(f"{key} is set to {row.entry[key]}") for key in OVERRIDES if key in row.entry
+        )
     equal = Counter((row.file, row.model, row.value) for row in rows)
     for (file, model, value), count in equal.items():
         if count >= _MANY_EQUAL:
-            yield f"{file}: {model}: {count} rows have the one value {value}: declared equal, hardly measured"
+            yield (
+                f"{file}: {model}: {count} rows have the one value {value}: declared equal, hardly"
+                " measured"
+            )
 
 
 def oddities_across(rows: Sequence[Row]) -> Iterator[str]:
@@ -35,7 +41,8 @@ def oddities_across(rows: Sequence[Row]) -> Iterator[str]:
     for key in _ALGORITHMS:
         named = [(row.entry[key], row.file) for row in rows if row.entry.get(key) is not None]
         yield from _variants(
-            ((str.casefold(name), name, file) for name, file in named), f"{key} is spelt in several ways"
+            ((str.casefold(name), name, file) for name, file in named),
+            f"{key} is spelt in several ways",
         )
     models = ((same, row.model, row.file) for row in rows for same in _plain_names(row.model))
     yield from _variants(models, "several names of what seems to be one model")
@@ -56,7 +63,11 @@ def _variants(named: Iterable[tuple[str, str, str]], text: str) -> Iterator[str]
 
 
 def _plain_names(model: str) -> set[str]:
-    """A model's name without case and punctuation, with its owner and without. MXFP4 is how gpt-oss is published, so
-    there the suffix tells nothing."""
+    """A model's name without case and punctuation, with its owner and without. MXFP4 is how gpt-oss
+    is published, so there the suffix tells nothing."""
     owner, _, name = model.casefold().removesuffix("-mxfp4").rpartition("/")
-    return {plain for part in (owner + name, name) if len(plain := re.sub("[^a-z0-9]", "", part)) >= _LONG_NAME}
+    return {
+        plain
+        for part in (owner + name, name)
+        if len(plain := re.sub("[^a-z0-9]", "", part)) >= _LONG_NAME
+    }

@@ -1,4 +1,5 @@
-"""Entries of TensorRT-LLM's reference files, read from the newest and the older ones of a folder."""
+"""Entries of TensorRT-LLM's reference files, read from the newest and the older ones of a
+folder."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry of a source file. `entry` holds only what is taken, in the order in which it is written."""
+    """An entry of a source file. `entry` holds only what is taken, in the order in which it is
+    written."""
 
     file: str
     model: str
@@ -43,7 +45,10 @@ class Row:
     @property
     def key(self) -> tuple[str, ...]:
         default = {"dtype": "auto"}
-        return (self.model, *(repr(self.entry.get(k, default.get(k))) for k in references.SPEC_KEYS))
+        return (
+            self.model,
+            *(repr(self.entry.get(k, default.get(k))) for k in references.SPEC_KEYS),
+        )
 
     @property
     def metric(self) -> str:
@@ -54,7 +59,10 @@ class Row:
         return self.entry.get(self.metric)
 
     def odd(self, text: str) -> str:
-        spec = " ".join(f"{k}={self.entry[k]}" for k in references.SPEC_KEYS if k in self.entry) or "default"
+        spec = (
+            " ".join(f"{k}={self.entry[k]}" for k in references.SPEC_KEYS if k in self.entry)
+            or "default"
+        )
         return f"{self.file}: {self.model}: {spec}: {text}"
 
 
@@ -74,7 +82,9 @@ class SourceFiles:
             if match and match["task"] != references.ACCEPTANCE_LENGTH:
                 self.older[match["task"]].append((file, match["commit"]))
             else:
-                self._lose(f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task")
+                self._lose(
+                    f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task"
+                )
 
     def text_of(self, task: str) -> str:
         """The content of our file, checked by our own reader."""
@@ -102,23 +112,35 @@ class SourceFiles:
                     self.oddities.append(row.odd("shadowed duplicate with the same value, dropped"))
                 else:
                     values = f"{first.value}, then {row.value}"
-                    self._lose(row.odd(f"shadowed duplicate with ANOTHER VALUE ({values}), dropped"))
+                    self._lose(
+                        row.odd(f"shadowed duplicate with ANOTHER VALUE ({values}), dropped")
+                    )
         name = self._name(file)
-        self.counts[name] = FileCount(models=len({row.model for row in rows}), entries=len(rows), written=len(kept))
+        self.counts[name] = FileCount(
+            models=len({row.model for row in rows}), entries=len(rows), written=len(kept)
+        )
         if not rows:
             self.oddities.append(f"{name}: -: the file has no entry")
         return kept
 
-    def _add_older(self, kept: dict[tuple[str, ...], Row], file: Path, task: str, commit: str) -> None:
+    def _add_older(
+        self, kept: dict[tuple[str, ...], Row], file: Path, task: str, commit: str
+    ) -> None:
         """Add the rows that only the older file has, and tell which values moved since."""
         rows = self._distinct(file)
         only_older = {key: row for key, row in rows.items() if key not in kept}
         for key, row in rows.items():
             if key in kept and kept[key].value != row.value:
-                self.oddities.append(row.odd(f"moved {row.value} -> {kept[key].value}, the newer is kept"))
+                self.oddities.append(
+                    row.odd(f"moved {row.value} -> {kept[key].value}, the newer is kept")
+                )
         provenance = {"source": f"{self.repository} {task}.yaml @ {commit}", "old": True}
-        kept |= {key: replace(row, entry={**row.entry, **provenance}) for key, row in only_older.items()}
-        self.counts[self._name(file)] = replace(self.counts[self._name(file)], written=len(only_older))
+        kept |= {
+            key: replace(row, entry={**row.entry, **provenance}) for key, row in only_older.items()
+        }
+        self.counts[self._name(file)] = replace(
+            self.counts[self._name(file)], written=len(only_older)
+        )
 
     def _rows_of(self, file: Path) -> Iterator[Row]:
         document, name = yaml_source.read(file, ReferenceFileError), self._name(file)
@@ -137,8 +159,13 @@ class SourceFiles:
             if not math.isclose(length.min_al, _MIN_AL_SHARE * length.ref_al, rel_tol=1e-9):
                 text = f"min_al {length.min_al} is not {_MIN_AL_SHARE} of ref_al {length.ref_al}"
                 self.oddities.append(f"{name}: {test}: {text}")
-        self.counts[name] = FileCount(models=len(lengths), entries=len(lengths), written=len(lengths))
-        return {test: {"ref_al": length.ref_al, "min_al": length.min_al} for test, length in lengths.items()}
+        self.counts[name] = FileCount(
+            models=len(lengths), entries=len(lengths), written=len(lengths)
+        )
+        return {
+            test: {"ref_al": length.ref_al, "min_al": length.min_al}
+            for test, length in lengths.items()
+        }
 
     def _lose(self, line: str) -> None:
         self.oddities.append(line)

@@ -1,9 +1,9 @@
 """Edit one entry of a YAML file that people edit too; every other byte of the text stays as it is.
 
-The files map names to lists of entries. PyYAML says where the nodes of a text begin and end; the text between those
-places is replaced or extended, never the whole file written again. After an edit the text is read again and must hold
-what was meant, so that a layout that this module does not understand is refused and never damaged.
-"""
+The files map names to lists of entries. PyYAML says where the nodes of a text begin and end; the
+text between those places is replaced or extended, never the whole file written again. After an edit
+the text is read again and must hold what was meant, so that a layout that this module does not
+understand is refused and never damaged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import yaml
 from serve_eval import yaml_source
 from serve_eval.errors import ServeEvalError
 
-_HINT = "Write each name on a line of its own, and each entry below it, on lines that start with '- '."
+_HINT = (
+    "Write each name on a line of its own, and each entry below it, on lines that start with '- '."
+)
 
 
 class _Layout(yaml_source.Dumper):
@@ -28,33 +30,46 @@ class _Layout(yaml_source.Dumper):
         super().increase_indent(flow, False)
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+        return self.represent_scalar(
+            "tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"'
+        )
 
 
 _Layout.add_representer(str, _Layout.represent_text)
 
 
-def append_entry(text: str, name: str, key: str, entry: Mapping[str, Any], error: type[ServeEvalError]) -> str:
-    """Return the text with one more entry at the end of the list of `key`, which is added where it is missing.
+def append_entry(
+    text: str, name: str, key: str, entry: Mapping[str, Any], error: type[ServeEvalError]
+) -> str:
+    """Return the text with one more entry at the end of the list of `key`, which is added where it
+    is missing.
 
-    `name` stands for the file in messages. Raises `error`, naming the line, for a text that is not valid or that is
-    written in a style that is not edited.
-    """
+    `name` stands for the file in messages. Raises `error`, naming the line, for a text that is not
+    valid or that is written in a style that is not edited."""
     content = _content(text, name, error)
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     if key in content:
-        edited = _with_item(text, _list_of(root, name, key, error), root.start_mark.column + 2, entry)
+        edited = _with_item(
+            text, _list_of(root, name, key, error), root.start_mark.column + 2, entry
+        )
     elif content:
         _refuse_flow(root, name, key, error)
         edited = _with_key(text, root, {key: [entry]})
     else:
-        start, end = (len(text),) * 2 if root is None else (root.start_mark.index, root.end_mark.index)
+        start, end = (
+            (len(text),) * 2 if root is None else (root.start_mark.index, root.end_mark.index)
+        )
         edited = _insert(text[:start], {key: [entry]}, 0, text[end:].lstrip(" "))
     return _verify(edited, name, {**content, key: [*content.get(key, ()), entry]}, error)
 
 
 def replace_entry(
-    text: str, name: str, key: str, index: int, entry: Mapping[str, Any], error: type[ServeEvalError]
+    text: str,
+    name: str,
+    key: str,
+    index: int,
+    entry: Mapping[str, Any],
+    error: type[ServeEvalError],
 ) -> str:
     """Return the text with another entry in the place of the one at `index` of the list of `key`.
 
@@ -63,7 +78,9 @@ def replace_entry(
     content = _content(text, name, error)
     old = _list_of(yaml.compose(text, Loader=yaml.SafeLoader), name, key, error).value[index]
     start = old.start_mark.index
-    end = start + len(text[start : _end(old)].rstrip())  # a text block ends behind the empty lines that follow it
+    end = start + len(
+        text[start : _end(old)].rstrip()
+    )  # a text block ends behind the empty lines that follow it
     new = _line_break(text).join(_lines(entry, old.start_mark.column)).lstrip(" ")
     edited = text[:start] + new + text[end:]
     entries = [entry if i == index else one for i, one in enumerate(content[key])]
@@ -83,7 +100,9 @@ def _list_of(root: Any, name: str, key: str, error: type[ServeEvalError]) -> Any
     _refuse_flow(root, name, key, error)
     found = next(value for of, value in root.value if of.value == key)
     if not isinstance(found, yaml.SequenceNode):
-        raise error(f"{name}:{found.start_mark.line + 1}: {key} must be a list of entries", hint=_HINT)
+        raise error(
+            f"{name}:{found.start_mark.line + 1}: {key} must be a list of entries", hint=_HINT
+        )
     if found.value:
         _refuse_flow(found, name, key, error)
     return found
@@ -92,13 +111,15 @@ def _list_of(root: Any, name: str, key: str, error: type[ServeEvalError]) -> Any
 def _refuse_flow(node: Any, name: str, key: str, error: type[ServeEvalError]) -> None:
     if node.flow_style:
         raise error(
-            f"{name}:{node.start_mark.line + 1}: an entry of {key} cannot be added or replaced within brackets",
+            f"{name}:{node.start_mark.line + 1}: an entry of {key} cannot be added or replaced"
+            " within brackets",
             hint=_HINT,
         )
 
 
 def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
-    """Add a key at the end of the document, behind the comments there and before a line of three dots."""
+    """Add a key at the end of the document, behind the comments there and before a line of three
+    dots."""
     start = _line_end(text, _end(root))
     while start < len(text) and not text.startswith("...", start):
         start = _line_end(text, start + 1)
@@ -106,8 +127,8 @@ def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
 
 
 def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> str:
-    """Add an item to a list, behind the comments that are indented as its items are. An empty list has none, and gets
-    it at the column `below`."""
+    """Add an item to a list, behind the comments that are indented as its items are. An empty list
+    has none, and gets it at the column `below`."""
     if not items.value:  # []
         start, end = items.start_mark.index, items.end_mark.index
         return _insert(text[:start].rstrip(" "), [entry], below, text[end:])
@@ -144,7 +165,8 @@ def _line_end(text: str, index: int) -> int:
 
 
 def _end(node: Any) -> int:
-    """Return where the last value within a node ends: the mark of a block lies behind the comments that follow it."""
+    """Return where the last value within a node ends: the mark of a block lies behind the comments
+    that follow it."""
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

@@ -1,7 +1,8 @@
-"""The story of servers that outlive a run: held by a process of their own, found again by what they serve.
+"""The story of servers that outlive a run: held by a process of their own, found again by what they
+serve.
 
-Whoever holds them enters them in the registry (`held.py`), waits, and ends them; whoever uses them watches that entry.
-"""
+Whoever holds them enters them in the registry (`held.py`), waits, and ends them; whoever uses them
+watches that entry."""
 
 from __future__ import annotations
 
@@ -49,15 +50,16 @@ async def hold(
 ) -> None:
     """Starts the servers of a plan's launcher and holds them until it is cancelled.
 
-    Logs go to `folder`/logs (None: a folder in the registry). `ready` is called once they answer. Raises LaunchError
-    when others hold the same servers, and as soon as one of them ends.
-    """
+    Logs go to `folder`/logs (None: a folder in the registry). `ready` is called once they answer.
+    Raises LaunchError when others hold the same servers, and as soon as one of them ends."""
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
     folder = (folder or _new_folder(registry, id_)).absolute()
     began = held_servers.began(os.getpid())
     if began is None:
-        raise LaunchError("servers are held on Linux only", hint="Start them elsewhere and give --base-url.")
+        raise LaunchError(
+            "servers are held on Linux only", hint="Start them elsewhere and give --base-url."
+        )
     entry = Held(
         id=id_,
         state="starting",
@@ -74,7 +76,9 @@ async def hold(
     try:
         _clean_up(registry, id_, folder)
         async with launch(plan, (), folder, notify=notify) as endpoint:
-            entry = replace(entry, state="ready", endpoint=endpoint, model=endpoint.model or entry.model)
+            entry = replace(
+                entry, state="ready", endpoint=endpoint, model=endpoint.model or entry.model
+            )
             held_servers.update(registry, entry)
             ready(entry)
             try:
@@ -91,13 +95,19 @@ async def hold(
 
 
 async def start(
-    plan: Plan, *, folder: Path | None = None, notify: Notify, attach: bool, registry: Path | None = None
+    plan: Plan,
+    *,
+    folder: Path | None = None,
+    notify: Notify,
+    attach: bool,
+    registry: Path | None = None,
 ) -> Held:
-    """Starts the servers through a holder of their own, in a session of its own, and returns when they are ready.
+    """Starts the servers through a holder of their own, in a session of its own, and returns when
+    they are ready.
 
-    Where another holder has them, they are returned as well, or with `attach` false refused with a LaunchError. When we
-    are cancelled meanwhile, they are ended. Raises LaunchError with what the holder said when they do not start.
-    """
+    Where another holder has them, they are returned as well, or with `attach` false refused with a
+    LaunchError. When we are cancelled meanwhile, they are ended. Raises LaunchError with what the
+    holder said when they do not start."""
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
     if (other := await find_held(registry, id_)) is not None:
@@ -121,8 +131,8 @@ async def start(
 
 
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log. The servers get of
-    that what they need."""
+    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log.
+    The servers get of that what they need."""
     from serve_eval import yaml_source
 
     (folder / LOGS).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -158,7 +168,8 @@ async def _until_ready(
     *,
     attach: bool = True,
 ) -> Held:
-    """Waits for servers that `holder`, or somebody else, starts, and tells the lines that our holder has `said`."""
+    """Waits for servers that `holder`, or somebody else, starts, and tells the lines that our
+    holder has `said`."""
     rest, last = "", ""
     while True:
         # In this order: an error that ends the holder is in the registry before it is in the log.
@@ -177,7 +188,9 @@ async def _until_ready(
                     notify(line)
                 return entry
         elif not running:
-            raise LaunchError(f"the process that starts the servers is gone\n  {last}{rest}".strip())
+            raise LaunchError(
+                f"the process that starts the servers is gone\n  {last}{rest}".strip()
+            )
         *lines, rest = rest.split("\n")
         for last in lines:
             notify(last)
@@ -185,7 +198,8 @@ async def _until_ready(
 
 
 async def find_held(registry: Path, id_: str) -> Held | None:
-    """The servers that are held already, once those that are ending have ended; what is told of failed ones goes."""
+    """The servers that are held already, once those that are ending have ended; what is told of
+    failed ones goes."""
     while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     if entry is None or entry.state != "ended":
@@ -197,7 +211,10 @@ async def find_held(registry: Path, id_: str) -> Held | None:
 async def join_daemon(registry: Path, entry: Held, notify: Notify) -> Held:
     """The same servers, ready."""
     if entry.state == "starting":
-        notify(f"waiting for the servers {entry.id}, started by process {entry.pid}; logs in {entry.log_dir}")
+        notify(
+            f"waiting for the servers {entry.id}, started by process {entry.pid}; logs in"
+            f" {entry.log_dir}"
+        )
         return await _until_ready(registry, entry.id, notify)
     return entry
 
@@ -212,21 +229,32 @@ async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> 
         await asyncio.sleep(POLL_S)
         if (clock := time.monotonic()) - said > TELL_S:
             said = clock
-            notify(f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in {entry.log_dir}")
+            notify(
+                f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in"
+                f" {entry.log_dir}"
+            )
     held_servers.remove(registry, entry)
 
 
 def _refuse_taken(other: Held) -> LaunchError:
     if other.state == "ending":
-        return LaunchError(f"process {other.pid} is just ending the same servers: {other.id}", hint="Try again later.")
+        return LaunchError(
+            f"process {other.pid} is just ending the same servers: {other.id}",
+            hint="Try again later.",
+        )
     return LaunchError(
-        f"process {other.pid} {'holds' if other.state == 'ready' else 'starts'} the same servers already: {other.id}",
-        hint=f"Use them with serve-eval run --reuse, or end them with: serve-eval serve --stop {other.id}",
+        f"process {other.pid} {'holds' if other.state == 'ready' else 'starts'} the same servers"
+        f" already: {other.id}",
+        hint=(
+            "Use them with serve-eval run --reuse, or end them with: serve-eval serve --stop"
+            f" {other.id}"
+        ),
     )
 
 
 def _new_folder(registry: Path, id_: str) -> Path:
-    """Named by us, its maker: what is left of makers that are gone goes with the next start of the same servers."""
+    """Named by us, its maker: what is left of makers that are gone goes with the next start of the
+    same servers."""
     return registry / f"{id_}-{os.getpid()}"
 
 

@@ -30,13 +30,12 @@ LOCK = "lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A deployment that a process holds. `id` says what is served; `began` is when the process `pid` began, so that
-    another one of the same number is not mistaken for it.
+    """A deployment that a process holds. `id` says what is served; `began` is when the process
+    `pid` began, so that another one of the same number is not mistaken for it.
 
-    `ending` begins with the first server that ends, `ended` tells of a holder that failed, with its `error` and `hint`:
-    one that was asked to end leaves nothing. `patience_s` is how long a sample may take. `endpoint` is there from
-    `ready` on.
-    """
+    `ending` begins with the first server that ends, `ended` tells of a holder that failed, with its
+    `error` and `hint`: one that was asked to end leaves nothing. `patience_s` is how long a sample
+    may take. `endpoint` is there from `ready` on."""
 
     id: str
     state: Literal["starting", "ready", "ending", "ended"]
@@ -58,19 +57,27 @@ class Held:
 
 
 def began(pid: int) -> str | None:
-    """When a process began: the boot, and the ticks since then. None when there is none, or a dead one that nobody
-    waited for, and anywhere but on Linux."""
+    """When a process began: the boot, and the ticks since then. None when there is none, or a dead
+    one that nobody waited for, and anywhere but on Linux."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        fields = (
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
         return (
-            None if fields[0] in "ZX" else f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
+            None
+            if fields[0] in "ZX"
+            else f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {fields[19]}"
         )
     except OSError:
         return None
 
 
 def registry(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of this user and machine, made when it is not there. Raises LaunchError for one that is not ours."""
+    """The folder of this user and machine, made when it is not there. Raises LaunchError for one
+    that is not ours."""
     folder = state_folder(environ) / "servers" / socket.gethostname()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +85,8 @@ def registry(environ: Mapping[str, str] = os.environ) -> Path:
             place.chmod(0o700)
     except OSError as error:
         raise LaunchError(
-            f"{folder} cannot be used: {error.strerror}", hint="Set XDG_STATE_HOME to a folder of your own."
+            f"{folder} cannot be used: {error.strerror}",
+            hint="Set XDG_STATE_HOME to a folder of your own.",
         ) from error
     return folder
 
@@ -90,7 +98,8 @@ def find(folder: Path, id_: str) -> Held | None:
 
 
 def entries(folder: Path) -> list[Held]:
-    """All of them, oldest first. Files that cannot be read, or whose holder is gone, are removed."""
+    """All of them, oldest first. Files that cannot be read, or whose holder is gone, are
+    removed."""
     found = []
     with _lock(folder):
         for file in folder.glob("*.json"):
@@ -102,7 +111,8 @@ def entries(folder: Path) -> list[Held]:
 
 
 def claim(folder: Path, entry: Held) -> Held | None:
-    """Enters a deployment and returns None, unless another holder has it, which is returned then."""
+    """Enters a deployment and returns None, unless another holder has it, which is returned
+    then."""
     with _lock(folder):
         other = find(folder, entry.id)
         if other is not None and other.state != "ended":

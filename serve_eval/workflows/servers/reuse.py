@@ -21,7 +21,8 @@ WATCH_S = 0.25
 NOTICED_S = 1.5
 """Seconds by which a failed request may come before the end of its server is known."""
 LOG_LINES = 5
-"""Lines of every log that are quoted when a holder is gone without a word, found in its last LOG_BYTES."""
+"""Lines of every log that are quoted when a holder is gone without a word, found in its last
+LOG_BYTES."""
 LOG_BYTES = 16384
 
 
@@ -36,18 +37,20 @@ async def attach(
     notify: Callable[[str], None],
     registry: Path | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of held servers for a run: what `evaluate` takes as its `launching`, but for the keywords.
+    """The endpoint of held servers for a run: what `evaluate` takes as its `launching`, but for the
+    keywords.
 
-    With `reuse`, that of servers which are held already, and for which is waited when they are starting. Else they are
-    started: with `keep` through a holder that stays, without for this run alone. When the holder of the servers ends,
-    the block ends with a LaunchError.
-    """
+    With `reuse`, that of servers which are held already, and for which is waited when they are
+    starting. Else they are started: with `keep` through a holder that stays, without for this run
+    alone. When the holder of the servers ends, the block ends with a LaunchError."""
     registry = registry or held_servers.registry()
     entry = None
     if plan.launcher.name not in daemon.UNHELD:
         if keep:
             entry = await daemon.start(plan, notify=notify, attach=reuse, registry=registry)
-        elif reuse and (other := await daemon.find_held(registry, daemon.identity(plan))) is not None:
+        elif (
+            reuse and (other := await daemon.find_held(registry, daemon.identity(plan))) is not None
+        ):
             entry = await daemon.join_daemon(registry, other, notify)
     if entry is None:
         async with launch(plan, prepared, folder, notify=notify) as endpoint:
@@ -56,15 +59,17 @@ async def attach(
     assert entry.endpoint is not None
     if plan.limits.sample_timeout_s > entry.patience_s:
         raise LaunchError(
-            f"the held servers {entry.id} were started for samples of at most {entry.patience_s:g} s, and this run "
-            f"waits for {plan.limits.sample_timeout_s:g} s",
+            f"the held servers {entry.id} were started for samples of at most {entry.patience_s:g}"
+            f" s, and this run waits for {plan.limits.sample_timeout_s:g} s",
             hint=f"End them with: serve-eval serve --stop {entry.id}",
         )
     notify(f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}")
     keeper = asyncio.create_task(_watch(registry, entry))
     try:
         async with while_kept(keeper):
-            yield entry.endpoint.with_info(attached=HeldServers(id=entry.id, holder=entry.pid, since=entry.since))
+            yield entry.endpoint.with_info(
+                attached=HeldServers(id=entry.id, holder=entry.pid, since=entry.since)
+            )
     except (LaunchError, EndpointError) as error:
         await asyncio.wait({keeper}, timeout=NOTICED_S)
         if not keeper.done():

@@ -28,9 +28,9 @@ async def smoke_endpoint(
 ) -> Smoke:
     """Run the checks against the endpoint of a plan whose launcher is `external`.
 
-    UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds. `notify` receives
-    each row as soon as it is there. Raises PlanError for a connection that cannot be made.
-    """
+    UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds.
+    `notify` receives each row as soon as it is there. Raises PlanError for a connection that cannot
+    be made."""
     base_url = str(plan.launcher.options["base_url"])
     limits = replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s))
     plan = replace(plan, limits=limits)
@@ -38,7 +38,11 @@ async def smoke_endpoint(
     async with connect(plan, Endpoint(base_url=base_url, model=plan.model), environ) as client:
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
         session = CheckSession(
-            client, model=plan.model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
+            client,
+            model=plan.model,
+            openai=package,
+            timeout_s=timeout_s,
+            context_tokens=context_tokens,
         )
         line = partial(curl, connection=plan.connection, variables=filled)
         return await smoke(session, checks, needed=needed, curl=line, notify=notify)

@@ -12,13 +12,14 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(done: Smoke, base_url: str) -> str:
-    """One test suite, a test case per row: FAIL is a failure, UNSUPPORTED is skipped; a smoke test that stopped has an
-    error of its own."""
+    """One test suite, a test case per row: FAIL is a failure, UNSUPPORTED is skipped; a smoke test
+    that stopped has an error of its own."""
     counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     cases = [_case(row) for row in done.rows]
     if done.stopped:
         cases.append(
-            f'<testcase classname="smoke" name="stopped"><error message={_attribute(done.stopped)}/></testcase>'
+            '<testcase classname="smoke" name="stopped"><error'
+            f" message={_attribute(done.stopped)}/></testcase>"
         )
     head = (
         f'<testsuite name="serve-eval smoke" hostname={_attribute(base_url)} tests="{len(cases)}" '
@@ -33,7 +34,9 @@ def _case(row: CheckRow) -> str:
     detail = escape(_NOT_XML.sub("", row.curl or ""))
     match row.outcome:
         case CheckOutcome.PASS:
-            return f"{head}><system-out>{escape(_NOT_XML.sub('', row.told))}</system-out></testcase>"
+            return (
+                f"{head}><system-out>{escape(_NOT_XML.sub('', row.told))}</system-out></testcase>"
+            )
         case CheckOutcome.FAIL:
             return f"{head}><failure message={_attribute(row.told)}>{detail}</failure></testcase>"
         case CheckOutcome.UNSUPPORTED:

@@ -1,4 +1,5 @@
-"""The story of a smoke test: which checks, what they cost at most, and row by row what they found."""
+"""The story of a smoke test: which checks, what they cost at most, and row by row what they
+found."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def cost(checks: Sequence[Check]) -> str:
     requests, tokens = sum(one.requests for one in checks), sum(one.tokens for one in checks)
     read = sum(one.prompt_tokens for one in checks)
     line = (
-        f"{len(checks)} checks: at most {requests} requests, {tokens} generated tokens, about {read} prompt tokens; "
-        "one short request more after each check that fails"
+        f"{len(checks)} checks: at most {requests} requests, {tokens} generated tokens, about"
+        f" {read} prompt tokens; one short request more after each check that fails"
     )
     full = any(one.name == "long_prompt" for one in checks)
     return f"{line}; and a prompt beyond the context, where its length is known" if full else line
@@ -46,8 +47,8 @@ def cost(checks: Sequence[Check]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """A finished smoke test. `stopped` says why checks were left out ("": none was). `generated` counts tokens as far
-    as the endpoint told; those of the official package are not among them."""
+    """A finished smoke test. `stopped` says why checks were left out ("": none was). `generated`
+    counts tokens as far as the endpoint told; those of the official package are not among them."""
 
     rows: Sequence[CheckRow]
     exit_code: int
@@ -87,8 +88,13 @@ def summary(done: Smoke) -> Iterator[str]:
     """The lines below the table."""
     counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-    yield f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
+    yield (
+        f"{said}; {done.requests} requests, {done.generated} generated tokens, {done.seconds:.1f} s"
+    )
     if done.stopped:
         yield f"stopped: {done.stopped}"
     if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
-        yield "questions and passkeys test the model: one that is no instructed model fails them on a sound server"
+        yield (
+            "questions and passkeys test the model: one that is no instructed model fails them on a"
+            " sound server"
+        )

@@ -1,3 +1,14 @@
-"""Many runs, one verdict: file -> runs (layers, matrix, match) -> execution (folder, shared_server) -> judgement."""
+"""Many runs, one verdict: file -> runs (layers, matrix, match) -> execution (folder, shared_server)
+-> judgement."""
 
-__all__ = ["execution", "file", "folder", "judgement", "layers", "match", "matrix", "shared_server", "table"]
+__all__ = [
+    "execution",
+    "file",
+    "folder",
+    "judgement",
+    "layers",
+    "match",
+    "matrix",
+    "shared_server",
+    "table",
+]

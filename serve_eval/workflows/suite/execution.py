@@ -1,4 +1,5 @@
-"""The story of a suite: its runs one after the other, those of one server together, then one verdict."""
+"""The story of a suite: its runs one after the other, those of one server together, then one
+verdict."""
 
 from __future__ import annotations
 
@@ -39,13 +40,14 @@ async def evaluate_suite(
     launching: Launching | None = None,
     rerun: Rerun = "failed",
 ) -> SuiteReport:
-    """Run a suite in its folder, or go on with what is there, and return the report (also in suite_report.json).
+    """Run a suite in its folder, or go on with what is there, and return the report (also in
+    suite_report.json).
 
-    A run that is stopped by an error is reported as one, and the next begins. `notify` gets a line when a run begins
-    and when one ended early. `today` is what expiry dates are compared with (None: the day in UTC). `launching` starts
-    a server (None: the plan's launcher). `rerun` says what of runs that are there is asked again. Raises RunFolderError
-    for a folder that is not this suite's; interrupted, it leaves every run as far as it came.
-    """
+    A run that is stopped by an error is reported as one, and the next begins. `notify` gets a line
+    when a run begins and when one ended early. `today` is what expiry dates are compared with
+    (None: the day in UTC). `launching` starts a server (None: the plan's launcher). `rerun` says
+    what of runs that are there is asked again. Raises RunFolderError for a folder that is not this
+    suite's; interrupted, it leaves every run as far as it came."""
     clock = Stopwatch()
     with open_folder(out_dir, suite) as folder:
         session = _SuiteSession(
@@ -91,15 +93,22 @@ class _SuiteSession:
 
 
 async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
-    """Make every run that is not finished, those of one server together. Returns all runs in the order of the suite."""
+    """Make every run that is not finished, those of one server together. Returns all runs in the
+    order of the suite."""
     runs, notify = session.suite.runs, session.notify
     finished = {run.name: read_kept_report(session.folder, run, session.rerun) for run in runs}
-    ended = {run.name: EndedRun(run=run, report=r, kept=True) for run in runs if (r := finished[run.name])}
+    ended = {
+        run.name: EndedRun(run=run, report=r, kept=True)
+        for run in runs
+        if (r := finished[run.name])
+    }
     if ended:
         notify(f"{len(ended)} of {len(runs)} runs are finished already")
     for number, group in enumerate(groups(runs), start=1):
         left = [run for run in group if run.name not in ended]
-        async with SharedServer(left, session.folder / SERVERS / str(number), session.launching) as server:
+        async with SharedServer(
+            left, session.folder / SERVERS / str(number), session.launching
+        ) as server:
             for run in left:
                 notify(f"run {len(ended) + 1} of {len(runs)}: {run.name}")
                 ended[run.name] = await _run(session, run, server)
@@ -111,8 +120,8 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
 
 
 async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
-    """Return the run with its report, or with the error that ended it: a defect of ours too must not cost the other
-    runs."""
+    """Return the run with its report, or with the error that ended it: a defect of ours too must
+    not cost the other runs."""
     try:
         report = await evaluate(
             run.plan,
@@ -125,7 +134,12 @@ async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> E
             notify=lambda line: session.notify(f"{run.name}: {line}"),
         )
     except ServeEvalError as error:
-        ending = RunError(kind=type(error).__name__, message=str(error), hint=error.hint, exit_code=error.exit_code)
+        ending = RunError(
+            kind=type(error).__name__,
+            message=str(error),
+            hint=error.hint,
+            exit_code=error.exit_code,
+        )
         return EndedRun(run=run, error=ending)
     except Exception as error:
         if session.environ.get("SERVE_EVAL_TRACEBACK"):

@@ -1,5 +1,5 @@
-"""A suite file to a Suite. Every problem is reported at once, with file and line. Every key is optional but one of
-`plans` and `matrix`:
+"""A suite file to a Suite. Every problem is reported at once, with file and line. Every key is
+optional but one of `plans` and `matrix`:
 
     name: nightly
     defaults: {dataset_root: DIR, references_dir: REFS}       # a plan fragment, under every run
@@ -12,10 +12,10 @@
     waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
     max_runs: 200
 
-A plan means what it means to `serve-eval run`, with two exceptions. SERVE_EVAL_* variables and, where the suite names
-an endpoint, OPENAI_BASE_URL are not considered: one variable must not turn the runs of a matrix into one and the same.
-And the suite has one folder, so that a plan file's `output_dir` is left aside.
-"""
+A plan means what it means to `serve-eval run`, with two exceptions. SERVE_EVAL_* variables and,
+where the suite names an endpoint, OPENAI_BASE_URL are not considered: one variable must not turn
+the runs of a matrix into one and the same. And the suite has one folder, so that a plan file's
+`output_dir` is left aside."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ from serve_eval.yaml_source import read as read_yaml
 KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
 WAIVER_KEYS = ("match", "reason", "until")
 MOST_RUNS = 200
-"""Runs that a suite may have where it does not say otherwise: more are probably a mistake in a matrix."""
+"""Runs that a suite may have where it does not say otherwise: more are probably a mistake in a
+matrix."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
@@ -54,7 +55,8 @@ def read(path: Path, environ: Mapping[str, str]) -> Suite:
 
 
 class _Entry(typing.NamedTuple):
-    """A run before its plan is made: its name and whether the user gave it, its layers, its place in the file."""
+    """A run before its plan is made: its name and whether the user gave it, its layers, its place
+    in the file."""
 
     name: str
     given: bool
@@ -75,7 +77,10 @@ class _Reader:
         for key in self._content:
             if key not in KEYS:
                 secret = connection.looks_secret(str(key))
-                self._add((key,), connection.KEY_ADVICE if secret else f"unknown key.{nearest(str(key), KEYS)}")
+                self._add(
+                    (key,),
+                    connection.KEY_ADVICE if secret else f"unknown key.{nearest(str(key), KEYS)}",
+                )
         name = self._content.get("name") or Path(self._document.name).stem
         if not isinstance(name, str):
             self._add(("name",), "expected a text")
@@ -96,7 +101,9 @@ class _Reader:
         return Suite(name=str(name), runs=tuple(runs), waivers=waivers)
 
     def _add(self, path: Sequence[Any], message: str) -> None:
-        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(".")
+        shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(
+            "."
+        )
         place = f"{self._document.name}:{self._document.line(*path)}: "
         self._problems.append(f"{place}{shown}: {message}" if shown else f"{place}{message}")
 
@@ -107,7 +114,8 @@ class _Reader:
             value = None
         return kind() if value is None else value
 
-    # ------------------------------------------------------------------------------------------------ the runs
+    # ------------------------------------------------------------------------------------------------
+    # the runs
 
     def _defaults(self) -> Layer:
         given = self._section("defaults", dict)
@@ -129,7 +137,11 @@ class _Reader:
             if not isinstance(raw, dict) or not raw:
                 self._add(path, "expected a plan, or the path of a plan file")
                 continue
-            own = {key: value for key, value in raw.items() if key not in ("plan", "name", "attributes")}
+            own = {
+                key: value
+                for key, value in raw.items()
+                if key not in ("plan", "name", "attributes")
+            }
             told = self._attributes(raw, path)
             layers = [Layer(content=own, place=places(self._document, *path), attributes=told)]
             name = matrix.label({key: own[key] for key in ("model", "accuracy_spec") if key in own})
@@ -138,8 +150,13 @@ class _Reader:
                     continue
                 layers.insert(0, below)
                 name = matrix.slug(Path(file).stem) or name
-            if "name" in raw and not (isinstance(raw["name"], str) and _NAME.fullmatch(raw["name"])):
-                self._add((*path, "name"), "expected letters, digits, dots, dashes and underscores: it names a folder")
+            if "name" in raw and not (
+                isinstance(raw["name"], str) and _NAME.fullmatch(raw["name"])
+            ):
+                self._add(
+                    (*path, "name"),
+                    "expected letters, digits, dots, dashes and underscores: it names a folder",
+                )
                 continue
             yield _Entry(raw.get("name", name), "name" in raw, [lowest, *layers], path)
 
@@ -148,7 +165,9 @@ class _Reader:
             self._add(path, "expected the path of a plan file")
             return None
         try:
-            document = read_yaml(Path(self._document.name).parent / Path(file).expanduser(), PlanError)
+            document = read_yaml(
+                Path(self._document.name).parent / Path(file).expanduser(), PlanError
+            )
         except PlanError as error:
             for problem in error.problems:
                 self._add(path, problem)
@@ -188,22 +207,32 @@ class _Reader:
 
     def _run(self, entry: _Entry, name: str) -> SuiteRun | None:
         content, told = merge(entry.layers), attributes(entry.layers)
-        where = line(entry.layers, lambda: f"{self._document.name}:{self._document.line(*entry.path)}: ")
+        where = line(
+            entry.layers, lambda: f"{self._document.name}:{self._document.line(*entry.path)}: "
+        )
         problems = [
             f"{where()}attributes.{key}: expected a plain value"
             for key, value in told.items()
             if not isinstance(key, str) or not isinstance(value, typing.get_args(Scalar))
         ]
         if "output_dir" in content:
-            problems.append(f"{where('output_dir')}output_dir: the folder is the suite's: give it with -o")
+            problems.append(
+                f"{where('output_dir')}output_dir: the folder is the suite's: give it with -o"
+            )
         addressed = any(content.get(key) is not None for key in ADDRESSES)
-        inherited = {k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")}
+        inherited = {
+            k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")
+        }
         try:
             found = resolve(content, {}, inherited, where)
         except PlanError as error:
             problems += error.problems
         self._problems += problems
-        return None if problems else SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
+        return (
+            None
+            if problems
+            else SuiteRun(name=name, plan=found.plan, attributes=told, notes=found.notes)
+        )
 
     def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
         """The runs that are left, and their tasks."""
@@ -225,9 +254,14 @@ class _Reader:
             self._add(("max_runs",), "expected a number, 1 or more")
         elif count > most:
             key = "matrix" if "matrix" in self._content else "plans"
-            self._add((key,), f"{count} runs, more than the {most} of max_runs: exclude some, or set max_runs: {count}")
+            self._add(
+                (key,),
+                f"{count} runs, more than the {most} of max_runs: exclude some, or set max_runs:"
+                f" {count}",
+            )
 
-    # --------------------------------------------------------------------------------------------- the waivers
+    # ---------------------------------------------------------------------------------------------
+    # the waivers
 
     def _waivers(self) -> Iterable[Waiver]:
         for i, raw in enumerate(self._section("waivers", list)):
@@ -245,7 +279,9 @@ class _Reader:
                 self._add((*path, "reason"), "expected a reason, such as the number of an issue")
             until = _day(raw.get("until"))
             if until is None:
-                self._add((*path, "until"), "expected the last day on which it holds, such as 2027-01-31")
+                self._add(
+                    (*path, "until"), "expected the last day on which it holds, such as 2027-01-31"
+                )
             elif len(self._problems) == before:
                 yield Waiver(match=raw["match"], reason=raw["reason"].strip(), until=until)
 

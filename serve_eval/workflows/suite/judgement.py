@@ -1,4 +1,5 @@
-"""The verdict of a suite out of its runs': corrected for many tests, waivers applied. Nothing is asked or read here."""
+"""The verdict of a suite out of its runs': corrected for many tests, waivers applied. Nothing is
+asked or read here."""
 
 from __future__ import annotations
 
@@ -18,20 +19,36 @@ from serve_eval.schema import (
     WaiverUse,
 )
 from serve_eval.stats.multiplicity import benjamini_hochberg, holm
-from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS, UNDECIDED, USAGE, code_of, worst
+from serve_eval.verdicts.exit_code import (
+    FAIL,
+    INFRASTRUCTURE,
+    PASS,
+    UNDECIDED,
+    USAGE,
+    code_of,
+    worst,
+)
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
 """Chance of any false alarm among all the paired gates of a suite."""
 GATES = ("paired", "anchors")
-"""The rules whose proof of a drop is corrected; the classic threshold and noninferiority are judged as they are."""
+"""The rules whose proof of a drop is corrected; the classic threshold and noninferiority are judged
+as they are."""
 
-_WORDS = {FAIL: "FAIL", INFRASTRUCTURE: "ERROR", USAGE: "ERROR", UNDECIDED: "INCONCLUSIVE", PASS: "PASS"}
+_WORDS = {
+    FAIL: "FAIL",
+    INFRASTRUCTURE: "ERROR",
+    USAGE: "ERROR",
+    UNDECIDED: "INCONCLUSIVE",
+    PASS: "PASS",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """A run with its report, or with what ended it without one. `kept`: the report was there already."""
+    """A run with its report, or with what ended it without one. `kept`: the report was there
+    already."""
 
     run: SuiteRun
     report: Report | None = None
@@ -49,7 +66,9 @@ class SuiteJudgement:
     verdict: str
 
 
-def judge(ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False) -> SuiteJudgement:
+def judge(
+    ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False
+) -> SuiteJudgement:
     """The verdict of a suite. `today` is a day in UTC; `strict` makes what is undecided fail."""
     runs = {one.run.name: _with_model(one) for one in ended}
     found = correct_rows([row for one in ended for row in rows(one)])
@@ -65,7 +84,8 @@ def judge(ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, 
 
 
 def rows(one: EndedRun) -> list[SuiteRow]:
-    """One row per task: as the run alone judged it, or ERROR for every planned task of a run that has no report."""
+    """One row per task: as the run alone judged it, or ERROR for every planned task of a run that
+    has no report."""
     run = one.run
     if one.report is not None:
         return [_row(run, one.report.plan.model, task) for task in one.report.tasks]
@@ -102,7 +122,9 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
         outcome=verdict.outcome,
         failed=task.result.failed,
         evaluated=verdict.evaluated,
-        estimate=verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None,
+        estimate=(
+            verdict.early.estimate if verdict.early is not None and verdict.early.stopped else None
+        ),
         bounds=verdict.bounds,
         reference=verdict.reference,
         threshold=verdict.threshold,
@@ -116,30 +138,43 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
 def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
     """The rows with p_holm, q_bh and what follows from them.
 
-    Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is proven": where that
-    no longer holds, FAIL becomes INCONCLUSIVE (a drop of the margin is not excluded either) and SMALL_DROP becomes
-    PASS. Nothing becomes worse. q is over every test that there is, whatever the rule, since it judges nothing.
-    """
+    Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is
+    proven": where that no longer holds, FAIL becomes INCONCLUSIVE (a drop of the margin is not
+    excluded either) and SMALL_DROP becomes PASS. Nothing becomes worse. q is over every test that
+    there is, whatever the rule, since it judges nothing."""
     tested = [i for i, row in enumerate(found) if row.p is not None]
     gates = [i for i in tested if found[i].rule in GATES]
-    q = dict(zip(tested, benjamini_hochberg([row.p for row in found if row.p is not None]), strict=True))
-    adjusted = dict(zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True))
+    q = dict(
+        zip(tested, benjamini_hochberg([row.p for row in found if row.p is not None]), strict=True)
+    )
+    adjusted = dict(
+        zip(gates, holm([p for i in gates if (p := found[i].p) is not None]), strict=True)
+    )
     result = [replace(row, q_bh=q.get(i), p_holm=adjusted.get(i)) for i, row in enumerate(found)]
-    return [_unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result]
+    return [
+        _unproven(row) if row.p_holm is not None and row.p_holm > alpha else row for row in result
+    ]
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:
     """A row of the paired or the anchors rule when no drop is proven.
 
-    The anchors rule has no margin that could be left open: what it does not prove passes, as it does alone.
-    """
-    why = f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's correction"
+    The anchors rule has no margin that could be left open: what it does not prove passes, as it
+    does alone."""
+    why = (
+        f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's"
+        " correction"
+    )
     if row.finding == "FAIL" and row.rule == "anchors":
         warnings = (*row.warnings, f"a loss among the anchors is {why}")
-        return replace(row, outcome=VerdictOutcome.PASS, finding="PASS", reasons=(), warnings=warnings)
+        return replace(
+            row, outcome=VerdictOutcome.PASS, finding="PASS", reasons=(), warnings=warnings
+        )
     if row.finding == "FAIL":
         reasons = (*row.reasons, f"margin_not_excluded: {why}")
-        return replace(row, outcome=VerdictOutcome.INCONCLUSIVE, finding="INCONCLUSIVE", reasons=reasons)
+        return replace(
+            row, outcome=VerdictOutcome.INCONCLUSIVE, finding="INCONCLUSIVE", reasons=reasons
+        )
     if row.finding == "SMALL_DROP":
         others = tuple(warning for warning in row.warnings if not warning.startswith("small_drop"))
         return replace(row, finding="PASS", warnings=(*others, f"small drop {why}"))
@@ -156,14 +191,18 @@ def _is_named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
 
 
 def _waive(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
-    """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else may: what was not
-    decided is not known, and an error is no property of a model."""
+    """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else
+    may: what was not decided is not known, and an error is no property of a model."""
     if row.own is not VerdictOutcome.FAIL:
         return row
-    return replace(row, waiver=next((waiver for waiver in valid if _is_named(waiver, row, runs)), None))
+    return replace(
+        row, waiver=next((waiver for waiver in valid if _is_named(waiver, row, runs)), None)
+    )
 
 
-def _use(waiver: Waiver, found: Sequence[SuiteRow], runs: dict[str, SuiteRun], today: date) -> WaiverUse:
+def _use(
+    waiver: Waiver, found: Sequence[SuiteRow], runs: dict[str, SuiteRun], today: date
+) -> WaiverUse:
     named = [row for row in found if _is_named(waiver, row, runs)]
     failing = [row for row in named if row.own is VerdictOutcome.FAIL]
     if not named:
@@ -176,4 +215,6 @@ def _use(waiver: Waiver, found: Sequence[SuiteRow], runs: dict[str, SuiteRun], t
         state = WaiverState.NOT_NEEDED
     else:
         state = WaiverState.UNDECIDED
-    return WaiverUse(waiver=waiver, state=state, failing=tuple(f"{row.run}/{row.task}" for row in failing))
+    return WaiverUse(
+        waiver=waiver, state=state, failing=tuple(f"{row.run}/{row.task}" for row in failing)
+    )

@@ -23,8 +23,8 @@ class Layer:
 
 
 def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:
-    """The prefix of a path within the part of a document that begins at `start`; `skip` keys of the path are not
-    written in the file."""
+    """The prefix of a path within the part of a document that begins at `start`; `skip` keys of the
+    path are not written in the file."""
     return lambda *path: f"{document.name}:{document.line(*start, *path[skip:])}: "
 
 
@@ -39,7 +39,11 @@ def merge(layers: Sequence[Layer]) -> dict[str, Any]:
             merged = {key: value for key, value in merged.items() if key not in ADDRESSES}
         for key, value in layer.content.items():
             lower = merged.get(key)
-            if key in (*SECTIONS, "protocol") and isinstance(value, Mapping) and isinstance(lower, Mapping):
+            if (
+                key in (*SECTIONS, "protocol")
+                and isinstance(value, Mapping)
+                and isinstance(lower, Mapping)
+            ):
                 merged[key] = {**lower, **value}
             else:
                 merged[key] = value

@@ -2,8 +2,8 @@
 
     {model: Qwen/Qwen3-8B, task: [mmlu, gsm8k], accuracy_spec: {quant_algo: FP8}, attributes: {size: 8B}}
 
-Every key must hold; a list means any of its values. `name` is the run's, `endpoint` its base URL or launcher.
-"""
+Every key must hold; a list means any of its values. `name` is the run's, `endpoint` its base URL or
+launcher."""
 
 from __future__ import annotations
 
@@ -23,19 +23,32 @@ _FIELDS = tuple(f.name for f in fields(AccuracySpec))
 
 
 def matches(pattern: Mapping[str, Any], run: SuiteRun, task: str | None = None) -> bool:
-    """Whether a run, and a task of it, is meant. Without a task, what the pattern says of tasks is left aside."""
+    """Whether a run, and a task of it, is meant. Without a task, what the pattern says of tasks is
+    left aside."""
     plan = run.plan
-    plain = {"name": (run.name,), "task": (task,), "model": (plan.model,), "endpoint": _endpoint(plan)}
+    plain = {
+        "name": (run.name,),
+        "task": (task,),
+        "model": (plan.model,),
+        "endpoint": _endpoint(plan),
+    }
     for key, wanted in pattern.items():
         if key == "accuracy_spec":
-            held = all(_alike(value, getattr(plan.accuracy_spec, name)) for name, value in wanted.items())
+            held = all(
+                _alike(value, getattr(plan.accuracy_spec, name)) for name, value in wanted.items()
+            )
         elif key == "attributes":
-            held = all(name in run.attributes and _alike(v, run.attributes[name]) for name, v in wanted.items())
+            held = all(
+                name in run.attributes and _alike(v, run.attributes[name])
+                for name, v in wanted.items()
+            )
         elif key == "task" and task is None:
             held = True
         else:
             held = any(_alike(wanted, value) for value in plain[key])
-            held = held or (key == "endpoint" and any(_same_address(url, plan) for url in _each(wanted)))
+            held = held or (
+                key == "endpoint" and any(_same_address(url, plan) for url in _each(wanted))
+            )
         if not held:
             return False
     return True
@@ -63,7 +76,9 @@ def problems(pattern: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def _plain(value: object) -> bool:
-    return bool(_each(value)) and all(isinstance(one, typing.get_args(Scalar)) for one in _each(value))
+    return bool(_each(value)) and all(
+        isinstance(one, typing.get_args(Scalar)) for one in _each(value)
+    )
 
 
 def _each(wanted: Any) -> list[Any]:
@@ -72,7 +87,10 @@ def _each(wanted: Any) -> list[Any]:
 
 def _alike(wanted: Any, value: object) -> bool:
     """8 and "8" are the same: YAML decides which of them is written."""
-    return any(one is value or (None not in (one, value) and str(one) == str(value)) for one in _each(wanted))
+    return any(
+        one is value or (None not in (one, value) and str(one) == str(value))
+        for one in _each(wanted)
+    )
 
 
 def _endpoint(plan: Plan) -> tuple[object, ...]:

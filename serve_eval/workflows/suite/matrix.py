@@ -1,15 +1,16 @@
 """The matrix of a suite: every combination of the values of its axes.
 
-An axis is named like a key of a plan, or `endpoint` (a base URL or a launcher), and lists values of that key. A mapping
-with `attributes`, `label` or keys of a plan in it is a plan fragment instead, so that several keys can change together:
+An axis is named like a key of a plan, or `endpoint` (a base URL or a launcher), and lists values of
+that key. A mapping with `attributes`, `label` or keys of a plan in it is a plan fragment instead,
+so that several keys can change together:
 
     matrix:
       model: [org/small, {model: org/large, limits: {concurrency: 16}, attributes: {size: 70B}}]
       accuracy_spec: [{}, {quant_algo: FP8}]
       tasks: [mmlu, gsm8k]                       # one task each; [mmlu, gsm8k] in a list of its own: both in one run
 
-An axis with a name of its own holds fragments only, and its labels become the attribute of that name.
-"""
+An axis with a name of its own holds fragments only, and its labels become the attribute of that
+name."""
 
 from __future__ import annotations
 
@@ -31,12 +32,14 @@ MOST_COMBINATIONS = 10_000
 PART_LENGTH = 60
 """Characters of one part of a run's name."""
 NAME_LENGTH = 150
-"""Characters of a run's name, which is that of a folder; where a longer one was cut, a number tells them apart."""
+"""Characters of a run's name, which is that of a folder; where a longer one was cut, a number tells
+them apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisValue:
-    """A value of an axis: the part that it gives to a run's name, and the plan fragment that it stands for."""
+    """A value of an axis: the part that it gives to a run's name, and the plan fragment that it
+    stands for."""
 
     label: str
     layer: Layer
@@ -45,7 +48,9 @@ class AxisValue:
 Problem = tuple[tuple[str | int, ...], str]
 
 
-def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
+def axes(
+    matrix: Mapping[str, Any], document: Document
+) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
     """The axes in their order, and what is wrong with them as (path below `matrix`, message)."""
     found: dict[str, list[AxisValue]] = {}
     problems: list[Problem] = []
@@ -58,13 +63,15 @@ def axes(matrix: Mapping[str, Any], document: Document) -> tuple[dict[str, list[
         found[axis] = _distinct(axis, [one for one in read if isinstance(one, AxisValue)])
     count = math.prod(map(len, found.values()))
     if count > MOST_COMBINATIONS:
-        problems.append(((), f"gives {count} combinations, and at most {MOST_COMBINATIONS} are looked at"))
+        problems.append(
+            ((), f"gives {count} combinations, and at most {MOST_COMBINATIONS} are looked at")
+        )
     return found, problems
 
 
 def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str, list[Layer]]]:
-    """Name and layers of every combination. A later axis lies over an earlier one; an axis with a single value does not
-    show in the name."""
+    """Name and layers of every combination. A later axis lies over an earlier one; an axis with a
+    single value does not show in the name."""
     several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
     for chosen in product(*found.values()):
         by_axis = dict(zip(found, chosen, strict=True))
@@ -93,7 +100,9 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
     if not isinstance(value, Mapping) or not _keys(value):
         if own:
             known = nearest(axis, (*KEYS, ENDPOINT))
-            return [((axis, i), f"{axis} is no key of a plan, so its values are plan fragments.{known}")]
+            return [
+                ((axis, i), f"{axis} is no key of a plan, so its values are plan fragments.{known}")
+            ]
         return [((axis, i), "expected a plan fragment")]
     given = value.get(LABEL)
     if given is not None and not isinstance(given, str | int | float):
@@ -102,7 +111,9 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
     attributes = value.get(ATTRIBUTES) or {}
     if not isinstance(attributes, Mapping):
         return [((axis, i, ATTRIBUTES), "expected a mapping")]
-    telling = {key: content[key] for key in (ADDRESSES if axis == ENDPOINT else (axis,)) if key in content}
+    telling = {
+        key: content[key] for key in (ADDRESSES if axis == ENDPOINT else (axis,)) if key in content
+    }
     name = slug("" if given is None else str(given)) or label(telling or content)
     if own and axis not in attributes:
         attributes = {axis: name if given is None else given, **attributes}
@@ -117,7 +128,8 @@ def _distinct(axis: str, choices: Sequence[AxisValue]) -> list[AxisValue]:
 
 
 def unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
-    """The names, later ones with -2, -3, ... where they would repeat an earlier one or one that is taken.
+    """The names, later ones with -2, -3, ... where they would repeat an earlier one or one that is
+    taken.
 
     Case is left aside: some file systems do not see it.
     """
@@ -145,7 +157,9 @@ def _word(key: str, value: Any) -> str:
     if key == "base_url":
         return re.sub(r"^\w+://|/v1/?$|/$", "", str(value))
     if key == "tasks" and isinstance(value, list):
-        return "-".join(next(iter(task), "") if isinstance(task, Mapping) else str(task) for task in value)
+        return "-".join(
+            next(iter(task), "") if isinstance(task, Mapping) else str(task) for task in value
+        )
     if isinstance(value, Mapping):
         if key in ("launcher", "verdict"):
             return str(value.get("name", next(iter(value), key)))

@@ -20,28 +20,34 @@ from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Endpoint, Plan, RunError, SuiteRun
 
 PROBE_S = 2.0
-"""How long a server may take to accept a connection before it is left to the run to find out what is wrong."""
+"""How long a server may take to accept a connection before it is left to the run to find out what
+is wrong."""
 
 
 def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
-    """The runs by the server that they need, in the order of their first appearance. A running endpoint is one too, so
-    that its runs follow each other."""
+    """The runs by the server that they need, in the order of their first appearance. A running
+    endpoint is one too, so that its runs follow each other."""
     found: dict[str, list[SuiteRun]] = {}
     for run in runs:
         plan = run.plan
-        found.setdefault(canonical((plan.model, plan.launcher.name, plan.launcher.options)), []).append(run)
+        found.setdefault(
+            canonical((plan.model, plan.launcher.name, plan.launcher.options)), []
+        ).append(run)
     return list(found.values())
 
 
 class SharedServer:
-    """Starts the server when the first of the runs has something to ask, and stops it at the end of the block.
+    """Starts the server when the first of the runs has something to ask, and stops it at the end of
+    the block.
 
-    A server that could not be started is not tried again: every further run gets the same LaunchError. For the next
-    run, one is started anew that has ended, or that served a run and then failed one. A server that has only ever
-    failed stays: the cause is probably in what is asked, and a start may take long.
-    """
+    A server that could not be started is not tried again: every further run gets the same
+    LaunchError. For the next run, one is started anew that has ended, or that served a run and then
+    failed one. A server that has only ever failed stays: the cause is probably in what is asked,
+    and a start may take long."""
 
-    def __init__(self, runs: Sequence[SuiteRun], folder: Path, launching: Launching | None = None) -> None:
+    def __init__(
+        self, runs: Sequence[SuiteRun], folder: Path, launching: Launching | None = None
+    ) -> None:
         self._plans, self._folder = [run.plan for run in runs], folder
         self._launching = launching or launch
         self._endpoint: Endpoint | None = None
@@ -54,7 +60,10 @@ class SharedServer:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.stop()
 
@@ -78,7 +87,9 @@ class SharedServer:
             await self.stop()
 
     @asynccontextmanager
-    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
         """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
         if self._refused is not None:
             raise self._refused
@@ -100,7 +111,9 @@ class SharedServer:
         longest = max(one.limits.sample_timeout_s for one in self._plans)
         plan = replace(plan, limits=replace(plan.limits, sample_timeout_s=longest))
         self._leave = asyncio.Event()
-        self._keeper = keeper = asyncio.create_task(self._keep(plan, prepared, started, self._leave))
+        self._keeper = keeper = asyncio.create_task(
+            self._keep(plan, prepared, started, self._leave)
+        )
         try:
             both: set[asyncio.Future[Any]] = {started, keeper}
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -123,14 +136,15 @@ class SharedServer:
         started: asyncio.Future[Endpoint],
         leave: asyncio.Event,
     ) -> None:
-        """The server's whole life in a task of its own: a launcher whose server ends cancels the task that started it,
-        and that must be none that goes on to the next run."""
+        """The server's whole life in a task of its own: a launcher whose server ends cancels the
+        task that started it, and that must be none that goes on to the next run."""
         async with self._launching(plan, prepared, self._folder) as endpoint:
             started.set_result(endpoint)
             await leave.wait()
 
     def _others(self, first: Plan, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
-        """The tasks of the other runs as far as they ask other prompts: a simulated model has to know them all."""
+        """The tasks of the other runs as far as they ask other prompts: a simulated model has to
+        know them all."""
         known = {(p.task.name, p.fingerprint["samples"]) for p in prepared}
         found: list[PreparedTask] = []
         for plan in self._plans:

@@ -1,4 +1,5 @@
-"""The report of a suite for people: a table of its runs and tasks, the reasons, the waivers, one verdict."""
+"""The report of a suite for people: a table of its runs and tasks, the reasons, the waivers, one
+verdict."""
 
 from __future__ import annotations
 
@@ -13,15 +14,29 @@ from rich.text import Text
 from serve_eval.report.text import clean
 from serve_eval.schema import SuiteReport, SuiteRow, VerdictOutcome, WaiverState, WaiverUse
 
-_STYLES = {VerdictOutcome.PASS: "bold green", VerdictOutcome.FAIL: "bold red", VerdictOutcome.ERROR: "bold red"}
+_STYLES = {
+    VerdictOutcome.PASS: "bold green",
+    VerdictOutcome.FAIL: "bold red",
+    VerdictOutcome.ERROR: "bold red",
+}
 _TESTED = ("p", "p holm", "q")
 
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
-    """Prints the suite. Where the table does not fit the terminal, every row is a line of its own."""
+    """Prints the suite. Where the table does not fit the terminal, every row is a line of its
+    own."""
     names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
     tested = any(row.p is not None for row in report.rows)
-    columns = ["run", *names, "task", "value", "reference", "threshold", *(_TESTED if tested else ()), "verdict"]
+    columns = [
+        "run",
+        *names,
+        "task",
+        "value",
+        "reference",
+        "threshold",
+        *(_TESTED if tested else ()),
+        "verdict",
+    ]
     cells = [_cells(row, names, tested=tested) for row in report.rows]
     widths = [max(map(len, column)) + 2 for column in zip(columns, *cells, strict=True)]
     if sum(widths) <= console.width:
@@ -29,8 +44,16 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     else:
         skipped = ("run", "task", "verdict")
         for row, line in zip(report.rows, cells, strict=True):
-            named = [f"{n} {cell}" for n, cell in zip(columns, line, strict=True) if n not in skipped and cell != "-"]
-            _say(console, f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}", _STYLES.get(row.outcome))
+            named = [
+                f"{n} {cell}"
+                for n, cell in zip(columns, line, strict=True)
+                if n not in skipped and cell != "-"
+            ]
+            _say(
+                console,
+                f"{row.run}/{row.task}: {line[-1]}: {', '.join(named)}",
+                _STYLES.get(row.outcome),
+            )
     for text in _explanations(report):
         _say(console, text)
     for use in report.waivers:
@@ -43,12 +66,16 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     _say(console, f"suite {report.name}: {report.verdict} ({total}: {counted})")
 
 
-def _table(columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[SuiteRow]) -> Table:
+def _table(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[SuiteRow]
+) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     words = columns.index("task")
     for i, name in enumerate(columns):
         table.add_column(
-            Text(clean(name)), justify="left" if i <= words or i == len(columns) - 1 else "right", no_wrap=True
+            Text(clean(name)),
+            justify="left" if i <= words or i == len(columns) - 1 else "right",
+            no_wrap=True,
         )
     for line, row in zip(cells, rows, strict=True):
         style = "bold yellow" if row.waiver else _STYLES.get(row.outcome, "bold yellow")
@@ -104,8 +131,13 @@ def _explanations(report: SuiteReport) -> Iterator[str]:
     for row in (row for row in report.rows if row.run not in errors):
         yield from (f"{row.run}/{row.task}: {line}" for line in _remarks(row))
     if sum(row.p_holm is not None for row in report.rows) > 1:
-        yield f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false alarm; q: triage"
-    for warning, count in Counter(warning for run in report.runs for warning in run.warnings).items():
+        yield (
+            f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false"
+            " alarm; q: triage"
+        )
+    for warning, count in Counter(
+        warning for run in report.runs for warning in run.warnings
+    ).items():
         yield f"warning: {warning}{f' ({count} runs)' if count > 1 else ''}"
 
 
@@ -121,13 +153,25 @@ def _waiver(use: WaiverUse) -> str:
     failing = ", ".join(use.failing)
     said = {
         WaiverState.APPLIED: f"waived until {waiver.until}: {failing}: {waiver.reason}",
-        WaiverState.EXPIRED: f"warning: the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
-        + (f"it no longer covers {failing}" if failing else "nothing that it names fails: remove it"),
-        WaiverState.NOT_NEEDED: f"the waiver for {what} is no longer needed: everything that it names passes "
-        f"({waiver.reason}, until {waiver.until})",
-        WaiverState.UNDECIDED: f"the waiver for {what} was not needed and may be again: what it names is not decided "
-        f"({waiver.reason}, until {waiver.until})",
-        WaiverState.NO_MATCH: f"warning: the waiver for {what} names no task of this suite ({waiver.reason})",
+        WaiverState.EXPIRED: (
+            f"warning: the waiver for {what} expired on {waiver.until} ({waiver.reason}); "
+            + (
+                f"it no longer covers {failing}"
+                if failing
+                else "nothing that it names fails: remove it"
+            )
+        ),
+        WaiverState.NOT_NEEDED: (
+            f"the waiver for {what} is no longer needed: everything that it names passes "
+            f"({waiver.reason}, until {waiver.until})"
+        ),
+        WaiverState.UNDECIDED: (
+            f"the waiver for {what} was not needed and may be again: what it names is not decided "
+            f"({waiver.reason}, until {waiver.until})"
+        ),
+        WaiverState.NO_MATCH: (
+            f"warning: the waiver for {what} names no task of this suite ({waiver.reason})"
+        ),
     }
     return said[use.state]
 

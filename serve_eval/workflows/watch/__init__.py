@@ -1,4 +1,5 @@
-"""A continuous canary: the same questions and checks again and again, and an alarm when they turn worse."""
+"""A continuous canary: the same questions and checks again and again, and an alarm when they turn
+worse."""
 
 __all__ = [
     "alarming",

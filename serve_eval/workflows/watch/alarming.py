@@ -1,4 +1,5 @@
-"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key that is not theirs."""
+"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key
+that is not theirs."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The destinations of alarms. A `${VARIABLE}` in `webhook` is filled in when it is called. `pass_env` names the
-    variables that the command gets beside those that every program needs."""
+    """The destinations of alarms. A `${VARIABLE}` in `webhook` is filled in when it is called.
+    `pass_env` names the variables that the command gets beside those that every program needs."""
 
     command: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
@@ -34,10 +35,13 @@ class Delivery:
 
 
 def delivery(
-    command: str | None, webhook: str | None, environ: Mapping[str, str], pass_env: Sequence[str] = ()
+    command: str | None,
+    webhook: str | None,
+    environ: Mapping[str, str],
+    pass_env: Sequence[str] = (),
 ) -> Delivery:
-    """Raises PlanError for a command that is none or cannot be split, a webhook that is no address, and the name of a
-    variable that the environment does not have."""
+    """Raises PlanError for a command that is none or cannot be split, a webhook that is no address,
+    and the name of a variable that the environment does not have."""
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
@@ -68,7 +72,8 @@ async def deliver(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> dict[str, bool]:
-    """Send an alarm to all receivers at once. Return whether each accepted it. `notify` gets the errors."""
+    """Send an alarm to all receivers at once. Return whether each accepted it. `notify` gets the
+    errors."""
     body = msgspec.json.encode(alarm)
     ways = {}
     if to.command:
@@ -82,23 +87,37 @@ async def deliver(
     return {way: not problem for way, problem in zip(ways, results, strict=True)}
 
 
-def _for_command(environ: Mapping[str, str], connection: Connection, named: Sequence[str]) -> dict[str, str]:
-    """Return the variables for a command: those that every program needs, without the key, headers and proxy of the
-    endpoint, and those named for it."""
+def _for_command(
+    environ: Mapping[str, str], connection: Connection, named: Sequence[str]
+) -> dict[str, str]:
+    """Return the variables for a command: those that every program needs, without the key, headers
+    and proxy of the endpoint, and those named for it."""
     texts = [*connection.headers.values(), connection.proxy or ""]
-    hidden = {"OPENAI_API_KEY", connection.api_key_env, *(name for text in texts for name in _VARIABLE.findall(text))}
-    return {name: value for name, value in inherit(environ, named).items() if name in named or name not in hidden}
+    hidden = {
+        "OPENAI_API_KEY",
+        connection.api_key_env,
+        *(name for text in texts for name in _VARIABLE.findall(text)),
+    }
+    return {
+        name: value
+        for name, value in inherit(environ, named).items()
+        if name in named or name not in hidden
+    }
 
 
 async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]) -> str:
     """Runs the command with the alarm on its standard input; what went wrong."""
     try:
-        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, env=dict(environ))
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, env=dict(environ)
+        )
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
     try:
         async with asyncio.timeout(COMMAND_S):
-            with contextlib.suppress(RuntimeError):  # of uvloop: it closed its input, and need not have read it
+            with contextlib.suppress(
+                RuntimeError
+            ):  # of uvloop: it closed its input, and need not have read it
                 await process.communicate(body + b"\n")
             await process.wait()
     except TimeoutError:
@@ -112,8 +131,8 @@ async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]
 
 
 async def _post(url: str, body: bytes) -> str:
-    """Sends the alarm, several times where it is not taken; what went wrong. Never names the address, which may be
-    secret."""
+    """Sends the alarm, several times where it is not taken; what went wrong. Never names the
+    address, which may be secret."""
     import httpx
 
     problem = ""
@@ -123,7 +142,9 @@ async def _post(url: str, body: bytes) -> str:
                 await asyncio.sleep(PAUSE_S * attempt)
             try:
                 async with asyncio.timeout(WEBHOOK_S):
-                    reply = await client.post(url, content=body, headers={"Content-Type": "application/json"})
+                    reply = await client.post(
+                        url, content=body, headers={"Content-Type": "application/json"}
+                    )
             except Exception as error:  # names that no resolver takes come as errors of any kind
                 problem = type(error).__name__
                 continue

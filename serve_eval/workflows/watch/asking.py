@@ -1,4 +1,5 @@
-"""One round of a watch: a smoke test where it is its turn, and as many questions as the tokens allow."""
+"""One round of a watch: a smoke test where it is its turn, and as many questions as the tokens
+allow."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ async def ask_round(session: WatchSession) -> Seen:
         prompt_tokens=state.prompt_tokens,
         answer_tokens=session.pool.answer_tokens,
     )
-    due = bool(spending.smoke_every) and (state.rounds % spending.smoke_every == 0 or judging.is_asked_again(state))
+    due = bool(spending.smoke_every) and (
+        state.rounds % spending.smoke_every == 0 or judging.is_asked_again(state)
+    )
     positions = _questions(session, spending, smoke=due)
     seen = Seen(
         round=state.rounds + 1,
@@ -42,7 +45,9 @@ async def ask_round(session: WatchSession) -> Seen:
         prompt_tokens=[],
         failures={},
     )
-    async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), session.environ) as client:
+    async with connect(
+        plan, Endpoint(base_url=job.base_url, model=plan.model), session.environ
+    ) as client:
         if due:
             await _smoke(session, client, seen)
         results = await pool.ask(client, session.pool, positions)
@@ -68,21 +73,32 @@ async def _smoke(session: WatchSession, client: Client, seen: Seen) -> None:
     seen.checks = {row.name: str(row.outcome) for row in done.rows}
     seen.told = {row.name: row.told for row in done.rows if row.outcome != "PASS"}
     seen.stopped = done.stopped
-    seen.tokens += smoke.generated + sum(check.prompt_tokens for check in session.checks[: len(done.rows)])
+    seen.tokens += smoke.generated + sum(
+        check.prompt_tokens for check in session.checks[: len(done.rows)]
+    )
 
 
-async def _note_all(session: WatchSession, seen: Seen, results: Sequence[Response | Failure]) -> None:
+async def _note_all(
+    session: WatchSession, seen: Seen, results: Sequence[Response | Failure]
+) -> None:
     """Note what came of each question, and why there was no answer."""
     apart = session.scoring.of(session.pool.task.name)
     for position, result in zip(seen.asked, results, strict=True):
         await note(seen, session.state, session.pool, position, result, apart)
     seen.failures = dict(Counter(str(one.kind) for one in results if isinstance(one, Failure)))
-    failed = ((i, one) for i, one in zip(seen.asked, results, strict=True) if isinstance(one, Failure))
+    failed = (
+        (i, one) for i, one in zip(seen.asked, results, strict=True) if isinstance(one, Failure)
+    )
     seen.first_failure = next((_show_failure(session.pool, i, one) for i, one in failed), "")
 
 
 async def note(
-    seen: Seen, state: State, asked: QuestionPool, position: int, result: Response | Failure, apart: ScoredApart | None
+    seen: Seen,
+    state: State,
+    asked: QuestionPool,
+    position: int,
+    result: Response | Failure,
+    apart: ScoredApart | None,
 ) -> None:
     """Add the answer to a question, or that there was none."""
     if isinstance(result, Failure):
@@ -107,13 +123,15 @@ async def note(
 
 
 def _explain_unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
-    """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what was expected."""
+    """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what
+    was expected."""
     sample = asked.samples[position]
     return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
 def _show_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
-    """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote what they refuse."""
+    """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote
+    what they refuse."""
     if HOLDOUT not in asked.samples[position].metadata:
         return failure.message
     return f"{failure.kind} {failure.status or ''}".rstrip()

@@ -1,4 +1,5 @@
-"""The beginning of a watch: the state that its folder holds, or a new one after a first look at the endpoint."""
+"""The beginning of a watch: the state that its folder holds, or a new one after a first look at the
+endpoint."""
 
 from __future__ import annotations
 
@@ -19,15 +20,22 @@ LEAST_PROMPTS = 20
 """Of fewer nothing can be learnt."""
 
 
-async def begin(job: WatchJob, folder: Path, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
-    """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be asked."""
+async def begin(
+    job: WatchJob, folder: Path, environ: Mapping[str, str]
+) -> tuple[State, QuestionPool]:
+    """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be
+    asked."""
     state = record.load(folder, job.bound)
     if state is None and (folder / record.ROUNDS_FILE).exists():
-        raise RunFolderError(f"{folder} has rounds and no state", hint="Begin anew in another folder with -o.")
+        raise RunFolderError(
+            f"{folder} has rounds and no state", hint="Begin anew in another folder with -o."
+        )
     if state is None:
         return await _begin_anew(job, environ)
     if job.plan.model not in (None, state.model):
-        raise RunFolderError(f"{folder} watches the model {state.model}", hint="Use another folder with -o.")
+        raise RunFolderError(
+            f"{folder} watches the model {state.model}", hint="Use another folder with -o."
+        )
     return state, job.pool or pool.generate_pool(job.prompts, chat=state.chat)
 
 
@@ -44,7 +52,9 @@ async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State,
             asked, chat = job.pool, job.pool.task.chat
     count = len(asked.samples)
     if count < LEAST_PROMPTS:
-        raise RunFolderError(f"{count} prompts are too few", hint=f"Watch at least {LEAST_PROMPTS}.")
+        raise RunFolderError(
+            f"{count} prompts are too few", hint=f"Watch at least {LEAST_PROMPTS}."
+        )
     state = State(
         bound=record.plain(job.bound),
         seed=secrets.randbits(32) if job.seed is None else job.seed,

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchJob:
-    """What is watched and how. `pool` is the task's; None: `prompts` generated questions. `timeout_s` bounds each
-    request. `rounds` ends the watch after so many (None: never), `ends`: an alarm ends it."""
+    """What is watched and how. `pool` is the task's; None: `prompts` generated questions.
+    `timeout_s` bounds each request. `rounds` ends the watch after so many (None: never), `ends`: an
+    alarm ends it."""
 
     plan: Plan
     pool: QuestionPool | None
@@ -53,7 +54,8 @@ class WatchJob:
         return {"base_url": self.base_url, "asked": asked, "rules": rules}
 
     def limit(self, plan: Plan) -> Plan:
-        """Return a plan by which each request is sent once: what fails says how available the endpoint is."""
+        """Return a plan by which each request is sent once: what fails says how available the
+        endpoint is."""
         limits = replace(
             plan.limits,
             max_attempts=1,
@@ -66,8 +68,8 @@ class WatchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSession:
-    """Carries what travels together through the rounds of a watch. `plan` has the model and the limits of its requests;
-    `pool` is what is asked, and `checks` are those of its smoke tests."""
+    """Carries what travels together through the rounds of a watch. `plan` has the model and the
+    limits of its requests; `pool` is what is asked, and `checks` are those of its smoke tests."""
 
     job: WatchJob
     plan: Plan

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID
-from serve_eval.workflows.watch.record import Bets, CheckHistory, LearntLevel, Seen, State, WatchAlarm
+from serve_eval.workflows.watch.record import (
+    Bets,
+    CheckHistory,
+    LearntLevel,
+    Seen,
+    State,
+    WatchAlarm,
+)
 
 ACCURACY, USABLE, FAILURES, DOWN, CHECK = "accuracy", "usable", "failures", "down", "check"
 ALPHA: Mapping[str, float] = {ACCURACY: 0.005, USABLE: 0.0015, FAILURES: 0.001}
@@ -20,7 +27,8 @@ FLOOR_ALPHA: Mapping[str, float] = {ACCURACY: 0.002, USABLE: 0.0005}
 SILENT = 3
 """Rounds in a row without any answer: down."""
 LEARNT, FAILING = 3, 3
-"""A check is watched that passed in the first LEARNT smoke tests, and has failed when FAILING in a row did not pass."""
+"""A check is watched that passed in the first LEARNT smoke tests, and has failed when FAILING in a
+row did not pass."""
 MISSES = 3
 """So often a prompt of the baseline may have no answer in a round in which others have one."""
 RECENT = 10
@@ -29,9 +37,10 @@ RECENT = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRules:
-    """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share of usable answers,
-    may lie below it, 0..1; `reference` the accuracy of the pool where it is known otherwise. Up to `max_error_rate` of
-    the requests may fail. `round_means`: one value of each round is bet on, instead of each answer."""
+    """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share
+    of usable answers, may lie below it, 0..1; `reference` the accuracy of the pool where it is
+    known otherwise. Up to `max_error_rate` of the requests may fail. `round_means`: one value of
+    each round is bet on, instead of each answer."""
 
     passes: int
     tolerance: float
@@ -41,11 +50,11 @@ class WatchRules:
 
 
 def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
-    """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it a random subset.
+    """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it
+    a random subset.
 
-    Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that alone. With
-    `round_means` a subset holds hard and easy prompts in the pool's shares.
-    """
+    Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that
+    alone. With `round_means` a subset holds hard and easy prompts in the pool's shares."""
     left = _list_left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")
     if state.accuracy is not None:
@@ -54,14 +63,17 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
             return sorted(rng.sample(left, most))
         rng.shuffle(left)  # those that are equally hard, in an order of this round
         left.sort(key=lambda i: _usual(state.answers[i]))
-        return sorted(left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random()))
+        return sorted(
+            left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random())
+        )
     rng.shuffle(left)
     due = [i for i in left if len(state.answers[i]) < rules.passes]
     return sorted(due, key=lambda i: len(state.answers[i]))[:most]
 
 
 def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
-    """Takes a round into the state. Returns the alarms that are new, which are in the state as well."""
+    """Takes a round into the state. Returns the alarms that are new, which are in the state as
+    well."""
     state.rounds = seen.round
     _count(state, seen)
     raised = [*_availability(state, seen, rules)]
@@ -80,9 +92,11 @@ def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
 
 
 def _count(state: State, seen: Seen) -> None:
-    """Notes how many tokens prompts have. Where one has more than was estimated, so may those not counted yet, which
-    are those without an answer."""
-    counted = {i: tokens for i, tokens in zip(seen.asked, seen.prompt_tokens, strict=True) if tokens}
+    """Notes how many tokens prompts have. Where one has more than was estimated, so may those not
+    counted yet, which are those without an answer."""
+    counted = {
+        i: tokens for i, tokens in zip(seen.asked, seen.prompt_tokens, strict=True) if tokens
+    }
     new = [i for i, answers in enumerate(state.answers) if not answers]
     excess = max((counted[i] - state.prompt_tokens[i] for i in new if i in counted), default=0)
     for i in new:
@@ -93,20 +107,30 @@ def _count(state: State, seen: Seen) -> None:
 
 def recent(state: State) -> tuple[int, int, float | None]:
     """Of the last rounds: requests, answers, and their mean."""
-    asked, answered, total = (sum(column) for column in zip(*state.recent, strict=True)) if state.recent else (0, 0, 0)
+    asked, answered, total = (
+        (sum(column) for column in zip(*state.recent, strict=True)) if state.recent else (0, 0, 0)
+    )
     return int(asked), int(answered), total / answered if answered else None
 
 
 def learnt(state: State, rules: WatchRules) -> float:
     """How much of the baseline there is, 0..1."""
     left = _list_left(state)
-    return sum(min(rules.passes, len(state.answers[i])) for i in left) / (rules.passes * len(left)) if left else 0.0
+    return (
+        sum(min(rules.passes, len(state.answers[i])) for i in left) / (rules.passes * len(left))
+        if left
+        else 0.0
+    )
 
 
 def evidence(state: State, kind: str) -> float:
     """The wealth of a bet, in natural logarithms; 0 before it began."""
     bets = state.bets.get(kind)
-    return float(sequential_monitor.log_evidence(bets.logs, bets.rounds)) if bets is not None and bets.rounds else 0.0
+    return (
+        float(sequential_monitor.log_evidence(bets.logs, bets.rounds))
+        if bets is not None and bets.rounds
+        else 0.0
+    )
 
 
 def limit(kind: str) -> float:
@@ -124,7 +148,8 @@ def _list_left(state: State) -> list[int]:
     return [i for i in range(len(state.answers)) if i not in dropped]
 
 
-# ------------------------------------------------------------------------------------------------------ baseline
+# ------------------------------------------------------------------------------------------------------
+# baseline
 
 
 def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
@@ -147,10 +172,14 @@ def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | Non
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
         return LearntLevel(mean=mean, floor=reference)
-    return LearntLevel(mean=mean, floor=sequential_monitor.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]))
+    return LearntLevel(
+        mean=mean,
+        floor=sequential_monitor.floor(list(zip(*answers, strict=True)), FLOOR_ALPHA[kind]),
+    )
 
 
-# ---------------------------------------------------------------------------------------------------------- bets
+# ----------------------------------------------------------------------------------------------------------
+# bets
 
 
 def _bet(state: State, kind: str, values: Sequence[float], null: float, highest: float) -> bool:
@@ -158,16 +187,21 @@ def _bet(state: State, kind: str, values: Sequence[float], null: float, highest:
     bets = state.bets.setdefault(kind, Bets(logs=[]))
     before = bets.logs or [-math.inf] * len(GRID)
     bets.rounds += 1
-    bets.logs = sequential_monitor.grow(before, bets.rounds, sequential_monitor.gains(values, null, highest)).tolist()
+    bets.logs = sequential_monitor.grow(
+        before, bets.rounds, sequential_monitor.gains(values, null, highest)
+    ).tolist()
     return evidence(state, kind) >= limit(kind)
 
 
 def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
-    """Accuracy and usable answers against their floors. What has no answer counts as well as it could: a failure of the
-    endpoint never speaks for a fall."""
+    """Accuracy and usable answers against their floors. What has no answer counts as well as it
+    could: a failure of the endpoint never speaks for a fall."""
     assert state.accuracy is not None
     assert state.share_usable is not None
-    given = [None if value is None else float(usable) for value, usable in zip(seen.values, seen.usable, strict=True)]
+    given = [
+        None if value is None else float(usable)
+        for value, usable in zip(seen.values, seen.usable, strict=True)
+    ]
     raised = []
     for kind, level, now, before, words in (
         (ACCURACY, state.accuracy, seen.values, state.answers, "answers are right less often"),
@@ -176,14 +210,22 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
         usual = {i: _usual(before[i]) for i in _list_left(state)}
         mean = math.fsum(usual.values()) / len(usual)
         least = level.floor - rules.tolerance
-        values, highest = [(1.0 if x is None else x) - usual[i] for i, x in zip(seen.asked, now, strict=True)], 1.0
+        values, highest = (
+            [(1.0 if x is None else x) - usual[i] for i, x in zip(seen.asked, now, strict=True)],
+            1.0,
+        )
         if rules.round_means:
             values = [math.fsum(values) / len(values)]
             highest = _highest(kind, usual, seen.asked)
         if _bet(state, kind, values, least - mean, highest):
-            told = f"{words} than in the baseline: less than {least:.1%}, where it was {level.mean:.1%}"
+            told = (
+                f"{words} than in the baseline: less than {least:.1%}, where it was"
+                f" {level.mean:.1%}"
+            )
             if kind == ACCURACY:
-                shares = [f"{total / answered:.1%}" for _, answered, total in state.recent if answered]
+                shares = [
+                    f"{total / answered:.1%}" for _, answered, total in state.recent if answered
+                ]
                 told += f"; the last rounds: {', '.join(shares)}"
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
             raised.append(_alarm(state, seen, kind, told, figures))
@@ -195,15 +237,17 @@ def _usual(answers: Sequence[float]) -> float:
 
 
 def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> float:
-    """By how much the mean of as many answers can be better than usual, over all subsets that could have been drawn.
+    """By how much the mean of as many answers can be better than usual, over all subsets that could
+    have been drawn.
 
-    Subsets are spread by accuracy; of any other share the prompts with the most room could come together. A round that
-    an older version drew at random may have had more room than that.
-    """
+    Subsets are spread by accuracy; of any other share the prompts with the most room could come
+    together. A round that an older version drew at random may have had more room than that."""
     if kind == ACCURACY:
         most = sequential_monitor.highest_mean(list(usual.values()), len(asked))
     else:
-        most = math.fsum(sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]) / len(asked)
+        most = math.fsum(
+            sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]
+        ) / len(asked)
     return max(most, math.fsum(1.0 - usual[i] for i in asked) / len(asked))
 
 
@@ -219,8 +263,15 @@ def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlar
         _over(state, {DOWN})
     share = 1.0 - seen.came / len(seen.asked)
     if _bet(state, FAILURES, [-share], -rules.max_error_rate, 0.0):
-        told = f"more than {rules.max_error_rate:.1%} of the requests fail; in this round {share:.1%}: {_kinds(seen)}"
-        raised.append(_alarm(state, seen, FAILURES, told, {"at_most": rules.max_error_rate, "this_round": share}))
+        told = (
+            f"more than {rules.max_error_rate:.1%} of the requests fail; in this round {share:.1%}:"
+            f" {_kinds(seen)}"
+        )
+        raised.append(
+            _alarm(
+                state, seen, FAILURES, told, {"at_most": rules.max_error_rate, "this_round": share}
+            )
+        )
     return raised
 
 
@@ -228,13 +279,23 @@ def _kinds(seen: Seen) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in seen.failures.items()) or "none"
 
 
-def _alarm(state: State, seen: Seen, kind: str, told: str, figures: Mapping[str, float]) -> WatchAlarm:
+def _alarm(
+    state: State, seen: Seen, kind: str, told: str, figures: Mapping[str, float]
+) -> WatchAlarm:
     if kind in ALPHA:
-        figures = {**figures, "evidence_nats": evidence(state, kind), "limit_nats": limit(kind), "alpha": ALPHA[kind]}
-    return WatchAlarm(kind=kind, round=seen.round, at=seen.started_at, told=told, figures=dict(figures))
+        figures = {
+            **figures,
+            "evidence_nats": evidence(state, kind),
+            "limit_nats": limit(kind),
+            "alpha": ALPHA[kind],
+        }
+    return WatchAlarm(
+        kind=kind, round=seen.round, at=seen.started_at, told=told, figures=dict(figures)
+    )
 
 
-# -------------------------------------------------------------------------------------------------------- checks
+# --------------------------------------------------------------------------------------------------------
+# checks
 
 
 def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
@@ -251,7 +312,10 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
         if passes:
             _over(state, {f"{CHECK} {name}"})
         elif row.failing >= FAILING and is_watched(row):
-            told = f"{name} passed in all of the first {LEARNT} smoke tests, and not in the last {row.failing}: "
+            told = (
+                f"{name} passed in all of the first {LEARNT} smoke tests, and not in the last"
+                f" {row.failing}: "
+            )
             alarm = _alarm(state, seen, CHECK, told + seen.told.get(name, outcome), {})
             alarm.subject = name
             raised.append(alarm)

@@ -1,4 +1,5 @@
-"""What Prometheus may know of a watch, on a port of this machine alone. Units stand in the names; shares are 0..1."""
+"""What Prometheus may know of a watch, on a port of this machine alone. Units stand in the names;
+shares are 0..1."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from serve_eval.workflows.watch.record import Seen, State
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 except ImportError as error:
-    raise PlanError("--metrics-port needs the package prometheus_client", hint=install_hint("watch")) from error
+    raise PlanError(
+        "--metrics-port needs the package prometheus_client", hint=install_hint("watch")
+    ) from error
 
 HOST = "127.0.0.1"
 PREFIX = "serve_eval_watch"
@@ -38,18 +41,30 @@ class Metrics:
         self._failures = counter("failed_requests", "Requests without an answer.", "kind")
         self._tokens = counter("tokens", "Tokens read and generated, of questions and smoke tests.")
         self._raised = counter("alarms", "Alarms that were raised.", "kind")
-        self._delivered = counter("deliveries", "Alarms given to the command or the webhook.", "way", "result")
-        self._latency = Histogram(f"{PREFIX}_answer_latency_seconds", "Time of an answer.", registry=registry)
+        self._delivered = counter(
+            "deliveries", "Alarms given to the command or the webhook.", "way", "result"
+        )
+        self._latency = Histogram(
+            f"{PREFIX}_answer_latency_seconds", "Time of an answer.", registry=registry
+        )
         self._last = gauge("last_round_timestamp_seconds", "When the last round ended.")
         self._duration = gauge("round_duration_seconds", "How long the last round took.")
-        self._accuracy = gauge("accuracy_ratio", "Mean of what the answers of the last rounds were worth.")
+        self._accuracy = gauge(
+            "accuracy_ratio", "Mean of what the answers of the last rounds were worth."
+        )
         self._baseline = gauge("baseline_accuracy_ratio", "The same of the baseline.")
         self._floor = gauge("accuracy_floor_ratio", "Accuracy below which bets speak for a fall.")
         self._learnt = gauge("baseline_learnt_ratio", "How much of the baseline is there.")
-        self._evidence = gauge("evidence_nats", "Evidence of a change for the worse, natural logarithm.", "watched")
-        self._limit = gauge("evidence_limit_nats", "The evidence from which on there is an alarm.", "watched")
+        self._evidence = gauge(
+            "evidence_nats", "Evidence of a change for the worse, natural logarithm.", "watched"
+        )
+        self._limit = gauge(
+            "evidence_limit_nats", "The evidence from which on there is an alarm.", "watched"
+        )
         self._alarm = gauge("alarm", "1 while an alarm of the kind stands.", "kind")
-        self._check = gauge("check_passed", "1 where the last smoke test passed the check.", "check")
+        self._check = gauge(
+            "check_passed", "1 where the last smoke test passed the check.", "check"
+        )
         for kind, _ in judging.ALPHA.items():
             self._limit.labels(kind).set(judging.limit(kind))
 
@@ -92,7 +107,8 @@ class Metrics:
 
 @contextmanager
 def serve(metrics: Metrics, port: int) -> Iterator[int]:
-    """Serves the figures at http://127.0.0.1:PORT/metrics; gives the port, which is chosen where 0 is asked for.
+    """Serves the figures at http://127.0.0.1:PORT/metrics; gives the port, which is chosen where 0
+    is asked for.
 
     Raises PlanError for a port that is taken.
     """

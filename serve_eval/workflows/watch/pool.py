@@ -38,12 +38,14 @@ IN_FLIGHT = 8
 """Requests at the same time: a canary is a small guest."""
 _UNUSABLE = frozenset({Outcome.EMPTY, Outcome.REASONING_ONLY, Outcome.REFUSED, Outcome.UNPARSED})
 _BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 2, 32
-"""Of a prompt whose tokens no server has counted yet; texts in most tokenizers have four bytes per token."""
+"""Of a prompt whose tokens no server has counted yet; texts in most tokenizers have four bytes per
+token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPool:
-    """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and how it is scored."""
+    """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and
+    how it is scored."""
 
     task: Task
     samples: Sequence[Sample]
@@ -54,7 +56,9 @@ class QuestionPool:
     def answer_tokens(self) -> int:
         """The most tokens that an answer to any of the prompts has."""
         own = [one.override.max_tokens for one in self.samples if one.override is not None]
-        return max([self.task.sampling.max_tokens, *(tokens for tokens in own if tokens is not None)])
+        return max(
+            [self.task.sampling.max_tokens, *(tokens for tokens in own if tokens is not None)]
+        )
 
     def prompt_tokens(self) -> list[int]:
         """An upper estimate of each prompt's tokens, from its length."""
@@ -62,10 +66,13 @@ class QuestionPool:
 
 
 def of_plan(plan: Plan) -> QuestionPool:
-    """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot be watched, and what
-    its preparation raises."""
+    """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot
+    be watched, and what its preparation raises."""
     if len(plan.tasks) != 1:
-        raise PlanError(f"a watch asks one task, not {len(plan.tasks)}", hint="Start one for each, with its own -o.")
+        raise PlanError(
+            f"a watch asks one task, not {len(plan.tasks)}",
+            hint="Start one for each, with its own -o.",
+        )
     extensions.include(plan.include_path)
     prepared = prepare(replace(plan, limit=plan.limit or PROMPTS, no_reference=True))
     if len(prepared) != 1:
@@ -84,8 +91,12 @@ def of_plan(plan: Plan) -> QuestionPool:
     elif any(turn.images for sample in one.dataset.samples for turn in _turns(sample)):
         why = "how many tokens its images take is not known beforehand"
     if why is not None:
-        raise PlanError(f"{task.name} cannot be watched: {why}", hint="Such as gsm8k, mmlu, or your own cases.")
-    return QuestionPool(task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one)
+        raise PlanError(
+            f"{task.name} cannot be watched: {why}", hint="Such as gsm8k, mmlu, or your own cases."
+        )
+    return QuestionPool(
+        task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one
+    )
 
 
 def generate_pool(count: int, *, chat: bool) -> QuestionPool:
@@ -96,7 +107,8 @@ def generate_pool(count: int, *, chat: bool) -> QuestionPool:
 
 
 async def answers_chat(client: Client) -> bool:
-    """Whether questions go by chat; else they go as texts. Raises EndpointError where neither is answered."""
+    """Whether questions go by chat; else they go as texts. Raises EndpointError where neither is
+    answered."""
     sampling = SamplingParams(max_tokens=2)
     failure = await trial(client, chat=True, sampling=sampling, extra={})
     if failure is None:
@@ -112,10 +124,14 @@ async def check_able(client: Client, pool: QuestionPool) -> None:
         return
     _, lacking = await probe(client, [pool.prepared])
     for ability in lacking.values():
-        raise EndpointError(f"{pool.task.name}: {ability.need}: {ability.seen}", hint=ability.help or "")
+        raise EndpointError(
+            f"{pool.task.name}: {ability.need}: {ability.seen}", hint=ability.help or ""
+        )
 
 
-async def ask(client: Client, pool: QuestionPool, positions: Sequence[int]) -> list[Response | Failure]:
+async def ask(
+    client: Client, pool: QuestionPool, positions: Sequence[int]
+) -> list[Response | Failure]:
     """What came for each of the prompts, each of them asked once, in their order."""
     places = asyncio.Semaphore(IN_FLIGHT)
 
@@ -129,7 +145,8 @@ async def ask(client: Client, pool: QuestionPool, positions: Sequence[int]) -> l
 async def worth(
     pool: QuestionPool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
-    """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the scorer failed."""
+    """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the
+    scorer failed."""
     graded = await grade_answer(pool.task, pool.samples[position], response, apart)
     if isinstance(graded, Unfinished):
         return graded

@@ -1,8 +1,15 @@
-"""The questions of a watch without a data set: sums, and made-up words to copy, as a task like any other."""
+"""The questions of a watch without a data set: sums, and made-up words to copy, as a task like any
+other."""
 
 from __future__ import annotations
 
-from serve_eval.checks.kinds.quality import QUESTION_TOKENS, QualityQuestion, choose_wording, is_right, questions
+from serve_eval.checks.kinds.quality import (
+    QUESTION_TOKENS,
+    QualityQuestion,
+    choose_wording,
+    is_right,
+    questions,
+)
 from serve_eval.schema import (
     DataRoots,
     Dataset,

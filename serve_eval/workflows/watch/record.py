@@ -1,8 +1,9 @@
-"""What a watch remembers: a line for each round, for ever, and a state that is what the lines come to.
+"""What a watch remembers: a line for each round, for ever, and a state that is what the lines come
+to.
 
-OUT/rounds.jsonl is only ever appended to. OUT/state.json is written whole after each round; where a kill came between
-the two, the lines that it does not know yet are judged again, so that no evidence is lost or counted twice.
-"""
+OUT/rounds.jsonl is only ever appended to. OUT/state.json is written whole after each round; where a
+kill came between the two, the lines that it does not know yet are judged again, so that no evidence
+is lost or counted twice."""
 
 from __future__ import annotations
 
@@ -23,13 +24,14 @@ STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What a round saw. `asked` are positions in the pool; of each, `values` has what its answer was worth (None: there
-    is none), `usable` a 1 where there was something to score, and `prompt_tokens` what the server counted (0: it did
-    not). `failures` counts requests without an answer by kind. `checks` are the rows of the smoke test by name (None:
-    it was not its turn), and `stopped` why it was not finished. `tokens` are prompt and generated ones of everything,
-    estimated from above where no server counted. `latencies_s` are those of the answers. `unscored` of these have no
-    value, since the scorer raised or took too long; `first_unscored` tells of the first.
-    """
+    """What a round saw. `asked` are positions in the pool; of each, `values` has what its answer
+    was worth (None: there is none), `usable` a 1 where there was something to score, and
+    `prompt_tokens` what the server counted (0: it did not). `failures` counts requests without an
+    answer by kind. `checks` are the rows of the smoke test by name (None: it was not its turn), and
+    `stopped` why it was not finished. `tokens` are prompt and generated ones of everything,
+    estimated from above where no server counted. `latencies_s` are those of the answers. `unscored`
+    of these have no value, since the scorer raised or took too long; `first_unscored` tells of the
+    first."""
 
     round: int
     started_at: str
@@ -59,8 +61,8 @@ class Seen(msgspec.Struct, kw_only=True):
 
 
 class LearntLevel(msgspec.Struct, kw_only=True):
-    """A share, learnt in the baseline: its mean there, and the `floor` that the true one then was below with the
-    probability that is set aside for it."""
+    """A share, learnt in the baseline: its mean there, and the `floor` that the true one then was
+    below with the probability that is set aside for it."""
 
     mean: float
     floor: float
@@ -74,8 +76,8 @@ class Bets(msgspec.Struct, kw_only=True):
 
 
 class CheckHistory(msgspec.Struct, kw_only=True):
-    """A check of the smoke test: how often it was seen, how often it passed from the first time on without a fail, and
-    in how many smoke tests in a row up to the last it did not pass."""
+    """A check of the smoke test: how often it was seen, how often it passed from the first time on
+    without a fail, and in how many smoke tests in a row up to the last it did not pass."""
 
     seen: int = 0
     first_passed: int = 0
@@ -83,8 +85,9 @@ class CheckHistory(msgspec.Struct, kw_only=True):
 
 
 class WatchAlarm(msgspec.Struct, kw_only=True):
-    """`kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures` are those that it
-    rests on. `delivered`: command and webhook had it. `over`: what it told is over, so that it may be told again."""
+    """`kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures`
+    are those that it rests on. `delivered`: command and webhook had it. `over`: what it told is
+    over, so that it may be told again."""
 
     kind: str
     subject: str = ""
@@ -101,11 +104,11 @@ class WatchAlarm(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """`bound` is what the watch asks, and of whom: another command is refused. `chat`: generated questions go by chat.
-    `answers` and `usable` have the baseline's scores of each prompt in the order of the passes, `misses` how often it
-    had no answer although others had, `dropped` the prompts that were given up for that. `accuracy` and `share_usable`
-    are there when the baseline is complete. `recent` are the last rounds: asked, answered, sum of what they were worth.
-    """
+    """`bound` is what the watch asks, and of whom: another command is refused. `chat`: generated
+    questions go by chat. `answers` and `usable` have the baseline's scores of each prompt in the
+    order of the passes, `misses` how often it had no answer although others had, `dropped` the
+    prompts that were given up for that. `accuracy` and `share_usable` are there when the baseline
+    is complete. `recent` are the last rounds: asked, answered, sum of what they were worth."""
 
     schema_version: int = SCHEMA_VERSION
     bound: dict[str, Any]
@@ -139,17 +142,21 @@ def plain(value: object) -> Any:
 
 
 def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
-    """The state of a watch; None where there is none yet. Raises RunFolderError for that of another watch."""
+    """The state of a watch; None where there is none yet. Raises RunFolderError for that of another
+    watch."""
     file = folder / STATE_FILE
     try:
         state = msgspec.json.decode(file.read_bytes(), type=State)
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="Begin anew in another folder: -o.") from error
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint="Begin anew in another folder: -o."
+        ) from error
     if state.schema_version != SCHEMA_VERSION:
         raise RunFolderError(
-            f"{file} is of another version of serve-eval", hint="Use that one, or begin anew in another folder: -o."
+            f"{file} is of another version of serve-eval",
+            hint="Use that one, or begin anew in another folder: -o.",
         )
     if differing := run_folder.differences(state.bound, plain(bound)):
         raise RunFolderError(
@@ -178,7 +185,8 @@ def append(folder: Path, seen: Seen) -> None:
 
 
 def later_than(folder: Path, rounds: int) -> list[Seen]:
-    """The lines of rounds that a state does not know yet. A torn last line, which a kill leaves, is cut off.
+    """The lines of rounds that a state does not know yet. A torn last line, which a kill leaves, is
+    cut off.
 
     Raises RunFolderError for a damaged line.
     """

@@ -43,12 +43,15 @@ async def watch(
 ) -> int:
     """Watch an endpoint. Returns the exit code: FAIL where an alarm stands at the end.
 
-    `forget` drops the alarms of before, and the evidence. `notify` gets the lines for the user, `ready` is called when
-    the endpoint was found to be there or the watch was known already. Raises EndpointError where it is not there at the
-    start of a new watch, RunFolderError for the folder of another one, JournalError for a full disk.
-    """
+    `forget` drops the alarms of before, and the evidence. `notify` gets the lines for the user,
+    `ready` is called when the endpoint was found to be there or the watch was known already. Raises
+    EndpointError where it is not there at the start of a new watch, RunFolderError for the folder
+    of another one, JournalError for a full disk."""
     prepared = [job.pool.prepared] if job.pool is not None and job.pool.prepared is not None else []
-    with run_folder.hold(folder, record.STATE_FILE, "watch"), open_scoring(job.plan, prepared) as scoring:
+    with (
+        run_folder.hold(folder, record.STATE_FILE, "watch"),
+        open_scoring(job.plan, prepared) as scoring,
+    ):
         session = await _open(job, folder, scoring, environ, metrics, notify)
         _catch_up(session, forget=forget)
         ready()
@@ -87,7 +90,8 @@ async def _open(
 
 
 def _catch_up(session: WatchSession, *, forget: bool) -> None:
-    """Judge the rounds that the state does not know yet, and forget alarms and evidence where that is wanted."""
+    """Judge the rounds that the state does not know yet, and forget alarms and evidence where that
+    is wanted."""
     state, rules = session.state, session.job.rules
     for seen in record.later_than(session.folder, state.rounds):
         judging.judge(state, seen, rules)
@@ -124,8 +128,8 @@ async def _watch_rounds(session: WatchSession) -> int:
         done += 1
         if len(state.answers) - len(state.dropped) < LEAST_PROMPTS:
             raise EndpointError(
-                f"{len(state.dropped)} of {len(state.answers)} prompts have no answer time and again: "
-                f"{seen.first_failure}",
+                f"{len(state.dropped)} of {len(state.answers)} prompts have no answer time and"
+                f" again: {seen.first_failure}",
                 hint="Watch another task, or a new folder when it is mended.",
             )
         if (new and job.ends) or done == job.rounds:
@@ -145,7 +149,9 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
         session.metrics.state(state, job.rules)
     session.notify(line(state, seen, job.rules))
     if learning and judging.blind(state, job.rules):
-        session.notify("warning: too few answers are right for any fall to be noticed: watch another task")
+        session.notify(
+            "warning: too few answers are right for any fall to be noticed: watch another task"
+        )
     for alarm in new:
         session.notify(f"ALARM {alarm.name}: {alarm.told}")
     return new
@@ -158,7 +164,9 @@ async def _deliver(session: WatchSession) -> None:
         if alarm.delivered:
             continue
         told = _show(alarm, session)
-        results = await deliver(job.delivery, told, job.plan.connection, session.environ, session.notify)
+        results = await deliver(
+            job.delivery, told, job.plan.connection, session.environ, session.notify
+        )
         alarm.delivered = True
         record.save(session.folder, state)
         if session.metrics is not None:
@@ -168,7 +176,13 @@ async def _deliver(session: WatchSession) -> None:
 def _show(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
     """Return an alarm as others get it."""
     job = session.job
-    about = {"base_url": job.base_url, "model": session.state.model, "folder": str(session.folder.absolute())}
+    about = {
+        "base_url": job.base_url,
+        "model": session.state.model,
+        "folder": str(session.folder.absolute()),
+    }
     task = job.pool.task.name if job.pool is not None else "questions"
-    kept = {name: getattr(alarm, name) for name in ("kind", "subject", "round", "at", "told", "figures")}
+    kept = {
+        name: getattr(alarm, name) for name in ("kind", "subject", "round", "at", "told", "figures")
+    }
     return {"tool": "serve-eval watch", **kept, "task": task, **about}

@@ -15,12 +15,18 @@ def line(state: State, seen: Seen, rules: WatchRules) -> str:
     parts = [f"{seen.started_at[:19].replace('T', ' ')}  round {seen.round}", *_answers(seen)]
     if seen.checks is not None:
         counts = Counter(seen.checks.values())
-        parts.append("smoke " + ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED")))
+        parts.append(
+            "smoke "
+            + ", ".join(f"{counts[name]} {name}" for name in ("PASS", "FAIL", "UNSUPPORTED"))
+        )
     parts.append(_accuracy(state, rules))
     if seen.first_failure:
         parts.append(f"without an answer: {seen.first_failure}")
     if seen.unscored:
-        parts.append(f"{seen.unscored} answers that the scorer could not judge, such as {seen.first_unscored}")
+        parts.append(
+            f"{seen.unscored} answers that the scorer could not judge, such as"
+            f" {seen.first_unscored}"
+        )
     return "; ".join([*parts, f"{seen.tokens} tokens"])
 
 
@@ -41,7 +47,10 @@ def _accuracy(state: State, rules: WatchRules) -> str:
     if state.bets.get(judging.ACCURACY) is None:
         least = state.accuracy.floor - rules.tolerance
         return f"baseline complete: {state.accuracy.mean:.1%}; a fall below {least:.1%} is bet on"
-    words = [f"{kind} {_wealth(judging.evidence(state, kind))} of {1 / a:.0f}" for kind, a in judging.ALPHA.items()]
+    words = [
+        f"{kind} {_wealth(judging.evidence(state, kind))} of {1 / a:.0f}"
+        for kind, a in judging.ALPHA.items()
+    ]
     return f"evidence {', '.join(words)}"
 
 
@@ -53,8 +62,8 @@ def describe_unjudged(state: State, rules: WatchRules) -> str | None:
     rounds = math.ceil(state.rounds * (1.0 / share - 1.0)) if share else None
     more = "" if rounds is None else f", some {rounds} round{'s' if rounds > 1 else ''} from here"
     return (
-        f"Accuracy was not judged: the baseline is at {math.floor(100 * share)}% ({had} answers), and a fall is bet on "
-        f"once it is complete{more}. The same command goes on."
+        f"Accuracy was not judged: the baseline is at {math.floor(100 * share)}% ({had} answers),"
+        f" and a fall is bet on once it is complete{more}. The same command goes on."
     )
 
 

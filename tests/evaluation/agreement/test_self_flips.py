@@ -1,4 +1,5 @@
-"""Whether two endpoints differ more than one with itself: how often that is said of two that are alike."""
+"""Whether two endpoints differ more than one with itself: how often that is said of two that are
+alike."""
 
 from __future__ import annotations
 
@@ -23,10 +24,16 @@ ROUNDS, PROMPTS = 700, 200
 SILENT: tuple[dict[str, str], ...] = ({}, {}, {})
 
 
-def _had(values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None) -> TaskAnswers:
+def _had(
+    values: Sequence[float], answers: list[str | None] | None = None, folder: Path | None = None
+) -> TaskAnswers:
     lines = {
         str(i): ScoreRecord(
-            id=str(i), outcome=Outcome.CORRECT, value=value, target="", answer=None if answers is None else answers[i]
+            id=str(i),
+            outcome=Outcome.CORRECT,
+            value=value,
+            target="",
+            answer=None if answers is None else answers[i],
         )
         for i, value in enumerate(values)
     }
@@ -34,20 +41,27 @@ def _had(values: Sequence[float], answers: list[str | None] | None = None, folde
     return TaskAnswers(task=task, folder=folder, lines=(lines,), said=({},), started_s={})  # type: ignore[arg-type]
 
 
-def _told(values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None) -> SelfFlips:
+def _told(
+    values: Sequence[Sequence[float]], texts: Sequence[Sequence[str]] | None = None
+) -> SelfFlips:
     """What is found of the scores, and the texts, of A's first answers, its second ones and B's."""
-    said = SILENT if texts is None else [{str(i): text for i, text in enumerate(run)} for run in texts]
+    said = (
+        SILENT if texts is None else [{str(i): text for i, text in enumerate(run)} for run in texts]
+    )
     found = self_flips("A", *map(_had, values), said=said)
     assert found is not None
     return found
 
 
-# ---------------------------------------------------------------------------------------------------- error rates
+# ----------------------------------------------------------------------------------------------------
+# error rates
 
 
 def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
     """A tenth of the prompts are undecided, and of the others B answers a share otherwise."""
-    chance = [rng.random() if rng.random() < 0.1 else float(rng.random() < 0.8) for _ in range(PROMPTS)]
+    chance = [
+        rng.random() if rng.random() < 0.1 else float(rng.random() < 0.8) for _ in range(PROMPTS)
+    ]
     of_b = [1.0 - p if p in (0.0, 1.0) and rng.random() < changed else p for p in chance]
     found = _told([[float(rng.random() < p) for p in known] for known in (chance, chance, of_b)])
     assert found.own - found.only_own == found.other - found.only_other
@@ -55,8 +69,11 @@ def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
 
 
 def _spoken(rng: random.Random, changed: float) -> SelfFlips:
-    """A third of the prompts have two texts, of which some are right and some wrong; B says a share otherwise."""
-    kinds = [(f"{rng.random()}", rng.random() if rng.random() < 0.3 else 0.0) for _ in range(PROMPTS)]
+    """A third of the prompts have two texts, of which some are right and some wrong; B says a share
+    otherwise."""
+    kinds = [
+        (f"{rng.random()}", rng.random() if rng.random() < 0.3 else 0.0) for _ in range(PROMPTS)
+    ]
     apart = [rng.random() < changed for _ in kinds]
 
     def run(other: bool) -> tuple[list[float], list[str]]:
@@ -71,7 +88,8 @@ def _spoken(rng: random.Random, changed: float) -> SelfFlips:
 
 
 def _continuous(rng: random.Random, changed: float) -> SelfFlips:
-    """Log-likelihoods that change in their last digits each time; B's also by something of its own."""
+    """Log-likelihoods that change in their last digits each time; B's also by something of its
+    own."""
     true = [rng.gauss(-40.0, 8.0) for _ in range(PROMPTS)]
     of_b = [x + rng.gauss(0.0, changed) for x in true]
     return _told([[x + rng.gauss(0.0, 0.01) for x in known] for known in (true, true, of_b)])
@@ -91,62 +109,100 @@ def test_two_that_are_alike_are_accused_no_more_often_than_alpha_says(world: str
     ("world", "changed", "measure"),
     [("right or wrong", 0.1, "score"), ("texts", 0.2, "text"), ("continuous", 0.02, "score")],
 )
-def test_one_that_answers_a_share_otherwise_is_found(world: str, changed: float, measure: str) -> None:
+def test_one_that_answers_a_share_otherwise_is_found(
+    world: str, changed: float, measure: str
+) -> None:
     rng = random.Random(6)
     found = [WORLDS[world](rng, changed) for _ in range(200)]
     assert sum(one.more for one in found) >= 180
     assert sum(one.measure == measure for one in found) >= 180
 
 
-# ------------------------------------------------------------------------------------------------------ the measures
+# ------------------------------------------------------------------------------------------------------
+# the measures
 
 
 @pytest.mark.parametrize(
     ("own", "other", "p"),
     [
-        ([0, 0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1], 0.5**8),  # 7 in one way alone: 2**-7, half of it by mid-p
+        (
+            [0, 0, 0, 0, 0, 0, 0],
+            [1, 1, 1, 1, 1, 1, 1],
+            0.5**8,
+        ),  # 7 in one way alone: 2**-7, half of it by mid-p
         ([1, 1, 1, 0], [1, 1, 1, 0], 1.0),  # the same ones in both ways say nothing
         ([1, 0], [0, 1], 0.5),
     ],
 )
-def test_prompts_that_change_in_one_way_alone_decide(own: list[int], other: list[int], p: float) -> None:
+def test_prompts_that_change_in_one_way_alone_decide(
+    own: list[int], other: list[int], p: float
+) -> None:
     assert _told([[0.0] * len(own), own, other]).p == pytest.approx(p)
 
 
 def test_texts_tell_what_scores_do_not() -> None:
-    """bf16 and int4 of a model: the second texts of A are those it gave first, and 6 of B's 100 are not."""
+    """bf16 and int4 of a model: the second texts of A are those it gave first, and 6 of B's 100 are
+    not."""
     steady = [f"{i}+1={i + 1}" for i in range(100)]
-    found = _told([[1.0] * 100] * 3, [steady, steady, [*(text + "0" for text in steady[:6]), *steady[6:]]])
+    found = _told(
+        [[1.0] * 100] * 3, [steady, steady, [*(text + "0" for text in steady[:6]), *steady[6:]]]
+    )
     assert found.p == pytest.approx(2.0**-7)
     assert (found.more, found.measure, found.own, found.other) == (True, "text", 0, 0)
-    assert (found.own_texts, found.other_texts, found.text_farther, found.text_nearer) == (0, 6, 6, 0)
-    assert f"{evidence(found)}: {conclusion(found)}" == (
-        "B's texts differ from A's first in 6 of 100 prompts, A's own second ones in 0 (p = 0.0078): "
-        "more than its own nondeterminism"
+    assert (found.own_texts, found.other_texts, found.text_farther, found.text_nearer) == (
+        0,
+        6,
+        6,
+        0,
+    )
+    assert (
+        f"{evidence(found)}: {conclusion(found)}"
+        == "B's texts differ from A's first in 6 of 100 prompts, A's own second ones in 0 (p ="
+        " 0.0078): more than its own nondeterminism"
     )
 
 
 def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -> None:
-    """6 texts to 0 are called so alone, and not where 6 other prompts change their scores by themselves."""
+    """6 texts to 0 are called so alone, and not where 6 other prompts change their scores by
+    themselves."""
     same = ["so"] * 12
     found = _told(
         [[1.0] * 12, [*[0.0] * 4, *[1.0] * 8], [*[1.0] * 4, *[0.0] * 2, *[1.0] * 6]],
         [same, same, [*same[:6], *["no"] * 6]],
     )
-    assert (found.measure, found.text_farther, found.score_farther, found.score_nearer) == ("text", 6, 2, 4)
+    assert (found.measure, found.text_farther, found.score_farther, found.score_nearer) == (
+        "text",
+        6,
+        2,
+        4,
+    )
     assert found.p == pytest.approx(0.0155029296875)
     assert not found.more
 
 
 def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer() -> None:
     first, second, across = (
-        [f"the sum of {i} and {end}" for i in range(20)] for end in ("two is", "three makes", "2 gives")
+        [f"the sum of {i} and {end}" for i in range(20)]
+        for end in ("two is", "three makes", "2 gives")
     )
     found = _told([[1.0] * 20] * 3, [first, second, across])
-    assert (found.own_texts, found.other_texts, found.text_farther, found.text_nearer) == (20, 20, 20, 0)
-    assert "in 20 of 20 prompts, A's own second ones in 20; B's depart sooner in 20, later in 0" in evidence(found)
+    assert (found.own_texts, found.other_texts, found.text_farther, found.text_nearer) == (
+        20,
+        20,
+        20,
+        0,
+    )
+    assert (
+        "in 20 of 20 prompts, A's own second ones in 20; B's depart sooner in 20, later in 0"
+        in evidence(found)
+    )
     assert _told([[1.0] * 20] * 3, [first, across, second]).text_nearer == 20
-    assert _told([[1.0] * 20] * 3, [first, across, [t.replace("2 gives", "4 gives") for t in across]]).p == 1.0
+    assert (
+        _told(
+            [[1.0] * 20] * 3, [first, across, [t.replace("2 gives", "4 gives") for t in across]]
+        ).p
+        == 1.0
+    )
 
 
 def test_distances_tell_scores_apart_that_all_differ() -> None:
@@ -188,7 +244,8 @@ def test_where_no_exchange_can_be_assumed_neither_texts_nor_distances_count() ->
     assert finer.p == pytest.approx(2.0**-21)
 
 
-# ------------------------------------------------------------------------------------------------ texts of a journal
+# ------------------------------------------------------------------------------------------------
+# texts of a journal
 
 
 def _written(folder: Path, said: dict[str, Response]) -> Path:
@@ -202,7 +259,9 @@ def _written(folder: Path, said: dict[str, Response]) -> Path:
 def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path: Path) -> None:
     call = ToolCall(name="add", arguments='{"a": 1}')
     said = {
-        str(i): Response(text="so 3", reasoning="1 and 2 make 3", tool_calls=(call,), finish_reason="stop")
+        str(i): Response(
+            text="so 3", reasoning="1 and 2 make 3", tool_calls=(call,), finish_reason="stop"
+        )
         for i in range(21)
     }
     changed = dict(said)
@@ -212,17 +271,29 @@ def test_thoughts_texts_and_tool_calls_are_read_from_the_journals(tmp_path: Path
         changed[f"{i + 14}"] = msgspec.structs.replace(
             said[f"{i + 14}"], tool_calls=(ToolCall(name="add", arguments="{}"),)
         )
-    folders = [_written(tmp_path / name, runs) for name, runs in (("a", said), ("again", said), ("b", changed))]
+    folders = [
+        _written(tmp_path / name, runs)
+        for name, runs in (("a", said), ("again", said), ("b", changed))
+    ]
     found = self_flips("A", *(_had([1.0] * 21, folder=folder) for folder in folders))
     assert found is not None
     assert (found.own_texts, found.other_texts, found.measure) == (0, 21, "text")
 
 
 def test_repeats_of_a_run_serve_as_second_answers(tmp_path: Path) -> None:
-    a = {f"{i}{repeat}": Response(text=f"{i}{repeat}", finish_reason="stop") for i in range(9) for repeat in ("", "#2")}
+    a = {
+        f"{i}{repeat}": Response(text=f"{i}{repeat}", finish_reason="stop")
+        for i in range(9)
+        for repeat in ("", "#2")
+    }
     b = {f"{i}": Response(text=f"{i}", finish_reason="stop") for i in range(9)}
-    once, other = (_had([1.0] * 9, folder=_written(tmp_path / name, runs)) for name, runs in (("a", a), ("b", b)))
-    twice = TaskAnswers(task=once.task, folder=once.folder, lines=once.lines * 2, said=({}, {}), started_s={})
+    once, other = (
+        _had([1.0] * 9, folder=_written(tmp_path / name, runs))
+        for name, runs in (("a", a), ("b", b))
+    )
+    twice = TaskAnswers(
+        task=once.task, folder=once.folder, lines=once.lines * 2, said=({}, {}), started_s={}
+    )
     found = self_flips("A", twice, twice, other, again_run=1)
     assert found is not None
     assert (found.own_texts, found.other_texts, found.text_nearer, found.more) == (9, 0, 9, False)
@@ -240,7 +311,14 @@ def test_a_journal_that_is_missing_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("a", "b", "n"),
-    [("", "", 0), ("abc", "abc", 3), ("abc", "abd", 2), ("abc", "ab", 2), ("x", "y", 0), ("aXa", "aYa", 1)],
+    [
+        ("", "", 0),
+        ("abc", "abc", 3),
+        ("abc", "abd", 2),
+        ("abc", "ab", 2),
+        ("x", "y", 0),
+        ("aXa", "aYa", 1),
+    ],
 )
 def test_characters_in_common(a: str, b: str, n: int) -> None:
     assert common_prefix(a, b) == common_prefix(b, a) == n
@@ -253,9 +331,12 @@ def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
     }  # fmt: skip
     found = msgspec.convert(old, SelfFlips)
     assert found.agreement == Agreement(prompts=60, identical=59, same_answer=0, different=1)
-    assert evidence(found) == (
-        "B and A give another score to 16 of 60 prompts, where A with itself does so to 1 (p = 1.5e-05)"
+    assert (
+        evidence(found)
+        == "B and A give another score to 16 of 60 prompts, where A with itself does so to 1 (p ="
+        " 1.5e-05)"
     )
-    assert conclusion(msgspec.convert({**old, "more": False}, SelfFlips)) == (
-        "not more by score; texts were not compared"
+    assert (
+        conclusion(msgspec.convert({**old, "more": False}, SelfFlips))
+        == "not more by score; texts were not compared"
     )

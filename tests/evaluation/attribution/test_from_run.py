@@ -43,7 +43,9 @@ POINTS, LOSS = Metric(), Metric(name="perplexity", higher_is_better=False, lo=No
         ([], POINTS, []),
     ],
 )
-def test_what_counts_as_a_wrong_answer(values: list[float], metric: Metric, bad: list[bool]) -> None:
+def test_what_counts_as_a_wrong_answer(
+    values: list[float], metric: Metric, bad: list[bool]
+) -> None:
     assert wrong(values, metric) == bad
 
 
@@ -63,11 +65,22 @@ def _failure(name: str, start_s: float) -> Record:
 
 
 def _line(name: str, start_s: float, generation: str, **more: Any) -> Served:
-    return Served(task="t", id=name, started_s=start_s, context="c0", generation=generation, how="times", **more)
+    return Served(
+        task="t",
+        id=name,
+        started_s=start_s,
+        context="c0",
+        generation=generation,
+        how="times",
+        **more,
+    )
 
 
 def _known(n: int) -> dict[str, list[Served]]:
-    return {f"{i}": [_line(f"{i}", float(i), f"g{i % 2}", kv_transfer_s=0.1 * (i % 2 + 1))] for i in range(n)}
+    return {
+        f"{i}": [_line(f"{i}", float(i), f"g{i % 2}", kv_transfer_s=0.1 * (i % 2 + 1))]
+        for i in range(n)
+    }
 
 
 def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
@@ -83,15 +96,21 @@ def test_wrong_empty_and_failed_answers_are_measures_of_their_own() -> None:
 
 
 def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
-    """Half of the prompts are too hard for the model, and one server turns some of its right answers wrong: that
-    is lost among the hard ones, and plain among those that the reference had right."""
+    """Half of the prompts are too hard for the model, and one server turns some of its right
+    answers wrong: that is lost among the hard ones, and plain among those that the reference had
+    right."""
     hard = [i % 4 in (0, 1) for i in range(400)]
-    known = estimate_expected([[float(not one) for one in hard]] * 2, lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(
+        [[float(not one) for one in hard]] * 2, lo=0.0, hi=1.0, higher_is_better=True
+    )
     fates = [(f"{i}", float(not hard[i] and i % 100 not in (3, 31)), False) for i in range(400)]
     records = [_answer(f"{i}", float(i)) for i in range(400)]
     alone = attribute_task(fates, records, _known(400), POINTS)
     assert not any(row.accused for row in alone.rows)
-    assert {(row.worker, row.bad, row.answers) for row in alone.rows} == {("g0", 100, 200), ("g1", 108, 200)}
+    assert {(row.worker, row.bad, row.answers) for row in alone.rows} == {
+        ("g0", 100, 200),
+        ("g1", 108, 200),
+    }
     told = attribute_task(fates, records, _known(400), POINTS, expected=known)
     [row] = [row for row in told.rows if row.accused]
     assert (row.worker, row.measure, row.bad, row.answers) == ("g1", "wrong answers", 8, 100)
@@ -101,16 +120,22 @@ def test_wrong_answers_are_counted_where_the_reference_was_right() -> None:
 
 @pytest.mark.parametrize("against", ["nothing", "runs that had them wrong", "a lucky run"])
 def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> None:
-    """The first server has the first half of the data set, in which every second answer is wrong, and the other the
-    second half, in which all are right: nothing tells the servers from the prompts."""
+    """The first server has the first half of the data set, in which every second answer is wrong,
+    and the other the second half, in which all are right: nothing tells the servers from the
+    prompts."""
     hard = [i < 200 and i % 2 == 0 for i in range(400)]
     once = [1.0] * 400
-    runs = {"a lucky run": [once], "runs that had them wrong": [[float(not one) for one in hard], once, once]}
+    runs = {
+        "a lucky run": [once],
+        "runs that had them wrong": [[float(not one) for one in hard], once, once],
+    }
     known = estimate_expected(runs.get(against, []), lo=0.0, hi=1.0, higher_is_better=True)
     assert (known is None) == (against == "nothing")
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i // 200}")] for i in range(400)}
     fates = [(f"{i}", float(not hard[i]), hard[i]) for i in range(400)]
-    told = attribute_task(fates, [_answer(f"{i}", float(i)) for i in range(400)], lines, POINTS, expected=known)
+    told = attribute_task(
+        fates, [_answer(f"{i}", float(i)) for i in range(400)], lines, POINTS, expected=known
+    )
     assert {row.measure for row in told.rows} == {"wrong answers", "empty answers"}
     assert not any(row.accused for row in told.rows)
     assert PLACE in told.dealt_by
@@ -118,17 +143,22 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
 
 
 def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
-    """Each prompt four times, always by one server, which says the same: 10 of 100 are wrong, by chance at g1."""
+    """Each prompt four times, always by one server, which says the same: 10 of 100 are wrong, by
+    chance at g1."""
     fates = [(f"{i}", float(i % 100 % 2 == 0 or i % 100 >= 20), False) for i in range(400)]
     lines = {f"{i}": [_line(f"{i}", float(i), f"g{i % 100 % 2}")] for i in range(400)}
     records = [_answer(f"{i}", float(i)) for i in range(400)]
-    told = attribute_task(fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]})
+    told = attribute_task(
+        fates, records, lines, POINTS, prompts=100, kinds=lambda places: {"beginning": [*places]}
+    )
     assert told.dealt_by == ("beginning",)
     assert not any(row.accused for row in told.rows)
 
 
 def test_a_line_of_an_earlier_answer_says_nothing_of_a_later_one() -> None:
-    told = attribute_task([("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS)
+    told = attribute_task(
+        [("0", 1.0, False)], [_answer("0", 7.0)], {"0": [_line("0", 5.0, "g0")]}, POINTS
+    )
     assert (told.joined, told.planned) == (0, 1)
 
 
@@ -136,7 +166,9 @@ def test_the_answer_counts_and_not_the_failure_before_it() -> None:
     records = [_failure("0", 5.0), _answer("0", 7.0), _answer("0", 9.0)]
     lines = {"0": [_line("0", 5.0, "g0"), _line("0", 7.0, "g1"), _line("0", 9.0, "g0")]}
     told = attribute_task([("0", 1.0, False)], records, lines, POINTS)
-    assert [(one.worker, one.answers) for one in told.figures if one.role == "generation"] == [("g1", 1)]
+    assert [(one.worker, one.answers) for one in told.figures if one.role == "generation"] == [
+        ("g1", 1)
+    ]
 
 
 def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
@@ -146,14 +178,21 @@ def test_who_lets_wait_is_told_by_the_latencies_of_the_answers() -> None:
         response = msgspec.structs.replace(record.response, latency_s=5.0 if k % 2 else 1.0)
         return msgspec.structs.replace(record, response=response)
 
-    told = attribute_task([(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS)
-    assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [("g1", 5.0, 1.0)]
+    told = attribute_task(
+        [(f"{k}", 1.0, False) for k in range(80)], map(answer, range(80)), _known(80), POINTS
+    )
+    assert [(row.worker, row.taken_s, row.others_s) for row in told.times if row.slow] == [
+        ("g1", 5.0, 1.0)
+    ]
     assert told.rows == ()
 
 
 def test_figures_are_medians_and_sums() -> None:
     told = attribute_task(
-        [(f"{i}", 1.0, False) for i in range(10)], [_answer(f"{i}", float(i), i) for i in range(10)], _known(10), POINTS
+        [(f"{i}", 1.0, False) for i in range(10)],
+        [_answer(f"{i}", float(i), i) for i in range(10)],
+        _known(10),
+        POINTS,
     )
     one, two = (figure for figure in told.figures if figure.role == "generation")
     assert (one.kv_transfer_s, two.kv_transfer_s) == (0.1, 0.2)
@@ -161,8 +200,24 @@ def test_figures_are_medians_and_sums() -> None:
 
 
 def _row(worker: str, role: str, **more: Any) -> WorkerShare:
-    given = {"answers": 50, "bad": 48, "others": 150, "others_bad": 12, "p": 3e-32, "p_holm": 1.2e-31}
-    return WorkerShare(**{"worker": worker, "role": role, "measure": "wrong answers", "accused": True, **given, **more})
+    given = {
+        "answers": 50,
+        "bad": 48,
+        "others": 150,
+        "others_bad": 12,
+        "p": 3e-32,
+        "p_holm": 1.2e-31,
+    }
+    return WorkerShare(
+        **{
+            "worker": worker,
+            "role": role,
+            "measure": "wrong answers",
+            "accused": True,
+            **given,
+            **more,
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,13 +229,18 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
         ),
         (
             [_row("a + b", "pair")],
-            "context server a with generation server b gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31); they "
-            "always work together, so that only serve-eval attribute can tell which of them it is",
+            (
+                "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
+                " 150 (p = 1e-31); they always work together, so that only serve-eval attribute can"
+                " tell which of them it is"
+            ),
         ),
         (
             [_row("a", "context", accused=False), _row("a + b", "pair")],
-            "context server a with generation server b gives 48 of 50 wrong, the others 12 of 150 (p = 1e-31); neither "
-            "does so with others",
+            (
+                "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
+                " 150 (p = 1e-31); neither does so with others"
+            ),
         ),
         (
             [_row("a", "context", accused=False)],
@@ -190,7 +250,10 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
 )
 def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str) -> None:
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
-    held = "level 0.01, where the router's choice of a server has nothing to do with how hard a prompt is"
+    held = (
+        "level 0.01, where the router's choice of a server has nothing to do with how hard a"
+        " prompt is"
+    )
     assert list(sentences(told)) == [
         "the servers of 200 of 210 samples are known, by ids",
         said,
@@ -206,7 +269,9 @@ def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str
 
 
 def test_the_table_cannot_control_a_terminal() -> None:
-    told = Attribution(how="ids", joined=1, planned=1, alpha=0.01, rows=(_row("\x1b[2Jh", "context"),))
+    told = Attribution(
+        how="ids", joined=1, planned=1, alpha=0.01, rows=(_row("\x1b[2Jh", "context"),)
+    )
     found = table(told)
     assert found is not None
     console = Console(file=io.StringIO(), width=120)

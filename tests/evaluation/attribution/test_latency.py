@@ -1,4 +1,5 @@
-"""Who lets wait is named, by how long answers took beside those of the others; what is alike is left alone."""
+"""Who lets wait is named, by how long answers took beside those of the others; what is alike is
+left alone."""
 
 from __future__ import annotations
 
@@ -7,7 +8,13 @@ import random
 import pytest
 from scipy.stats import binom
 
-from serve_eval.evaluation.attribution.latency import ALPHA, Timed, describe_slow, in_run, rank_asked
+from serve_eval.evaluation.attribution.latency import (
+    ALPHA,
+    Timed,
+    describe_slow,
+    in_run,
+    rank_asked,
+)
 
 CONTEXTS, GENERATIONS = ("c0", "c1"), ("g0", "g1", "g2", "g3")
 
@@ -17,7 +24,9 @@ def each(slow: dict[str, float], prompts: int = 40, tokens: dict[str, int] = {})
 
     def one(context: str | None, generation: str | None, k: int) -> Timed:
         name = context or generation or ""
-        return Timed(context, generation, f"{k}", (1 + k / 10) * slow.get(name, 1.0), tokens.get(name, 50))
+        return Timed(
+            context, generation, f"{k}", (1 + k / 10) * slow.get(name, 1.0), tokens.get(name, 50)
+        )
 
     contexts = [one(c, None, k) for k in range(prompts) for c in CONTEXTS]
     return contexts + [one(None, g, k) for k in range(prompts) for g in GENERATIONS]
@@ -34,7 +43,10 @@ def pairs(slow: dict[str, float], prompts: int = 40) -> list[Timed]:
 
 
 def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
-    first, second = ([f"{row.role} {row.worker}" for row in rows if row.slow] for rows in rank_asked(alone, joint))
+    first, second = (
+        [f"{row.role} {row.worker}" for row in rows if row.slow]
+        for rows in rank_asked(alone, joint)
+    )
     return first, second
 
 
@@ -47,10 +59,18 @@ def slow(alone: list[Timed], joint: list[Timed]) -> tuple[list[str], list[str]]:
         ({"c1": 10.0}, {}, (["context c1"], [])),
         (dict.fromkeys(GENERATIONS, 2.1), {}, (["generation "], [])),
         (dict.fromkeys(CONTEXTS, 5.0), {}, (["context "], [])),
-        ({"g0": 9.0, "g1": 9.0, "g2": 9.0}, {}, ([], [])),  # most are slow: the fourth is the odd one
+        (
+            {"g0": 9.0, "g1": 9.0, "g2": 9.0},
+            {},
+            ([], []),
+        ),  # most are slow: the fourth is the odd one
         ({}, {"g2": 9.0}, ([], ["generation g2"])),
         ({}, {"c1 + g2": 2.1}, ([], ["pair c1 + g2"])),
-        ({}, {"c1": 50.0, "g2": 50.0}, ([], ["context c1", "generation g2"])),  # they explain their pair
+        (
+            {},
+            {"c1": 50.0, "g2": 50.0},
+            ([], ["context c1", "generation g2"]),
+        ),  # they explain their pair
     ],
 )
 def test_who_is_slow_among_those_who_were_asked_the_same(
@@ -60,9 +80,15 @@ def test_who_is_slow_among_those_who_were_asked_the_same(
 
 
 def test_a_slow_answer_now_and_then_is_not_told() -> None:
-    timed = [one._replace(seconds=99.0) if one.generation == "g1" and int(one.prompt) < 20 else one for one in each({})]
+    timed = [
+        one._replace(seconds=99.0) if one.generation == "g1" and int(one.prompt) < 20 else one
+        for one in each({})
+    ]
     assert slow(timed, []) == ([], [])
-    assert slow([one for one in each({"g1": 9.0}) if int(one.prompt) < 6], []) == ([], [])  # so few prove nothing
+    assert slow([one for one in each({"g1": 9.0}) if int(one.prompt) < 6], []) == (
+        [],
+        [],
+    )  # so few prove nothing
 
 
 def test_longer_answers_may_take_longer() -> None:
@@ -79,7 +105,9 @@ def test_nothing_to_compare_with() -> None:
     assert in_run([Timed("c0", "g0", "1", 1.0, 5)] * 50) == ()
 
 
-def run(slow: dict[str, float], answers: int, *, in_turns: bool, spread: float = 0.3, seed: int = 1) -> list[Timed]:
+def run(
+    slow: dict[str, float], answers: int, *, in_turns: bool, spread: float = 0.3, seed: int = 1
+) -> list[Timed]:
     """Every prompt goes to one pair; times with heavy tails."""
     rng = random.Random(seed)
     found = []
@@ -112,7 +140,10 @@ def test_of_a_healthy_run_nobody_is_called_slow_more_often_than_alpha_says(sprea
 def test_it_is_said_in_a_sentence() -> None:
     alone, _ = rank_asked(each({"g2": 4.0}), [])
     [row] = [row for row in alone if row.slow]
-    said = "generation server g2 takes 11.8 s per answer and the other generation servers 2.95 s (medians); more than 2"
+    said = (
+        "generation server g2 takes 11.8 s per answer and the other generation servers 2.95 s"
+        " (medians); more than 2"
+    )
     assert describe_slow(row).startswith(f"slow_worker: {said} times as long for 40 of 40 (p = ")
     [leg] = [row for row in rank_asked(each(dict.fromkeys(GENERATIONS, 4.0)), [])[0] if row.slow]
     assert describe_slow(leg).startswith(
@@ -120,5 +151,6 @@ def test_it_is_said_in_a_sentence() -> None:
     )
     [pair] = [row for row in rank_asked([], pairs({"c1 + g2": 5.0}))[1] if row.slow]
     assert describe_slow(pair, "answer of a pair").startswith(
-        "slow_pair: context server c1 with generation server g2 takes 10 s per answer of a pair, and either of them "
+        "slow_pair: context server c1 with generation server g2 takes 10 s per answer of a pair,"
+        " and either of them "
     )

@@ -1,4 +1,5 @@
-"""Whose record is whose request: by ids, by times on clocks that differ, and rather not at all than by guess."""
+"""Whose record is whose request: by ids, by times on clocks that differ, and rather not at all than
+by guess."""
 
 from __future__ import annotations
 
@@ -13,14 +14,25 @@ from serve_eval.evaluation.attribution.matching import IDS, TIMES, join
 from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord, record
 
 TIMING = {"arrival_time": 5.2, "first_token_time": 6.0, "last_token_time": 9.5}
-TRANSFER = {"kv_cache_size": 1048576, "kv_cache_transfer_start": 5.25, "kv_cache_transfer_end": 5.75}
+TRANSFER = {
+    "kv_cache_size": 1048576,
+    "kv_cache_transfer_start": 5.25,
+    "kv_cache_transfer_end": 5.75,
+}
 OLD = {
     "ctx_server": "a:8001",
     "gen_server": "b:8003",
     "disagg_server_arrival_time": 5.0,
     "disagg_server_first_token_time": 6.1,
-    "ctx_perf_metrics": {"request_id": 7, "ctx_request_id": 1099511627777, "perf_metrics": {"timing_metrics": TIMING}},
-    "gen_perf_metrics": {"request_id": 9, "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}}},
+    "ctx_perf_metrics": {
+        "request_id": 7,
+        "ctx_request_id": 1099511627777,
+        "perf_metrics": {"timing_metrics": TIMING},
+    },
+    "gen_perf_metrics": {
+        "request_id": 9,
+        "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}},
+    },
 }
 
 
@@ -40,7 +52,10 @@ def test_a_record_without_the_wrapper_of_its_metrics_is_read_too() -> None:
     ("told", "known"),
     [
         ({"gen_server": "b:1"}, (None, "b:1", None, None, None)),
-        ({**OLD, "ctx_perf_metrics": None, "gen_perf_metrics": []}, ("a:8001", "b:8003", 5.0, None, None)),
+        (
+            {**OLD, "ctx_perf_metrics": None, "gen_perf_metrics": []},
+            ("a:8001", "b:8003", 5.0, None, None),
+        ),
         ({**OLD, "disagg_server_arrival_time": None}, ("a:8001", "b:8003", None, 9.5, 0.5)),
         ({**OLD, "disagg_server_arrival_time": float("nan")}, ("a:8001", "b:8003", None, 9.5, 0.5)),
     ],
@@ -53,7 +68,10 @@ def test_what_a_record_lacks_is_left_out(told: dict[str, Any], known: tuple[Any,
 
 JSON: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*OLD, "timing_metrics"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from([*OLD, "timing_metrics"]), inner)
+    ),
     max_leaves=12,
 )
 
@@ -92,7 +110,8 @@ def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
 
 
 class _Traffic:
-    """Requests that each of `in_flight` lanes sends one after the other, and what a server on another clock tells."""
+    """Requests that each of `in_flight` lanes sends one after the other, and what a server on
+    another clock tells."""
 
     def __init__(
         self,
@@ -121,7 +140,9 @@ class _Traffic:
             last = at + took + off_s * (k % 4) if finish else None
             self.sent.append(SentAttempt(start, end))
             self.records.append(
-                WorkerRecord(f"c{k % 2}", f"g{k % 4}", at, last, frozenset(), None, None, read - 1.0, read)
+                WorkerRecord(
+                    f"c{k % 2}", f"g{k % 4}", at, last, frozenset(), None, None, read - 1.0, read
+                )
             )
         self.truth = [one.servers for one in self.records]
         rng.shuffle(self.records)
@@ -140,7 +161,11 @@ class _Traffic:
         (_Traffic(in_flight=64, takes_s=5.0), 290, 0),
         (_Traffic(in_flight=8, takes_s=0.05), 250, 6),
         (_Traffic(in_flight=8, finish=False), 200, 12),
-        (_Traffic(off_s=0.004), 290, 0),  # the clocks of the generation servers are off by milliseconds
+        (
+            _Traffic(off_s=0.004),
+            290,
+            0,
+        ),  # the clocks of the generation servers are off by milliseconds
         (_Traffic(off_s=1e6), 200, 12),  # or quite other ones
         (_Traffic(n=700), 690, 1),  # two blocks
         (_Traffic(in_flight=1, takes_s=0.03), 295, 2),
@@ -162,7 +187,9 @@ def test_requests_of_others_and_records_that_are_lost_do_no_harm() -> None:
     rng = random.Random(1)
     for k in range(100):
         at, read = 777.0 + 20 * rng.random(), 1e9 + 21.0
-        traffic.records.append(WorkerRecord("c0", f"g{k % 4}", at, at + 0.3, frozenset(), None, None, read - 1.0, read))
+        traffic.records.append(
+            WorkerRecord("c0", f"g{k % 4}", at, at + 0.3, frozenset(), None, None, read - 1.0, read)
+        )
     traffic.records = [one for i, one in enumerate(traffic.records) if i % 10]
     joined, other = traffic.joined()
     assert joined >= 220

@@ -1,4 +1,5 @@
-"""The files of main's orchestrator: lines that are cut, foreign or huge, and which record is of which request."""
+"""The files of main's orchestrator: lines that are cut, foreign or huge, and which record is of
+which request."""
 
 from __future__ import annotations
 
@@ -29,7 +30,10 @@ LINE = {
     "status": "complete",
     "disagg_request_id": 1099511627777,
     "ctx_perf_metrics": {"request_id": 7, "perf_metrics": {"timing_metrics": TIMING}},
-    "gen_perf_metrics": {"request_id": 9, "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}}},
+    "gen_perf_metrics": {
+        "request_id": 9,
+        "perf_metrics": {"timing_metrics": {**TIMING, **TRANSFER}},
+    },
 }
 """As main writes it: the times of a transfer, and not its size."""
 NAME = "perf_metrics-disagg-node-17-20260923T120000Z.jsonl"
@@ -63,10 +67,18 @@ def test_a_line_is_read_with_the_time_of_its_transfer(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("size", "start", "known"), [(None, 0.0, None), (0, 12345.25, None), (1024, 12345.25, 0.25)])
-def test_what_was_not_transferred_took_no_time(size: int | None, start: float, known: float | None) -> None:
-    told = {**TIMING, **TRANSFER, "kv_cache_transfer_start": start} | ({} if size is None else {"kv_cache_size": size})
-    assert _record(gen_perf_metrics={"perf_metrics": {"timing_metrics": told}}).kv_transfer_s == known
+@pytest.mark.parametrize(
+    ("size", "start", "known"), [(None, 0.0, None), (0, 12345.25, None), (1024, 12345.25, 0.25)]
+)
+def test_what_was_not_transferred_took_no_time(
+    size: int | None, start: float, known: float | None
+) -> None:
+    told = {**TIMING, **TRANSFER, "kv_cache_transfer_start": start} | (
+        {} if size is None else {"kv_cache_size": size}
+    )
+    assert (
+        _record(gen_perf_metrics={"perf_metrics": {"timing_metrics": told}}).kv_transfer_s == known
+    )
 
 
 def test_lines_that_cannot_be_read_cost_nothing_but_themselves(tmp_path: Path) -> None:
@@ -105,7 +117,12 @@ def test_a_link_is_not_followed_and_what_may_not_be_read_is_passed_over(tmp_path
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from([json.dumps(LINE).encode(), b"\n", b"\r", b"{", b"\xff\xfe", b"null"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from([json.dumps(LINE).encode(), b"\n", b"\r", b"{", b"\xff\xfe", b"null"]),
+        max_size=12,
+    )
+)
 def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes]) -> None:
     folder = tmp_path_factory.getbasetemp() / f"odd-{os.getpid()}"
     for name in (NAME, "requests-1.jsonl", "responses-1.jsonl"):
@@ -115,10 +132,13 @@ def test_no_file_is_too_odd(tmp_path_factory: pytest.TempPathFactory, pieces: li
     traces(folder)
 
 
-# --------------------------------------------------------------------------------------------------------- traces
+# ---------------------------------------------------------------------------------------------------------
+# traces
 
 
-def _traced(folder: Path, *requests: dict[str, Any], responses: list[dict[str, Any]]) -> dict[str, Trace]:
+def _traced(
+    folder: Path, *requests: dict[str, Any], responses: list[dict[str, Any]]
+) -> dict[str, Trace]:
     hour = folder / "2026-09-23T12"
     hour.mkdir()
     for name, lines in (("requests-17", requests), ("responses-17", responses)):
@@ -127,30 +147,52 @@ def _traced(folder: Path, *requests: dict[str, Any], responses: list[dict[str, A
 
 
 def test_traces_are_found_by_the_header_that_was_sent(tmp_path: Path) -> None:
-    request = {"event": "request", "status": "accepted", "body": {"prompt": "x"}, "server_arrival_time": ARRIVAL}
+    request = {
+        "event": "request",
+        "status": "accepted",
+        "body": {"prompt": "x"},
+        "server_arrival_time": ARRIVAL,
+    }
     found = _traced(
         tmp_path,
         {**request, "trace_id": "t1", "headers": [["host", "h"], ["x-request-id", "one"]]},
-        {**request, "trace_id": "t2", "headers": [["X-Request-ID", "two"]], "server_arrival_time": None},
+        {
+            **request,
+            "trace_id": "t2",
+            "headers": [["X-Request-ID", "two"]],
+            "server_arrival_time": None,
+        },
         {**request, "trace_id": "t3", "headers": [["x-request-id", "twice"]]},
         {**request, "trace_id": "t4", "headers": [["x-request-id", "twice"]]},
         {**request, "trace_id": "t5", "headers": {"x-request-id": "odd"}},
         {**request, "trace_id": "t6", "headers": []},
-        responses=[{"trace_id": "t1", "disagg_request_id": None}, {"trace_id": "t2", "disagg_request_id": 2**41}],
+        responses=[
+            {"trace_id": "t1", "disagg_request_id": None},
+            {"trace_id": "t2", "disagg_request_id": 2**41},
+        ],
     )
     assert found == {"one": Trace(ARRIVAL, None), "two": Trace(None, str(2**41))}
 
 
-# ----------------------------------------------------------------------------------------------------------- joins
+# -----------------------------------------------------------------------------------------------------------
+# joins
 
 
 def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> None:
     records = [
-        _record(gen_server=f"g{i}", disagg_server_arrival_time=ARRIVAL + i * 2e-6, disagg_request_id=2**41 + i)
+        _record(
+            gen_server=f"g{i}",
+            disagg_server_arrival_time=ARRIVAL + i * 2e-6,
+            disagg_request_id=2**41 + i,
+        )
         for i in range(4)
     ]
     attempts = [_attempt("a", f"{ARRIVAL:.9f}", 0.5), *(_attempt(name) for name in "bcde")]
-    named = {"b": Trace(ARRIVAL + 2e-6, "nobody"), "c": Trace(None, str(2**41 + 2)), "d": Trace(1.5, "nobody")}
+    named = {
+        "b": Trace(ARRIVAL + 2e-6, "nobody"),
+        "c": Trace(None, str(2**41 + 2)),
+        "d": Trace(1.5, "nobody"),
+    }
     named |= {"a": Trace(ARRIVAL + 6e-6, None)}  # its answer comes first
     found = join_exactly(attempts, records, named)
     assert {name: (one.record.generation, one.how) for name, one in found.items()} == {
@@ -162,7 +204,10 @@ def test_each_request_has_the_record_that_its_answer_or_its_trace_names() -> Non
 
 
 def test_an_arrival_with_fewer_decimals_joins_as_long_as_it_names_one() -> None:
-    records = [_record(disagg_server_arrival_time=ARRIVAL), _record(disagg_server_arrival_time=ARRIVAL + 3e-7)]
+    records = [
+        _record(disagg_server_arrival_time=ARRIVAL),
+        _record(disagg_server_arrival_time=ARRIVAL + 3e-7),
+    ]
     assert list(join_exactly([_attempt("a", "12345.1234568")], records, {})) == ["a"]
     assert not join_exactly([_attempt("a", "12345.123")], records, {})
     both = [_attempt("a", "12345.1234568"), _attempt("b", f"{ARRIVAL + 3e-7:.9f}")]
@@ -173,7 +218,9 @@ def test_what_names_two_joins_nothing() -> None:
     arrival = f"{ARRIVAL:.9f}"
     assert not join_exactly([_attempt("a", arrival)], [_record(), _record()], {})
     assert not join_exactly([_attempt("a", arrival), _attempt("b", arrival)], [_record()], {})
-    assert not join_exactly([_attempt("a", arrival), _attempt("b")], [_record()], {"b": Trace(ARRIVAL, None)})
+    assert not join_exactly(
+        [_attempt("a", arrival), _attempt("b")], [_record()], {"b": Trace(ARRIVAL, None)}
+    )
 
 
 @given(st.integers(1, 10**15), st.integers(0, 10**6))
@@ -181,6 +228,8 @@ def test_a_time_is_told_and_written_alike(ticks: int, fraction: int) -> None:
     """The file has the shortest text of the number, the header nine decimals of it."""
     arrival = ticks / 1e9 + fraction / 7.0
     again = json.loads(json.dumps(arrival))
-    assert list(join_exactly([_attempt("a", f"{arrival:.9f}")], [_record(disagg_server_arrival_time=again)], {})) == [
-        "a"
-    ]
+    assert list(
+        join_exactly(
+            [_attempt("a", f"{arrival:.9f}")], [_record(disagg_server_arrival_time=again)], {}
+        )
+    ) == ["a"]

@@ -21,7 +21,10 @@ def _samples(texts: Sequence[str]) -> list[Sample]:
 def test_a_subject_is_what_the_breakdown_tells_apart_first() -> None:
     mmlu = build_task(Spec(name="mmlu"))
     subjects = ["anatomy", "astronomy", "anatomy"]
-    samples = [replace(one, metadata={"subject": s}) for one, s in zip(_samples("???"), subjects, strict=True)]
+    samples = [
+        replace(one, metadata={"subject": s})
+        for one, s in zip(_samples("???"), subjects, strict=True)
+    ]
     assert kinds_of(mmlu, samples) == {SUBJECT: subjects}
 
 
@@ -31,7 +34,10 @@ def _alike(kind: Sequence[object]) -> list[int]:
 
 @pytest.mark.parametrize("shared", [0, 70, 5000])
 def test_prompts_begin_alike_up_to_where_some_of_them_part(shared: int) -> None:
-    texts = ["s" * shared + about + f" question {i}" for i, about in enumerate(["a" * 99, "b" * 99, "a" * 99])]
+    texts = [
+        "s" * shared + about + f" question {i}"
+        for i, about in enumerate(["a" * 99, "b" * 99, "a" * 99])
+    ]
     for prompts in (texts, [(Message(role="user", content=text),) for text in texts]):
         samples = [Sample(id=str(i), prompt=prompt, target="1") for i, prompt in enumerate(prompts)]
         assert _alike(kinds_of(TASK, samples)[BEGINNING]) == [0, 1, 0]

@@ -40,8 +40,9 @@ from tests.standin.in_process import Deployed, deployed
 
 N = 100
 PACE = {f"generation_{i}": {"latency_s": 0.005 * (i + 1)} for i in range(4)}
-"""Workers that take times of their own. They are asked one request at a time: how many of several can be joined depends
-on how busy the machine is, and is for tests/evaluation/attribution/test_matching.py."""
+"""Workers that take times of their own. They are asked one request at a time: how many of several
+can be joined depends on how busy the machine is, and is for
+tests/evaluation/attribution/test_matching.py."""
 
 
 def faulty(name: str) -> dict[str, dict[str, Any]]:
@@ -94,7 +95,9 @@ def shown(report: Report) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
 
 
-def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_corrupt_generation_server_is_named_by_the_run_itself(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
     report, there = run(plan, tmp_path, 2, 4, answers=answers, faults=faulty("generation_2"))
     told = report.tasks[0].attribution
     assert told is not None
@@ -111,19 +114,32 @@ def test_a_corrupt_generation_server_is_named_by_the_run_itself(plan: Plan, answ
     again = judge_again(report.plan, tmp_path)
     assert again.tasks[0].attribution == told
     assert stat.S_IMODE((tmp_path / "served.jsonl").stat().st_mode) == 0o600
-    assert {"task", "id", "started_s", "context", "generation", "how", "kv_transfer_s", "kv_bytes"} == set(
-        lines(tmp_path)[0]
+    assert {
+        "task",
+        "id",
+        "started_s",
+        "context",
+        "generation",
+        "how",
+        "kv_transfer_s",
+        "kv_bytes",
+    } == set(lines(tmp_path)[0])
+
+
+def test_the_run_counts_wrong_answers_where_its_reference_was_right(
+    plan: Plan, tmp_path: Path
+) -> None:
+    whole = replace(
+        plan, limit=None, tasks=(Spec(name="gsm8k", options={"max_tokens": 64, "num_samples": N}),)
     )
-
-
-def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, tmp_path: Path) -> None:
-    whole = replace(plan, limit=None, tasks=(Spec(name="gsm8k", options={"max_tokens": 64, "num_samples": N}),))
     answers = tmp_path / "answers.jsonl"
     _write_answers(answers, prepare(whole), lambda task, sample: 0.9)
     run(whole, tmp_path / "before", 1, 1, answers=answers)
     register([tmp_path / "before"], tmp_path / "refs")
     judged = replace(whole, no_reference=False, references_dir=str(tmp_path / "refs"))
-    report, there = run(judged, tmp_path / "run", 2, 4, answers=answers, faults=faulty("generation_2"))
+    report, there = run(
+        judged, tmp_path / "run", 2, 4, answers=answers, faults=faulty("generation_2")
+    )
     told = report.tasks[0].attribution
     assert told is not None
     assert told.counted == RIGHT
@@ -137,9 +153,12 @@ def test_the_run_counts_wrong_answers_where_its_reference_was_right(plan: Plan, 
 def test_a_router_that_looks_at_the_prompts_is_noticed(
     plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each prompt twice, at first once at each of two servers, and then both times at that of its kind."""
+    """Each prompt twice, at first once at each of two servers, and then both times at that of its
+    kind."""
     report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
-    monkeypatch.setattr(task_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]})
+    monkeypatch.setattr(
+        task_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]}
+    )
     answered = list(journal.read(tmp_path / "samples" / "gsm8k.jsonl"))
 
     def dealt(server: Callable[[str], int]) -> Report:
@@ -155,12 +174,20 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
             for one in answered
             if one.response is not None
         ]
-        (tmp_path / TRACE_FILE).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in known))
+        (tmp_path / TRACE_FILE).write_bytes(
+            b"".join(msgspec.json.encode(line) + b"\n" for line in known)
+        )
         return judge_again(report.plan, tmp_path)
 
-    evenly, by_kind = dealt(lambda name: int("#" in name)), dealt(lambda name: _kind(name.partition("#")[0]))
+    evenly, by_kind = (
+        dealt(lambda name: int("#" in name)),
+        dealt(lambda name: _kind(name.partition("#")[0])),
+    )
     told = [one.tasks[0].attribution for one in (evenly, by_kind)]
-    assert [(one.joined, "kind" in one.dealt_by) for one in told if one is not None] == [(N, False), (N, True)]
+    assert [(one.joined, "kind" in one.dealt_by) for one in told if one is not None] == [
+        (N, False),
+        (N, True),
+    ]
     assert "the router's choice of a server depends on the prompt (kind" in shown(by_kind)
 
 
@@ -210,7 +237,9 @@ def test_healthy_servers_are_not_accused(plan: Plan, answers: Path, tmp_path: Pa
     assert "no server is worse than the others beyond chance" in shown(report)
 
 
-def test_a_door_that_tells_nothing_leaves_no_file(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_a_door_that_tells_nothing_leaves_no_file(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
     report, _ = run(replace(plan, limit=10), tmp_path, 1, 2, answers=answers, perf_metrics=False)
     assert report.tasks[0].attribution is None
     assert not (tmp_path / "served.jsonl").exists()
@@ -263,7 +292,14 @@ def test_both_sides_of_a_comparison_and_the_second_answers_share_what_one_door_t
     [
         [],
         ["odd", None, 7, {}, {"gen_server": 3}],
-        [{"ctx_server": "a:1", "gen_server": "b:1", "gen_perf_metrics": None, "disagg_server_arrival_time": "soon"}],
+        [
+            {
+                "ctx_server": "a:1",
+                "gen_server": "b:1",
+                "gen_perf_metrics": None,
+                "disagg_server_arrival_time": "soon",
+            }
+        ],
         [{"ctx_server": "a:1", "gen_server": "b:1", "disagg_server_arrival_time": 5.0}] * 3,
         {"detail": "Not Found"},
     ],
@@ -276,9 +312,13 @@ def test_odd_records_never_cost_a_run(plan: Plan, tmp_path: Path, records: Any) 
             "/v1/completions": {"choices": [{"text": " #### 7", "finish_reason": "stop"}]},
         }
 
-        server = ScriptedServer(lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH)
+        server = ScriptedServer(
+            lambda request: json_reply(bodies.get(request.path)), paths=EVERY_PATH
+        )
         async with server.serve() as url:
-            return await evaluate(at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={})
+            return await evaluate(
+                at(replace(plan, limit=5), Deployed(url, {})), tmp_path, environ={}
+            )
 
     report = asyncio.run(story())
     assert report.tasks[0].result.scored == 5
@@ -292,14 +332,18 @@ def test_a_key_that_a_door_tells_back_is_not_written_down() -> None:
 
         async with (
             ScriptedServer(routes={"/perf_metrics": tells}).serve() as url,
-            Client(Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door") as client,
+            Client(
+                Endpoint(base_url=url, model="m"), Limits(), api_key="sk-of-the-front-door"
+            ) as client,
         ):
             return await trace._get(client, "/perf_metrics")
 
     assert asyncio.run(story()) == [{"ctx_server": "Bearer ***"}]
 
 
-def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Plan, tmp_path: Path) -> None:
+def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(
+    plan: Plan, tmp_path: Path
+) -> None:
     """Else the report would send its reader to `serve-eval attribute`, which does not ask them."""
     task = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
     asked = replace(plan, launcher=Spec(name="simulated", options={}), tasks=(task,), limit=5)
@@ -309,8 +353,17 @@ def test_nothing_is_said_of_likelihoods_whose_choices_are_requests_each(plan: Pl
 
 
 def test_a_damaged_line_is_passed_over(tmp_path: Path) -> None:
-    line = {"task": "gsm8k", "id": "1", "started_s": 5.0, "context": None, "generation": "g", "how": "ids"}
-    (tmp_path / "served.jsonl").write_text(f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1")
+    line = {
+        "task": "gsm8k",
+        "id": "1",
+        "started_s": 5.0,
+        "context": None,
+        "generation": "g",
+        "how": "ids",
+    }
+    (tmp_path / "served.jsonl").write_text(
+        f"{json.dumps(line)}\nnot json\n\xff\n", encoding="latin-1"
+    )
     found = read_traces(tmp_path)
     assert found is not None
     assert [one.generation for one in found["gsm8k"]["1"]] == ["g"]

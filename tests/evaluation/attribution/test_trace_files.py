@@ -1,4 +1,5 @@
-"""Which servers answered which request of an orchestrator of main, by what it tells in answers and files."""
+"""Which servers answered which request of an orchestrator of main, by what it tells in answers and
+files."""
 
 from __future__ import annotations
 
@@ -50,9 +51,14 @@ def run(
     """Return the report of a run at a deployment that somebody else started."""
 
     async def story() -> tuple[Report, Deployed]:
-        async with deployed(2, 2, flavour=flavour, metrics_dir=folder / "metrics", greeted=False, **more) as there:
+        async with deployed(
+            2, 2, flavour=flavour, metrics_dir=folder / "metrics", greeted=False, **more
+        ) as there:
             spec = Spec(name="external", options={"base_url": there.url, **options})
-            return await evaluate(replace(plan, launcher=spec), folder / "run", environ=os.environ), there
+            return (
+                await evaluate(replace(plan, launcher=spec), folder / "run", environ=os.environ),
+                there,
+            )
 
     return asyncio.run(story())
 
@@ -66,7 +72,9 @@ def warned(report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan: Plan, tmp_path: Path, stream: bool) -> None:
+def test_a_corrupt_server_of_a_running_orchestrator_is_named(
+    plan: Plan, tmp_path: Path, stream: bool
+) -> None:
     answers = tmp_path / "answers.jsonl"
     _write_answers(answers, prepare(plan), lambda task, sample: 1.0)
     asked = replace(plan, limits=Limits(concurrency=32, stream=stream))
@@ -81,7 +89,9 @@ def test_a_corrupt_server_of_a_running_orchestrator_is_named(plan: Plan, tmp_pat
     assert not warned(report)
 
 
-def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, tmp_path: Path) -> None:
+def test_without_the_options_nothing_is_asked_for_and_nothing_said(
+    plan: Plan, tmp_path: Path
+) -> None:
     report, _ = run(replace(plan, limit=5), tmp_path, {})
     assert not warned(report)
     assert not (tmp_path / "run/served.jsonl").exists()
@@ -94,7 +104,11 @@ def test_without_the_options_nothing_is_asked_for_and_nothing_said(plan: Plan, t
         ({"perf_metrics": True}, {}, "set launcher.perf_metrics_dir"),
         ({"perf_metrics": True}, {"return_perf_metrics": False}, "needs return_perf_metrics: true"),
         ({"perf_metrics_dir": "elsewhere"}, {}, "as it is seen from here"),
-        ({"perf_metrics_dir": "elsewhere"}, {"return_perf_metrics": False}, "nothing was written to"),
+        (
+            {"perf_metrics_dir": "elsewhere"},
+            {"return_perf_metrics": False},
+            "nothing was written to",
+        ),
         ({"perf_metrics_dir": "metrics"}, {"return_perf_metrics": False}, "requests in"),
     ],
 )
@@ -107,7 +121,10 @@ def test_that_nothing_is_known_is_said(
     said: str,
 ) -> None:
     monkeypatch.setattr(trace_files, "WAIT_S", 0.3)
-    given = {key: str(tmp_path / value) if isinstance(value, str) else value for key, value in options.items()}
+    given = {
+        key: str(tmp_path / value) if isinstance(value, str) else value
+        for key, value in options.items()
+    }
     report, _ = run(replace(plan, limit=5), tmp_path, given, front=front)
     [line] = warned(report)
     assert said in line
@@ -136,7 +153,9 @@ def test_lines_that_come_after_the_answers_are_waited_for(
         append(*given)
 
     monkeypatch.setattr(metrics.Lines, "_append", late)
-    report, _ = run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
+    report, _ = run(
+        replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")}
+    )
     told = report.tasks[0].attribution
     assert told is not None
     assert told.joined == 5
@@ -165,32 +184,49 @@ def test_what_is_joined_is_not_added_again(plan: Plan, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("start_s", "answered", "choices", "said"),
-    [(2.0, True, None, True), (0.5, True, None, False), (2.0, False, None, False), (2.0, True, [], False)],
+    [
+        (2.0, True, None, True),
+        (0.5, True, None, False),
+        (2.0, False, None, False),
+        (2.0, True, [], False),
+    ],
 )
 def test_only_plain_answers_of_this_session_can_be_unknown(
     start_s: float, answered: bool, choices: list[object] | None, said: bool, tmp_path: Path
 ) -> None:
     attempt = Attempt(start_s=start_s, end_s=3.0, failure=None, status=200, request_id="r")
     result = SimpleNamespace(attempts=[attempt], choice_logprobs=choices)
-    kept = SimpleNamespace(id="1", response=result if answered else None, failure=None if answered else result)
+    kept = SimpleNamespace(
+        id="1", response=result if answered else None, failure=None if answered else result
+    )
     journals: Any = {"t": SimpleNamespace(records=lambda: [kept])}
     nothing = trace_files._Found({}, [], {})
-    told = trace_files._why_none(trace_files.Folders(None, None), nothing, journals, tmp_path, began=1.0)
+    told = trace_files._why_none(
+        trace_files.Folders(None, None), nothing, journals, tmp_path, began=1.0
+    )
     assert (told is not None) == said
 
 
 def test_an_option_that_is_no_folder_is_refused() -> None:
     start = registry.load("launchers", "external")
     with pytest.raises(PlanError, match="perf_metrics_dir"):
-        registry.check_options(start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external")
+        registry.check_options(
+            start, {"base_url": "http://h/v1", "perf_metrics_dir": 7}, "launcher.external"
+        )
 
 
-def test_a_key_that_files_tell_is_not_written_down(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_files_tell_is_not_written_down(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Names of servers are the orchestrator's, which has the key."""
     key = "sk-of-the-front-door"
     named = {"gen_server": f"{key}:1"}
-    monkeypatch.setattr(perf_files, "record", lambda told, *times: record({**told, **named}, *times))
+    monkeypatch.setattr(
+        perf_files, "record", lambda told, *times: record({**told, **named}, *times)
+    )
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    report, _ = run(replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")})
+    report, _ = run(
+        replace(plan, limit=5), tmp_path, {"perf_metrics_dir": str(tmp_path / "metrics")}
+    )
     assert [one["generation"] for one in lines(tmp_path)] == ["***:1"] * 5
     assert key not in str(report)

@@ -1,5 +1,5 @@
-"""What is recorded of a deployment: asked of servers that say they are trtllm-serve, of nobody else, and never a reason
-to fail."""
+"""What is recorded of a deployment: asked of servers that say they are trtllm-serve, of nobody
+else, and never a reason to fail."""
 
 from __future__ import annotations
 
@@ -21,14 +21,23 @@ from serve_eval.evaluation.endpoint.deployment import (
 )
 from serve_eval.protocol.shared import build_task
 from serve_eval.schema import DeploymentInfo, Endpoint, Limits, ServerInfo, Spec
-from tests.scripted_server import EVERY_PATH, HttpRequest, Reply, ScriptedServer, fail, json_reply, raw, stall
+from tests.scripted_server import (
+    EVERY_PATH,
+    HttpRequest,
+    Reply,
+    ScriptedServer,
+    fail,
+    json_reply,
+    raw,
+    stall,
+)
 
 Answers = dict[str, Any]
 
 
 def _server(routes: Answers) -> ScriptedServer:
-    """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a list gives its
-    entries one after the other, and None never answers."""
+    """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a
+    list gives its entries one after the other, and None never answers."""
 
     def reply(request: HttpRequest) -> Reply:
         found = routes.get(request.path, 404)
@@ -46,8 +55,9 @@ def _server(routes: Answers) -> ScriptedServer:
 def _seen(
     front: Answers, workers: list[Answers], info: dict[str, Any], key: str | None = None
 ) -> tuple[Any, list[str]]:
-    """What is known of a front door before and after, and every path that was asked of it. The `names` of
-    `info` are those of launched servers, and (i,) in an answer is the port of worker i."""
+    """What is known of a front door before and after, and every path that was asked of it. The
+    `names` of `info` are those of launched servers, and (i,) in an answer is the port of worker
+    i."""
 
     async def run() -> tuple[Any, list[str]]:
         async with AsyncExitStack() as stack:
@@ -64,7 +74,9 @@ def _seen(
             door = _server(filled(front))
             url = await stack.enter_async_context(door.serve())
             servers = dict(zip(info.get("names", ()), [*urls, url], strict=False))
-            endpoint = Endpoint(base_url=url, model="m", info={**info, "servers": servers} if servers else info)
+            endpoint = Endpoint(
+                base_url=url, model="m", info={**info, "servers": servers} if servers else info
+            )
             async with Client(endpoint, Limits(), api_key=key) as client:
                 endpoint = await deployment.learn_deployment(endpoint, client)
                 endpoint = await deployment.learn_again(endpoint, client)
@@ -74,7 +86,8 @@ def _seen(
 
 
 def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
-    """As an orchestrator lists its servers, of this role and one generation server; (i,) is the port of worker i."""
+    """As an orchestrator lists its servers, of this role and one generation server; (i,) is the
+    port of worker i."""
     workers: dict[str, Any] = {"context_servers": [], "generation_servers": []}
     for port in ports:
         place = {"worker_id": f"w{port}", "host": "127.0.0.1", "port": (port,)}
@@ -92,7 +105,9 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
         {"/version": {"version": "1.2.1"}, "/server_info": {"disaggregated_params": {}}},
         {"/version": {"version": "1.3.0"}},
     ]
-    info, asked = _seen({"/cluster_info": [_listed(0, 1), _listed(1)]}, workers, {"version": "1.2.1"})
+    info, asked = _seen(
+        {"/cluster_info": [_listed(0, 1), _listed(1)]}, workers, {"version": "1.2.1"}
+    )
     known = _known(info)
     assert [one.version for one in known.workers] == ["1.2.1", "1.3.0"]
     assert known.workers[0].server_info == {"disaggregated_params": {}}
@@ -100,8 +115,13 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
     assert known.disaggregated
     versions, left = remarks(info)
     assert versions == "several versions serve together: 1.2.1: orchestrator, w0; 1.3.0: w1"
-    assert left.startswith("1 servers left the deployment during the run: context server 127.0.0.1:")
-    assert describe(info) == {"orchestrator": "version 1.2.1", "context servers": "2: version 1.2.1; version 1.3.0"}
+    assert left.startswith(
+        "1 servers left the deployment during the run: context server 127.0.0.1:"
+    )
+    assert describe(info) == {
+        "orchestrator": "version 1.2.1",
+        "context servers": "2: version 1.2.1; version 1.3.0",
+    }
 
 
 @pytest.mark.parametrize(
@@ -115,7 +135,9 @@ def test_the_servers_that_a_front_door_lists_are_asked_what_they_are() -> None:
         ({"/cluster_info": b"[" * 100_000}, {"version": "0.9"}, ["/cluster_info"]),
     ],
 )
-def test_of_another_server_nothing_more_is_asked(front: Answers, info: dict[str, Any], asked: list[str]) -> None:
+def test_of_another_server_nothing_more_is_asked(
+    front: Answers, info: dict[str, Any], asked: list[str]
+) -> None:
     found, paths = _seen(front, [], info)
     assert found == ServerInfo.read(info)
     assert paths == asked
@@ -127,8 +149,16 @@ def test_routes_that_never_answer_and_addresses_that_are_none_cost_seconds_and_n
 ) -> None:
     monkeypatch.setattr(deployment, "TIMEOUT_S", 0.2)
     listed = _listed(0)
-    listed["current_workers"]["generation_servers"] = [{"host": "no such host", "port": "x"}, "nonsense", {}]
-    info, _ = _seen({"/cluster_info": [listed, None]}, [{"/version": None, "/server_info": 500}], {"version": "1"})
+    listed["current_workers"]["generation_servers"] = [
+        {"host": "no such host", "port": "x"},
+        "nonsense",
+        {},
+    ]
+    info, _ = _seen(
+        {"/cluster_info": [listed, None]},
+        [{"/version": None, "/server_info": 500}],
+        {"version": "1"},
+    )
     known = _known(info)
     assert [one.version for one in known.workers] == [None, None]
     assert known.cluster_after is None
@@ -144,7 +174,15 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
         (tmp_path / f"{name}.yaml").write_text(text)
     commands = [
         ["trtllm-serve", "serve", "m", "--config", str(tmp_path / "context.yaml")],
-        ["trtllm-serve", "serve", "m", "--tp_size", "1", "--config", str(tmp_path / "generation.yaml")],
+        [
+            "trtllm-serve",
+            "serve",
+            "m",
+            "--tp_size",
+            "1",
+            "--config",
+            str(tmp_path / "generation.yaml"),
+        ],
         ["trtllm-serve", "disaggregated", "-c", str(tmp_path / "orchestrator.yaml")],
     ]
     names = ["context_0", "generation_0", "orchestrator"]
@@ -160,11 +198,15 @@ def test_what_a_launcher_wrote_is_read_and_secrets_are_masked(tmp_path: Path) ->
     assert "secret-key" not in str(_known(info))
     assert describe(info) == {
         "orchestrator": "version 1.2.1, max_retries 0, context_servers.num_instances 1",
-        "context servers": "1: version 1.2.1, tp 2, max_num_tokens 4096, enable_chunked_prefill true",
+        "context servers": (
+            "1: version 1.2.1, tp 2, max_num_tokens 4096, enable_chunked_prefill true"
+        ),
         "generation servers": "1: version 1.2.1, tp 1, kv_cache_config.dtype fp8, token ***",
     }
     [line] = remarks(info)
-    assert line.startswith("asymmetric parallelism: context servers have tp 2, generation servers tp 1;")
+    assert line.startswith(
+        "asymmetric parallelism: context servers have tp 2, generation servers tp 1;"
+    )
     assert "6507" in line
     assert chunk_sizes(info) == [4096]
 

@@ -15,10 +15,21 @@ from serve_eval.client.preflight import short
 from serve_eval.errors import EndpointError
 from serve_eval.evaluation.endpoint.hang_detector import HangDetector, ProbedServer
 from serve_eval.schema import Endpoint, Failure, Limits, Request, Response, SamplingParams
-from tests.scripted_server import HttpRequest, Reply, Responder, ScriptedServer, answer, fail, stall, stream, when
+from tests.scripted_server import (
+    HttpRequest,
+    Reply,
+    Responder,
+    ScriptedServer,
+    answer,
+    fail,
+    stall,
+    stream,
+    when,
+)
 
 SHORT_S, LONG_S = 0.4, 2.0
-"""Time limits where nothing answers, and where what does must not come too late on a busy machine."""
+"""Time limits where nothing answers, and where what does must not come too late on a busy
+machine."""
 LONG = Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=100))
 AT_ONCE, HANG = answer("1"), stall()
 
@@ -41,7 +52,8 @@ def late() -> Responder:
 
 
 def ping(request: HttpRequest) -> Reply:
-    """Begins every stream at once, and sends comments without end. A short request gets nothing at all."""
+    """Begins every stream at once, and sends comments without end. A short request gets nothing at
+    all."""
 
     async def pings() -> AsyncGenerator[bytes]:
         while True:
@@ -57,22 +69,29 @@ def run(
     log: Path | None = None,
     stream: bool = False,
 ) -> tuple[list[Response | Failure], list[str]]:
-    """Four long requests through the first server, the front door of the others, under the eyes of Hung; and what was
-    told."""
+    """Four long requests through the first server, the front door of the others, under the eyes of
+    Hung; and what was told."""
     told: list[str] = []
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
     once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)
 
     async def main() -> list[Response | Failure]:
         async with AsyncExitStack() as stack:
-            servers = [ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders]
+            servers = [
+                ScriptedServer(responder, paths=["/v1/completions"]) for responder in responders
+            ]
             urls = [await stack.enter_async_context(server.serve()) for server in servers]
             clients = [partial(Client, Endpoint(base_url=url), once) for url in urls]
-            asked = [ProbedServer(f"server_{i}", client, question(), log) for i, client in enumerate(clients)]
+            asked = [
+                ProbedServer(f"server_{i}", client, question(), log)
+                for i, client in enumerate(clients)
+            ]
             client = await stack.enter_async_context(Client(Endpoint(base_url=urls[0]), limits))
             try:
                 async with asyncio.TaskGroup() as group:
-                    watch = group.create_task(HangDetector(client, asked[0], asked[1:], told.append).watch())
+                    watch = group.create_task(
+                        HangDetector(client, asked[0], asked[1:], told.append).watch()
+                    )
                     sent = [group.create_task(client.send(LONG)) for _ in range(4)]
                     await asyncio.wait(sent)
                     watch.cancel()
@@ -93,7 +112,9 @@ def attempts(results: list[Response | Failure]) -> list[int]:
     return [len(result.attempts) for result in results]
 
 
-def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_up(tmp_path: Path) -> None:
+def test_a_server_that_answers_nothing_ends_the_run_before_any_attempt_is_given_up(
+    tmp_path: Path,
+) -> None:
     (log := tmp_path / "log").write_text("loading\nstuck in all_reduce\n")
     began = time.monotonic()
     with pytest.raises(EndpointError) as caught:
@@ -116,7 +137,9 @@ def test_which_of_them_hangs_is_told() -> None:
 
 
 def test_a_front_door_that_hangs_alone_is_told_apart() -> None:
-    with pytest.raises(EndpointError, match=r"(?s)server_0 hangs: .*server_1 answered.*do not get through"):
+    with pytest.raises(
+        EndpointError, match=r"(?s)server_0 hangs: .*server_1 answered.*do not get through"
+    ):
         run(HANG, AT_ONCE, stall_s=LONG_S)
 
 
@@ -133,7 +156,9 @@ def test_comments_that_keep_streams_open_do_not_hide_that_a_server_hangs() -> No
 
 
 @pytest.mark.parametrize("refuses", [False, True])
-def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(refuses: bool) -> None:
+def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
+    refuses: bool,
+) -> None:
     lost = 4
 
     def lose_some(request: HttpRequest) -> Reply:
@@ -153,10 +178,15 @@ def test_requests_that_are_lost_by_a_server_that_answers_others_are_asked_again(
 def test_silence_counts_only_while_something_is_awaited() -> None:
     async def main() -> None:
         limits = Limits(stall_timeout_s=LONG_S)
-        async with ScriptedServer(AT_ONCE).serve() as url, Client(Endpoint(base_url=url), limits) as client:
+        async with (
+            ScriptedServer(AT_ONCE).serve() as url,
+            Client(Endpoint(base_url=url), limits) as client,
+        ):
             told: list[str] = []
             watch = asyncio.create_task(
-                HangDetector(client, ProbedServer("x", lambda: client, question()), notify=told.append).watch()
+                HangDetector(
+                    client, ProbedServer("x", lambda: client, question()), notify=told.append
+                ).watch()
             )
             for _ in range(2):
                 assert isinstance(await client.send(LONG), Response)

@@ -1,4 +1,5 @@
-"""Runs over HTTP against an endpoint whose chances are known: the report says what the same answers give in process."""
+"""Runs over HTTP against an endpoint whose chances are known: the report says what the same answers
+give in process."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ FAILURES = {4: 0.01, 5: 0.01, 6: 0.04}
 def plan(data_root: Path) -> Plan:
     return Plan(
         model="my-org/my-model",
-        launcher=Spec(name="simulated", options={"accuracy": ACCURACY, "flip_rate": FLIP_RATE, "seed": SEED}),
+        launcher=Spec(
+            name="simulated", options={"accuracy": ACCURACY, "flip_rate": FLIP_RATE, "seed": SEED}
+        ),
         tasks=tuple(Spec(name=name, options={"num_samples": n}) for name, n in SIZES.items()),
         dataset_roots=(str(data_root),),
         limits=Limits(max_attempts=1),
@@ -51,7 +54,9 @@ def _report(plan: Plan, folder: Path, **options: object) -> dict[str, Any]:
     return report
 
 
-def _scores(p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float = 0.0) -> list[float]:
+def _scores(
+    p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float = 0.0
+) -> list[float]:
     """The score of each prompt as the declared chances have it; NaN where its request fails."""
     chance = probability(ACCURACY, FLIP_RATE, SEED)
     scores = []
@@ -60,7 +65,11 @@ def _scores(p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float 
         right = uniform(f"{SEED}:{run}:{key}") < chance(p.task.name, sample.id) * (1.0 - damage)
         answer = p.task.answers(sample)[0 if right else 1]
         failed = uniform(f"{SEED}:fail:{key}") < failure_rate
-        scores.append(math.nan if failed else p.task.score(sample, Response(text=answer, finish_reason="stop")).value)
+        scores.append(
+            math.nan
+            if failed
+            else p.task.score(sample, Response(text=answer, finish_reason="stop")).value
+        )
     return scores
 
 

@@ -1,4 +1,5 @@
-"""Whole evaluations of servers with one quirk each: streamed and not, one request at a time and sixteen."""
+"""Whole evaluations of servers with one quirk each: streamed and not, one request at a time and
+sixteen."""
 
 from __future__ import annotations
 
@@ -16,8 +17,20 @@ from serve_eval.schema import Limits, Message, Plan, Report, Spec
 from tests.workflows.smoke.server import MODEL, Quirks, create
 
 N = 24
-WAYS = [Limits(concurrency=at_once, stream=stream) for at_once in (1, 16) for stream in (False, True)]
-SENT = {"model", "prompt", "messages", "max_tokens", "temperature", "top_p", "stop", "stream", "stream_options"}
+WAYS = [
+    Limits(concurrency=at_once, stream=stream) for at_once in (1, 16) for stream in (False, True)
+]
+SENT = {
+    "model",
+    "prompt",
+    "messages",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "stop",
+    "stream",
+    "stream_options",
+}
 """What a strict server knows."""
 
 
@@ -40,9 +53,13 @@ def _plan(task: str = "word_problems", **more: Any) -> Plan:
 
 
 def _knows(plan: Plan) -> dict[str, str]:
-    """The right answer to each prompt, and a further problem behind it, which a stop string of the task cuts off."""
+    """The right answer to each prompt, and a further problem behind it, which a stop string of the
+    task cuts off."""
     [prepared] = prepare(plan)
-    return {_asked(one.prompt): f"{one.target}\n\nQuestion: and then?" for one in prepared.dataset.samples}
+    return {
+        _asked(one.prompt): f"{one.target}\n\nQuestion: and then?"
+        for one in prepared.dataset.samples
+    }
 
 
 def _asked(prompt: str | tuple[Message, ...]) -> str:
@@ -91,15 +108,26 @@ def test_a_quirk_costs_no_answer(quirk: str, tmp_path: Path) -> None:
 
 def test_one_that_only_chats_is_asked_by_chat(tmp_path: Path) -> None:
     """As Xinference does, with all that it is known for at once."""
-    names = {"health_page", "no_version", "carriage_returns", "no_stream_usage", "one_choice", "no_logprobs"}
+    names = {
+        "health_page",
+        "no_version",
+        "carriage_returns",
+        "no_stream_usage",
+        "one_choice",
+        "no_logprobs",
+    }
     for number, limits in enumerate(WAYS):
         plan = _plan(limits=limits, options={"apply_chat_template": True})
-        quirks = Quirks(knows=_knows(plan), names=frozenset(names), errs=lambda body: "prompt" in body)
+        quirks = Quirks(
+            knows=_knows(plan), names=frozenset(names), errs=lambda body: "prompt" in body
+        )
         [task] = _run(quirks, plan, tmp_path / str(number)).tasks
         assert (task.result.value, task.result.failed) == (100.0, 0), limits
 
 
-def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(tmp_path: Path) -> None:
+def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(
+    tmp_path: Path,
+) -> None:
     for number, limits in enumerate(WAYS):
         plan = _plan(limits=limits)
         quirks = Quirks(knows=_knows(plan), names=frozenset({"newest_stream_only"}))
@@ -109,7 +137,10 @@ def test_a_server_that_cuts_all_streams_but_the_newest_gives_no_wrong_answers(tm
             assert limits.stream
             assert limits.concurrency > 1
         else:
-            assert (task.result.value, task.result.scored + task.result.failed) == (100.0, N), limits
+            assert (task.result.value, task.result.scored + task.result.failed) == (
+                100.0,
+                N,
+            ), limits
 
 
 def test_a_field_that_is_refused_is_named_before_anything_is_asked(tmp_path: Path) -> None:

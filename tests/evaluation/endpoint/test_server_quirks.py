@@ -1,4 +1,5 @@
-"""What known servers do behind a client's back is said by name, and what an answer shows is found out."""
+"""What known servers do behind a client's back is said by name, and what an answer shows is found
+out."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ def _task(**more: Any) -> Task:
 
 def _said(task: Task, *, server: str | None = LLAMA_CPP_PYTHON, **plan: Any) -> list[str]:
     endpoint = Endpoint(base_url="http://127.0.0.1:1/v1", info={"server": server} if server else {})
-    return quirks(Plan(**{"model": "m", "launcher": EXTERNAL, "tasks": (), **plan}), endpoint, [task])
+    return quirks(
+        Plan(**{"model": "m", "launcher": EXTERNAL, "tasks": (), **plan}), endpoint, [task]
+    )
 
 
 STREAMING = Limits(stream=True)
@@ -50,8 +53,16 @@ TOLD = {"extra": {"repeat_penalty": 1.0}}
         (_task(**TOLD), {"limits": STREAMING, "launcher": Spec(name="llama_cpp")}, []),
         (_task(), {"server": None, "limits": STREAMING}, []),
         (_task(), {"server": "llama-server", "limits": STREAMING}, []),
-        (_task(**WARM), {"server": None, "launcher": Spec(name="transformers_serve")}, ["do_sample"]),
-        (_task(), {"server": None, "launcher": Spec(name="transformers_serve"), "repeats": 3}, ["do_sample"]),
+        (
+            _task(**WARM),
+            {"server": None, "launcher": Spec(name="transformers_serve")},
+            ["do_sample"],
+        ),
+        (
+            _task(),
+            {"server": None, "launcher": Spec(name="transformers_serve"), "repeats": 3},
+            ["do_sample"],
+        ),
         (_task(), {"server": None, "launcher": Spec(name="transformers_serve")}, []),
     ],
 )
@@ -79,7 +90,10 @@ def test_a_server_is_known_by_the_owner_of_its_models(listed: Any, server: str |
     body = json.dumps({"object": "list", "data": listed}).encode()
 
     async def main() -> dict[str, object]:
-        async with FaultyServer([act.replies(body)]) as fake, Client(Endpoint(base_url=fake.base_url), QUICK) as client:
+        async with (
+            FaultyServer([act.replies(body)]) as fake,
+            Client(Endpoint(base_url=fake.base_url), QUICK) as client,
+        ):
             return await client.describe()
 
     assert asyncio.run(main()).get("server") == server
@@ -100,12 +114,16 @@ def _ignored(request: Received) -> bool:
 
 
 @pytest.mark.parametrize(("tokens", "refused"), [(1000, True), (7, True), (6, False), (2, False)])
-def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens: int, refused: bool) -> None:
+def test_a_length_that_is_ignored_is_told_before_anything_is_asked(
+    tokens: int, refused: bool
+) -> None:
     async def main() -> None:
         async with (
             FaultyServer([_long_answer(tokens)]) as fake,
             Client(
-                Endpoint(base_url=fake.base_url, model="m"), QUICK, max_tokens_field="max_completion_tokens"
+                Endpoint(base_url=fake.base_url, model="m"),
+                QUICK,
+                max_tokens_field="max_completion_tokens",
             ) as client,
         ):
             await probe(client, [prepared(prompt=CHAT)])
@@ -115,7 +133,9 @@ def test_a_length_that_is_ignored_is_told_before_anything_is_asked(tokens: int, 
         return
     with pytest.raises(EndpointError) as told:
         asyncio.run(main())
-    assert f"ignored max_completion_tokens: 2 tokens were asked for, and {tokens} came" in str(told.value)
+    assert f"ignored max_completion_tokens: 2 tokens were asked for, and {tokens} came" in str(
+        told.value
+    )
     assert "--max-tokens-field max_tokens" in told.value.hint
 
 
@@ -123,8 +143,9 @@ WORDS = ["one", "two", "three", "four", "five", "six"]
 
 
 def _weighs(shift: int) -> act.Act:
-    """A model that says WORDS after anything, and echoes a prompt with the log-probabilities of what stands `shift`
-    tokens further on, as llama-cpp-python does by one without a token before every text."""
+    """A model that says WORDS after anything, and echoes a prompt with the log-probabilities of
+    what stands `shift` tokens further on, as llama-cpp-python does by one without a token before
+    every text."""
 
     async def answers(turn: act.Turn) -> None:
         body = json.loads(act.answer(turn.request, "".join(f" {word}" for word in WORDS)))
@@ -134,7 +155,8 @@ def _weighs(shift: int) -> act.Act:
             places = [sum(map(len, tokens[:i])) for i in range(len(tokens))]
             likely = [*tokens[shift:], *[" end"] * shift]
             tops = [
-                {best: -0.1, token: -0.1 if token == best else -9.0} for token, best in zip(tokens, likely, strict=True)
+                {best: -0.1, token: -0.1 if token == best else -9.0}
+                for token, best in zip(tokens, likely, strict=True)
             ]
             values = [top[token] for token, top in zip(tokens, tops, strict=True)]
             body["choices"][0]["logprobs"] = {
@@ -160,6 +182,10 @@ def test_log_probabilities_at_wrong_tokens_are_none(shift: int, works: bool) -> 
             [ability] = [one for one in found if one.need is Need.PROMPT_LOGPROBS]
             assert ability.works is works
             assert bool(lacking) is not works
-            assert works or "of 6 tokens that the model says itself only 0 are the likeliest at" in ability.seen
+            assert (
+                works
+                or "of 6 tokens that the model says itself only 0 are the likeliest at"
+                in ability.seen
+            )
 
     asyncio.run(main())

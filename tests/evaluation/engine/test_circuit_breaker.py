@@ -6,7 +6,13 @@ from collections.abc import Iterable
 import pytest
 
 from serve_eval.errors import EndpointError
-from serve_eval.evaluation.engine.circuit_breaker import DEAD_AFTER, PROMPTS, RATE_AFTER, REFUSED_AFTER, CircuitBreaker
+from serve_eval.evaluation.engine.circuit_breaker import (
+    DEAD_AFTER,
+    PROMPTS,
+    RATE_AFTER,
+    REFUSED_AFTER,
+    CircuitBreaker,
+)
 from serve_eval.schema import Failure, FailureKind, Response
 
 ANSWER = Response(text="A", finish_reason="stop")
@@ -14,7 +20,9 @@ EARLY = 512
 """Samples that are in flight before the first result comes."""
 
 
-def _failure(kind: FailureKind = FailureKind.HTTP_ERROR, status: int | None = 500, message: str = "oh") -> Failure:
+def _failure(
+    kind: FailureKind = FailureKind.HTTP_ERROR, status: int | None = 500, message: str = "oh"
+) -> Failure:
     return Failure(kind=kind, message=message, status=status)
 
 
@@ -38,31 +46,47 @@ def _failures_that_end_a_run(watch: CircuitBreaker, result: Failure, started: in
 def test_sixteen_equal_failures_at_the_start_end_a_run(status: int) -> None:
     watch = CircuitBreaker(answered=0)
     _one_by_one(watch, [_failure(status=status)] * (DEAD_AFTER - 1))
-    with pytest.raises(EndpointError, match=r"refuses every request: 16 samples in a row failed.*oh"):
+    with pytest.raises(
+        EndpointError, match=r"refuses every request: 16 samples in a row failed.*oh"
+    ):
         _one_by_one(watch, [_failure(status=status)])
 
 
 def test_a_500_that_quotes_a_refusal_counts_as_one() -> None:
-    wrapped = Failure(kind=FailureKind.HTTP_ERROR, message="400, message='Bad Request'", status=500, retryable=False)
-    assert _failures_that_end_a_run(CircuitBreaker(answered=0, max_error_rate=1.0), wrapped) == REFUSED_AFTER
+    wrapped = Failure(
+        kind=FailureKind.HTTP_ERROR,
+        message="400, message='Bad Request'",
+        status=500,
+        retryable=False,
+    )
+    assert (
+        _failures_that_end_a_run(CircuitBreaker(answered=0, max_error_rate=1.0), wrapped)
+        == REFUSED_AFTER
+    )
 
 
 @pytest.mark.parametrize("status", PROMPTS)
-def test_what_is_refused_of_single_prompts_ends_a_run_when_the_first_fifty_all_are(status: int) -> None:
+def test_what_is_refused_of_single_prompts_ends_a_run_when_the_first_fifty_all_are(
+    status: int,
+) -> None:
     watch = CircuitBreaker(answered=0, max_error_rate=1.0)
     assert _failures_that_end_a_run(watch, _failure(status=status)) == REFUSED_AFTER
 
 
 def test_different_failures_at_the_start_do_not() -> None:
     _one_by_one(
-        CircuitBreaker(answered=0, max_error_rate=1.0), [_failure(status=500 + i % 2) for i in range(RATE_AFTER)]
+        CircuitBreaker(answered=0, max_error_rate=1.0),
+        [_failure(status=500 + i % 2) for i in range(RATE_AFTER)],
     )
 
 
 @pytest.mark.parametrize("status", [400, 429, 500])
 @pytest.mark.parametrize("seed", range(20))
-def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status: int, seed: int) -> None:
-    """5 % of the samples are refused at once: by the order of coming back, all that is known of it is refusals."""
+def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
+    status: int, seed: int
+) -> None:
+    """5 % of the samples are refused at once: by the order of coming back, all that is known of it
+    is refusals."""
     rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=14_000)
     in_flight = [watch.start() for _ in range(EARLY)]
     refused = 0
@@ -77,7 +101,8 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(status
 
 @pytest.mark.parametrize("concurrency", [64, 512])
 def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int) -> None:
-    """The rate among the first ones exceeds .10 by chance now and then: for 1 in 28 of such runs at 64 in flight."""
+    """The rate among the first ones exceeds .10 by chance now and then: for 1 in 28 of such runs at
+    64 in flight."""
     for seed in range(200):
         rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=2000)
         for begun in range(0, 2000, concurrency):
@@ -134,7 +159,9 @@ def test_a_refusal_for_load_comes_with_what_to_do() -> None:
 
 
 @pytest.mark.parametrize(("rate", "allowed"), [(0.10, 11), (0.05, 7), (0.2, 18)])
-def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(rate: float, allowed: int) -> None:
+def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(
+    rate: float, allowed: int
+) -> None:
     watch = CircuitBreaker(answered=0, max_error_rate=rate)
     numbers = [watch.start() for _ in range(RATE_AFTER)]
     for number in numbers[:-allowed]:
@@ -146,13 +173,17 @@ def test_an_error_rate_surely_above_the_limit_ends_a_run_from_fifty_samples_on(r
 
 
 @pytest.mark.parametrize(("planned", "ends"), [(200, True), (RATE_AFTER - 1, False)])
-def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(planned: int, ends: bool) -> None:
+def test_more_failures_than_all_the_planned_samples_may_have_end_a_run(
+    planned: int, ends: bool
+) -> None:
     watch = CircuitBreaker(answered=planned - 40, planned=planned)
     allowed = planned // 10
     _one_by_one(watch, [_failure(status=400)] * allowed)
     if not ends:
         return _one_by_one(watch, [_failure(status=400)])
-    with pytest.raises(EndpointError, match=f"{allowed + 1} of 181 samples failed, more than the 10%"):
+    with pytest.raises(
+        EndpointError, match=f"{allowed + 1} of 181 samples failed, more than the 10%"
+    ):
         _one_by_one(watch, [_failure(status=400)])
     return None
 

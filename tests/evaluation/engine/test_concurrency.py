@@ -14,18 +14,26 @@ from serve_eval.schema import Attempt, Failure, FailureKind, Limits, Response
 
 
 def _attempt(**more: Any) -> Attempt:
-    return Attempt(**{"start_s": 0.0, "end_s": 1.0, "failure": None, "status": 200, "request_id": "r", **more})
+    return Attempt(
+        **{"start_s": 0.0, "end_s": 1.0, "failure": None, "status": 200, "request_id": "r", **more}
+    )
 
 
 def _response(latency_s: float, *statuses: int) -> Response:
     refused = tuple(_attempt(failure=FailureKind.HTTP_ERROR, status=status) for status in statuses)
-    return Response(text="A", finish_reason="stop", latency_s=latency_s, attempts=(*refused, _attempt()))
+    return Response(
+        text="A", finish_reason="stop", latency_s=latency_s, attempts=(*refused, _attempt())
+    )
 
 
 def _drive(
-    pace: Automatic, latency_s: Callable[[int], float], samples: int, refuses: Callable[[int], bool] = lambda n: False
+    pace: Automatic,
+    latency_s: Callable[[int], float],
+    samples: int,
+    refuses: Callable[[int], bool] = lambda n: False,
 ) -> list[tuple[float, int]]:
-    """Feeds an endpoint in closed loop: `latency_s(n)` with n in flight. The numbers in flight over time."""
+    """Feeds an endpoint in closed loop: `latency_s(n)` with n in flight. The numbers in flight over
+    time."""
     rng, now, flying, seen = random.Random(0), 0.0, [], []
     number = 0
     while samples:
@@ -70,7 +78,9 @@ def test_refusals_for_load_make_it_fall() -> None:
 
 def test_timeouts_make_it_fall_to_one_and_never_below() -> None:
     pace = Automatic(Limits(concurrency="auto"))
-    lost = Failure(kind=FailureKind.TIMEOUT, message="", attempts=(_attempt(failure=FailureKind.TIMEOUT),))
+    lost = Failure(
+        kind=FailureKind.TIMEOUT, message="", attempts=(_attempt(failure=FailureKind.TIMEOUT),)
+    )
     for second in range(500):
         pace.note_result(lost, float(second))
     assert pace.limit == 1

@@ -1,4 +1,5 @@
-"""Two plans of a comparison that differ in order or length: it ends, and asks both sides the same at the same time."""
+"""Two plans of a comparison that differ in order or length: it ends, and asks both sides the same
+at the same time."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def plan(data_root: Path) -> Plan:
 
 
 class _Sides:
-    """Two endpoints that answer everything with 1. `ahead` is by how much one of them was ahead of the other."""
+    """Two endpoints that answer everything with 1. `ahead` is by how much one of them was ahead of
+    the other."""
 
     def __init__(self) -> None:
         self.asked, self.ahead = [0, 0], 0
@@ -61,7 +63,8 @@ def _compare(
     lose: Callable[[], None] | None = None,
     **rules: Any,
 ) -> tuple[Comparison, _Sides]:
-    """With `lose` it is made twice at the same endpoints, and what is lost in between is asked again."""
+    """With `lose` it is made twice at the same endpoints, and what is lost in between is asked
+    again."""
     sides = _Sides()
 
     async def both() -> Comparison:
@@ -73,11 +76,15 @@ def _compare(
                 for plan, url in zip((a, b), urls, strict=True)
             ]
             chosen = replace(ALONE, **rules)
-            found = await compare(CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={})
+            found = await compare(
+                CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={}
+            )
             if lose is not None:
                 lose()
                 sides.asked = [0, 0]
-                found = await compare(CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={})
+                found = await compare(
+                    CompareSide(plan=plans[0]), CompareSide(plan=plans[1]), chosen, out, environ={}
+                )
             return found
 
     return asyncio.run(both()), sides
@@ -86,12 +93,20 @@ def _compare(
 Change = Callable[[Plan], Plan]
 DIFFERENCES: dict[str, Change] = {
     "tasks in another order": lambda plan: replace(plan, tasks=TASKS[::-1]),
-    "samples in another order": lambda plan: replace(plan, limits=replace(plan.limits, order="longest")),
-    "another seed of the order": lambda plan: replace(plan, limits=replace(plan.limits, order_seed=5)),
-    "fewer in flight, fewer starts": lambda plan: replace(plan, limits=Limits(concurrency=1, rate_limit=5000.0)),
+    "samples in another order": lambda plan: replace(
+        plan, limits=replace(plan.limits, order="longest")
+    ),
+    "another seed of the order": lambda plan: replace(
+        plan, limits=replace(plan.limits, order_seed=5)
+    ),
+    "fewer in flight, fewer starts": lambda plan: replace(
+        plan, limits=Limits(concurrency=1, rate_limit=5000.0)
+    ),
     "repeats": lambda plan: replace(plan, repeats=2),
     "an early stop": lambda plan: replace(plan, early_stop=0.01),
-    "everything": lambda plan: replace(plan, tasks=TASKS[::-1], repeats=3, limits=Limits(order="natural")),
+    "everything": lambda plan: replace(
+        plan, tasks=TASKS[::-1], repeats=3, limits=Limits(order="natural")
+    ),
 }
 
 
@@ -111,7 +126,9 @@ def test_whatever_differs_of_the_plans_both_are_asked_the_same_in_step(
     assert sides.ahead <= 2 * at_once
 
 
-def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(plan: Plan, tmp_path: Path) -> None:
+def test_a_side_with_fewer_samples_is_refused_or_asked_what_it_has(
+    plan: Plan, tmp_path: Path
+) -> None:
     fewer = replace(plan, limit=N - 4)
     with pytest.raises(NotComparableError, match="samples is"):
         _compare(plan, fewer, tmp_path / "refused")
@@ -135,7 +152,9 @@ def test_an_automatic_concurrency_is_refused(plan: Plan, tmp_path: Path) -> None
     _compare(plan, automatic, tmp_path / "out")  # B is asked by A's limits
 
 
-def test_sides_of_which_other_parts_are_answered_come_to_their_end(plan: Plan, tmp_path: Path) -> None:
+def test_sides_of_which_other_parts_are_answered_come_to_their_end(
+    plan: Plan, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
 
     def lose() -> None:
@@ -162,4 +181,7 @@ def test_a_side_that_fails_ends_both(plan: Plan, tmp_path: Path, after: int) -> 
 def test_the_order_of_the_tasks_is_that_of_a(plan: Plan, tmp_path: Path) -> None:
     _compare(plan, replace(plan, tasks=TASKS[::-1]), tmp_path / "out")
     for side in ("a", "b"):
-        assert [task.result.task for task in read_report(tmp_path / "out" / side).tasks] == ["gsm8k", "word_problems"]
+        assert [task.result.task for task in read_report(tmp_path / "out" / side).tasks] == [
+            "gsm8k",
+            "word_problems",
+        ]

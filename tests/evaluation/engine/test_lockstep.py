@@ -1,4 +1,5 @@
-"""Two runs go in step, whatever each of them has left to ask, and never wait for each other for ever.
+"""Two runs go in step, whatever each of them has left to ask, and never wait for each other for
+ever.
 
 In counted time: where everybody waits, a test fails at once.
 """
@@ -28,7 +29,8 @@ async def _run(
     stops: float = math.inf,
     s: float = 0.0,
 ) -> None:
-    """A run whose requests take `s` seconds. After so many `stops` it ends without asking the rest."""
+    """A run whose requests take `s` seconds. After so many `stops` it ends without asking the
+    rest."""
     stream = iter(places)
 
     async def worker() -> None:
@@ -57,7 +59,10 @@ def _both(
 
     async def main() -> None:
         participants = Lockstep().participants
-        runs = [_run(participants[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i]) for i in (0, 1)]
+        runs = [
+            _run(participants[i], lists[i], workers[i], started[i], stops=stops[i], s=s[i])
+            for i in (0, 1)
+        ]
         await asyncio.gather(*runs)
 
     run_counted(main())
@@ -86,8 +91,14 @@ def test_both_come_to_their_end_in_whatever_order_and_however_much_each_asks(
         assert len(found) == min(len(places), most)
 
 
-@given(st.lists(st.sampled_from(PLACES), unique=True), st.integers(1, 5), st.sampled_from([0.1, 1.0, 30.0]))
-def test_none_is_ahead_by_more_than_its_workers(places: list[Place], workers: int, slower: float) -> None:
+@given(
+    st.lists(st.sampled_from(PLACES), unique=True),
+    st.integers(1, 5),
+    st.sampled_from([0.1, 1.0, 30.0]),
+)
+def test_none_is_ahead_by_more_than_its_workers(
+    places: list[Place], workers: int, slower: float
+) -> None:
     started: list[list[Place]] = [[], []]
     ahead: list[int] = []
 
@@ -118,7 +129,8 @@ def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int])
 
 
 def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on() -> None:
-    """It leaves out the rest of a task, goes on with the next one, and has then passed what was left out."""
+    """It leaves out the rest of a task, goes on with the next one, and has then passed what was
+    left out."""
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:

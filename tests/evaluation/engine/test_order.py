@@ -14,7 +14,10 @@ ORDERS: tuple[Order, ...] = ("natural", "random", "prefix", "longest")
 
 def _samples(prompts: Sequence[Prompt], targets: Sequence[str] | None = None) -> list[Sample]:
     targets = targets or ["A"] * len(prompts)
-    return [Sample(id=str(i), prompt=p, target=t) for i, (p, t) in enumerate(zip(prompts, targets, strict=True))]
+    return [
+        Sample(id=str(i), prompt=p, target=t)
+        for i, (p, t) in enumerate(zip(prompts, targets, strict=True))
+    ]
 
 
 @given(st.lists(st.text(max_size=3), max_size=20), st.sampled_from(ORDERS))
@@ -30,19 +33,27 @@ def test_natural_is_the_protocols_own() -> None:
 
 def test_random_is_the_same_for_the_same_seed() -> None:
     samples = _samples([str(i) for i in range(100)])
-    one, two, three = (list(arrange(samples, range(100), "random", seed)) for seed in ("0", "0", "1"))
+    one, two, three = (
+        list(arrange(samples, range(100), "random", seed)) for seed in ("0", "0", "1")
+    )
     assert one == two != three
     assert one != sorted(one)
 
 
 def test_samples_that_share_a_prefix_stand_together() -> None:
     prompts = ["law: q1", "art: q1", "law: q2", "art: q2"]
-    assert [prompts[i] for i in arrange(_samples(prompts), range(4), "prefix", "s")] == sorted(prompts)
-    chats: list[Prompt] = [(Message(role="system", content=p[:3]), Message(role="user", content=p)) for p in prompts]
+    assert [prompts[i] for i in arrange(_samples(prompts), range(4), "prefix", "s")] == sorted(
+        prompts
+    )
+    chats: list[Prompt] = [
+        (Message(role="system", content=p[:3]), Message(role="user", content=p)) for p in prompts
+    ]
     assert list(arrange(_samples(chats), range(4), "prefix", "s")) == [1, 3, 0, 2]
 
 
-@pytest.mark.parametrize(("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("targets", "first"), [(["a", "aaa", "aa"], [1, 2, 0]), (["b", "a", "c"], [0, 1, 2])]
+)
 def test_the_longest_expected_answer_comes_first(targets: list[str], first: list[int]) -> None:
     assert list(arrange(_samples("xyz", targets), range(3), "longest", "s")) == first
 

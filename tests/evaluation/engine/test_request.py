@@ -70,7 +70,12 @@ def test_a_sample_asks_as_its_task_but_for_what_it_says_itself(
     override: Override | None, sampling: SamplingParams, extra: dict[str, Any]
 ) -> None:
     request = request_of(TASK, replace(SAMPLE, override=override))
-    assert (request.sample_id, request.prompt, request.sampling, request.extra) == ("a", "p", sampling, extra)
+    assert (request.sample_id, request.prompt, request.sampling, request.extra) == (
+        "a",
+        "p",
+        sampling,
+        extra,
+    )
 
 
 def test_every_repeat_asks_as_its_sample() -> None:
@@ -83,9 +88,18 @@ def _print(sample: Sample) -> str:
 
 
 def test_what_a_sample_asks_otherwise_is_in_the_fingerprint_and_in_its_key() -> None:
-    overrides = [None, Override(max_tokens=5), Override(stop=("x",)), Override(extra={"a": 1, "b": 2})]
+    overrides = [
+        None,
+        Override(max_tokens=5),
+        Override(stop=("x",)),
+        Override(extra={"a": 1, "b": 2}),
+    ]
     samples = [replace(SAMPLE, override=override) for override in overrides]
-    assert len({_print(sample) for sample in samples}) == len({sample_key(sample) for sample in samples}) == 4
+    assert (
+        len({_print(sample) for sample in samples})
+        == len({sample_key(sample) for sample in samples})
+        == 4
+    )
     other_order = replace(SAMPLE, override=Override(extra={"b": 2, "a": 1}))
     assert _print(samples[-1]) == _print(other_order)
 

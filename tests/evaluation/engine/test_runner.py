@@ -100,7 +100,9 @@ FAILED = Failure(kind=FailureKind.TIMEOUT, message="no byte")
         (Response(text="42", finish_reason="stop"), Outcome.UNPARSED),
     ],
 )
-def test_an_answer_without_a_text_scores_0_and_says_why(response: Response, outcome: Outcome) -> None:
+def test_an_answer_without_a_text_scores_0_and_says_why(
+    response: Response, outcome: Outcome
+) -> None:
     score = score_response(_task(), _samples(1)[0], response)
     assert score.outcome is outcome
     assert score.value == float(outcome is Outcome.CORRECT)
@@ -132,14 +134,22 @@ def test_a_task_without_an_answer_has_no_value() -> None:
     assert (result.value, result.bounds, result.scored) == (None, (0.0, 100.0), 0)
 
 
-@given(st.lists(st.sampled_from(["right", "wrong", "partial", "failed"]), min_size=1, max_size=40), st.randoms())
-def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str], rng: random.Random) -> None:
+@given(
+    st.lists(st.sampled_from(["right", "wrong", "partial", "failed"]), min_size=1, max_size=40),
+    st.randoms(),
+)
+def test_the_result_does_not_depend_on_the_order_of_the_answers(
+    kinds: list[str], rng: random.Random
+) -> None:
     def score(sample: Sample, response: Response) -> Score:
         value = float(response.text)
         return Score(value=value, outcome=Outcome.PARTIAL, parts={"half": value / 2})
 
     answers = {"right": "1", "wrong": "0.1", "partial": "0.3333333333333333"}
-    made = [FAILED if kind == "failed" else Response(text=answers[kind], finish_reason="length") for kind in kinds]
+    made = [
+        FAILED if kind == "failed" else Response(text=answers[kind], finish_reason="length")
+        for kind in kinds
+    ]
     order = list(range(len(made)))
     results = []
     for _ in range(2):
@@ -154,7 +164,9 @@ def test_the_result_does_not_depend_on_the_order_of_the_answers(kinds: list[str]
 
 
 @given(st.integers(1, 400), st.integers(0, 400))
-def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(right: int, wrong: int) -> None:
+def test_with_nothing_missing_the_bounds_are_the_value_to_the_last_bit(
+    right: int, wrong: int
+) -> None:
     accumulator = ScoreAccumulator(_task(), _samples(right + wrong))
     for i in range(right + wrong):
         accumulator.add(i, RIGHT if i < right else WRONG)
@@ -170,12 +182,15 @@ def test_an_unbounded_metric_has_no_bounds_once_something_is_missing() -> None:
     assert accumulator.result().bounds == (100.0, 100.0)
 
 
-# ------------------------------------------------------------------------------------------ against a real socket
+# ------------------------------------------------------------------------------------------ against
+# a real socket
 
 
 def _answers(path: Path, samples: list[Sample]) -> Path:
     entry = {"right": " A", "wrong": " B", "probability": 0.5}
-    lines = [msgspec.json.encode({"sha256": prompt_sha256(sample.prompt), **entry}) for sample in samples]
+    lines = [
+        msgspec.json.encode({"sha256": prompt_sha256(sample.prompt), **entry}) for sample in samples
+    ]
     path.write_bytes(b"\n".join(lines) + b"\n")
     return path
 
@@ -183,22 +198,32 @@ def _answers(path: Path, samples: list[Sample]) -> Path:
 Server = ScriptedServer | web.Application
 
 
-def _run(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> ScoreAccumulator:
+def _run(
+    server: Server, samples: list[Sample], journal_path: Path, **limits: Any
+) -> ScoreAccumulator:
     """One task as a run asks it: everything, then once more what failed."""
     return _session(server, samples, journal_path, **limits)[0]
 
 
-def _session(server: Server, samples: list[Sample], journal_path: Path, **limits: Any) -> tuple[ScoreAccumulator, Load]:
+def _session(
+    server: Server, samples: list[Sample], journal_path: Path, **limits: Any
+) -> tuple[ScoreAccumulator, Load]:
     async def main() -> tuple[ScoreAccumulator, Load]:
         chosen = Limits(**{"concurrency": 16, "retry_budget": 100_000, **limits})
-        async with serve(server) as url, Client(Endpoint(base_url=url, model="simulated"), chosen) as client:
+        async with (
+            serve(server) as url,
+            Client(Endpoint(base_url=url, model="simulated"), chosen) as client,
+        ):
             with Journal(journal_path) as journal:
                 accumulator = ScoreAccumulator(_task(), samples)
                 replay(journal, accumulator)
                 session = LoadSession(client, order_seed=0)
                 lane = Lane("letters", accumulator, journal, list(accumulator.list_unanswered()))
                 await ask(session, [lane], watch=CircuitBreaker(answered=0))
-                await ask(session, [Lane("letters", accumulator, journal, list(accumulator.worth_another_pass()))])
+                await ask(
+                    session,
+                    [Lane("letters", accumulator, journal, list(accumulator.worth_another_pass()))],
+                )
                 return accumulator, session.load()
 
     return asyncio.run(main())
@@ -221,7 +246,9 @@ def test_every_sample_gets_its_own_answer_and_is_asked_once(tmp_path: Path) -> N
     assert again.result() == accumulator.result()
 
 
-def test_what_failed_is_asked_once_more_at_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_asked_once_more_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(200)
     faults: dict[str, Any] = {"failure_rate": 0.05, "failure_kind": "500", "failures_per_prompt": 5}
@@ -253,23 +280,33 @@ def test_an_endpoint_that_dies_in_the_middle_ends_the_run_and_keeps_what_was_had
 ) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     server = _broken(100, hang_up())
-    with pytest.raises(EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"):
+    with pytest.raises(
+        EndpointError, match=r"stopped answering: 16 samples in a row.*the connection ended before"
+    ):
         _run(server, _samples(2000), tmp_path / "j")
     with Journal(tmp_path / "j") as journal:
         assert sum(record.response is not None for record in journal.records()) == 100
     assert len(server.asked) < 100 + 4 * (DEAD_AFTER + 16) + 16
 
 
-def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(tmp_path: Path) -> None:
+def test_an_endpoint_that_refuses_everything_ends_the_run_with_the_one_cause(
+    tmp_path: Path,
+) -> None:
     server = _broken(0, fail(403, "no quota"))
-    with pytest.raises(EndpointError, match=r"refuses every request: 16 samples in a row failed.*no quota"):
+    with pytest.raises(
+        EndpointError, match=r"refuses every request: 16 samples in a row failed.*no quota"
+    ):
         _run(server, _samples(2000), tmp_path / "j")
     assert len(server.asked) < 2 * DEAD_AFTER + 16
 
 
-def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(tmp_path: Path) -> None:
+def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
+    tmp_path: Path,
+) -> None:
     server = _broken(95, fail(400, "too long"))
-    with pytest.raises(EndpointError, match=r"22 of 117 samples failed, more than the 10%.*as this one: .*too long"):
+    with pytest.raises(
+        EndpointError, match=r"22 of 117 samples failed, more than the 10%.*as this one: .*too long"
+    ):
         _run(server, _samples(500), tmp_path / "j", concurrency=1)
     assert len(server.asked) == 117
     server = _broken(95, fail(400, "too long"))
@@ -278,7 +315,8 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(t
 
 
 def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path: Path) -> None:
-    """Prompts that are too long are refused at once, while at 512 in flight the first answers take their time."""
+    """Prompts that are too long are refused at once, while at 512 in flight the first answers take
+    their time."""
     refused, answering = [0], asyncio.Event()
 
     def reply(request: HttpRequest) -> Reply:
@@ -293,7 +331,8 @@ def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_pa
     assert (result.scored, result.failed, refused[0]) == (570, 30, 30)
 
 
-# ------------------------------------------------------------------------------------------------- the engine
+# -------------------------------------------------------------------------------------------------
+# the engine
 
 
 def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
@@ -318,16 +357,25 @@ def test_tasks_follow_each_other_without_an_idle_tail(tmp_path: Path) -> None:
                 said.append(("end", task))
 
         server = ScriptedServer(reply)
-        async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+        async with (
+            server.serve() as url,
+            Client(Endpoint(base_url=url), Limits(concurrency=4)) as client,
+        ):
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [
-                    Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10)) for n, j in (("one", a), ("two", b))
+                    Lane(n, ScoreAccumulator(_task(), _samples(10)), j, range(10))
+                    for n, j in (("one", a), ("two", b))
                 ]
                 await ask(LoadSession(client, order_seed=0), lanes, progress=Told())
                 assert [lane.accumulator.scored for lane in lanes] == [10, 10]
         return said
 
-    assert asyncio.run(main()) == [("begin", "one"), ("begin", "two"), ("end", "one"), ("end", "two")]
+    assert asyncio.run(main()) == [
+        ("begin", "one"),
+        ("begin", "two"),
+        ("end", "one"),
+        ("end", "two"),
+    ]
 
 
 class _After:
@@ -344,7 +392,9 @@ class _After:
         return self.left <= 0
 
 
-def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(tmp_path: Path) -> None:
+def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_once(
+    tmp_path: Path,
+) -> None:
     given_up = asyncio.Event()
 
     async def reply(request: HttpRequest) -> Reply:
@@ -369,12 +419,19 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
 
     async def main() -> tuple[list[Lane], Load]:
         limits = Limits(concurrency=8, max_attempts=1)
-        async with ScriptedServer(reply).serve() as url, Client(Endpoint(base_url=url), limits) as client:
+        async with (
+            ScriptedServer(reply).serve() as url,
+            Client(Endpoint(base_url=url), limits) as client,
+        ):
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
-                first = Lane("one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20))
+                first = Lane(
+                    "one", ScoreAccumulator(_task(), _samples(1000)), a, range(1000), _After(20)
+                )
                 lanes = [first, Lane("two", ScoreAccumulator(_task(), _samples(15)), b, range(15))]
                 session = LoadSession(client, order_seed=0)
-                await asyncio.wait_for(ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15)
+                await asyncio.wait_for(
+                    ask(session, lanes, progress=Told(), watch=CircuitBreaker(answered=0)), 15
+                )
                 return lanes, session.load()
 
     (one, two), load = asyncio.run(main())
@@ -384,7 +441,9 @@ def test_a_lane_that_is_decided_gives_its_requests_up_and_the_next_begins_at_onc
     assert said == [("begin", "one"), ("end", "one"), ("begin", "two"), ("end", "two")]
 
 
-def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(tmp_path: Path) -> None:
+def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_else(
+    tmp_path: Path,
+) -> None:
     server = _broken(0, fail(403, "no quota"))
     shown: dict[str, str] = {}
 
@@ -400,13 +459,21 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
             shown[task] = "ended"
 
     async def main() -> None:
-        async with server.serve() as url, Client(Endpoint(base_url=url), Limits(concurrency=4)) as client:
+        async with (
+            server.serve() as url,
+            Client(Endpoint(base_url=url), Limits(concurrency=4)) as client,
+        ):
             with Journal(tmp_path / "a") as a, Journal(tmp_path / "b") as b:
                 lanes = [
                     Lane(n, ScoreAccumulator(_task(), _samples(100)), j, range(100))
                     for n, j in (("one", a), ("two", b))
                 ]
-                await ask(LoadSession(client, order_seed=0), lanes, progress=Told(), watch=CircuitBreaker(answered=0))
+                await ask(
+                    LoadSession(client, order_seed=0),
+                    lanes,
+                    progress=Told(),
+                    watch=CircuitBreaker(answered=0),
+                )
 
     with pytest.raises(EndpointError, match="no quota"):
         asyncio.run(main())
@@ -414,7 +481,9 @@ def test_a_run_that_is_stopped_ends_the_progress_of_what_began_and_of_nothing_el
 
 
 @pytest.mark.parametrize("number", [2_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_ten_percent_random_faults_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(number)
     config = SimulatorConfig(answers=_answers(tmp_path / "a", samples))
@@ -447,7 +516,9 @@ def test_ten_percent_random_faults_change_nothing(tmp_path: Path, monkeypatch: p
     assert accumulator.result().scored == number
     assert faulty > 0.09 * number
     traffic = accumulator.traffic
-    assert traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
+    assert (
+        traffic.attempts == simulator.stats.requests.total() == len(server.asked) == number + faulty
+    )
     # Of what met the end of a used connection, the next attempt is no retry that the budget pays.
     again = sum(traffic.retries.values())
     assert load.retries <= again <= faulty
@@ -464,7 +535,9 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
     async def main() -> None:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000))
+                lane = Lane(
+                    "letters", ScoreAccumulator(_task(), _samples(100_000)), journal, range(100_000)
+                )
                 run = asyncio.create_task(
                     ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
                 )
@@ -484,14 +557,17 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
-    """At 64 in flight, sixteen refused connections in a row came back at once, and ended the run."""
+    """At 64 in flight, sixteen refused connections in a row came back at once, and ended the
+    run."""
     told: list[str] = []
 
     async def main() -> Load:
         async with server, Client(Endpoint(base_url=server.base_url), limits) as client:
             client.liveness.notify = told.append
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600))
+                lane = Lane(
+                    "letters", ScoreAccumulator(_task(), _samples(600)), journal, range(600)
+                )
                 session = LoadSession(client, order_seed=0)
                 run = asyncio.create_task(ask(session, [lane], watch=CircuitBreaker(answered=0)))
                 for left in (500, 250):
@@ -516,7 +592,9 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
         server = FaultyServer([act.sound], listening=False)
         async with server, Client(Endpoint(base_url=server.base_url), Limits()) as client:
             with Journal(tmp_path / "j") as journal:
-                lane = Lane("letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200))
+                lane = Lane(
+                    "letters", ScoreAccumulator(_task(), _samples(200)), journal, range(200)
+                )
                 run = asyncio.create_task(
                     ask(LoadSession(client, order_seed=0), [lane], watch=CircuitBreaker(answered=0))
                 )
@@ -529,7 +607,9 @@ def test_who_gives_up_waiting_for_a_server_is_heard_at_once(tmp_path: Path) -> N
     asyncio.run(main())
 
 
-def test_the_retry_budget_bounds_the_retries_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_retry_budget_bounds_the_retries_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("serve_eval.client.attempts.retry.BASE_S", 0.001)
     samples = _samples(400)
     faults: dict[str, Any] = {"failure_rate": 0.08, "failure_kind": "500"}
@@ -558,16 +638,20 @@ def test_an_automatic_concurrency_finds_its_way_and_says_how(tmp_path: Path) -> 
     accumulator, load = _session(app, samples, tmp_path / "j", concurrency="auto")
     assert (accumulator.scored, accumulator.failed) == (3000, 0)
     assert set(app[STATS].requests.values()) == {1}
-    # The machine decides if the second step climbs or falls: tests/evaluation/engine/test_concurrency.py has the rule.
+    # The machine decides if the second step climbs or falls:
+    # tests/evaluation/engine/test_concurrency.py has the rule.
     assert load.steps[0].concurrency == 32
     assert len(load.steps) > 1
     assert START < load.max_in_flight <= max(step.concurrency for step in load.steps)
 
 
-def test_what_is_had_is_forced_to_disk_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_had_is_forced_to_disk_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     forced: list[int] = []
     monkeypatch.setattr(
-        "serve_eval.evaluation.storage.journal.os.fsync", lambda fd: forced.append(os.fstat(fd).st_size)
+        "serve_eval.evaluation.storage.journal.os.fsync",
+        lambda fd: forced.append(os.fstat(fd).st_size),
     )
     samples = _samples(30)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples), latency_s=0.8))
@@ -583,7 +667,12 @@ def test_the_loop_of_the_client_is_watched_and_the_mode_of_answering_changes_no_
     samples = _samples(300)
     app = create_app(SimulatorConfig(answers=_answers(tmp_path / "a", samples)))
     accumulator, load = _session(app, samples, tmp_path / "j", stream=stream)
-    again = _run(create_app(SimulatorConfig(answers=tmp_path / "a")), samples, tmp_path / "k", stream=not stream)
+    again = _run(
+        create_app(SimulatorConfig(answers=tmp_path / "a")),
+        samples,
+        tmp_path / "k",
+        stream=not stream,
+    )
     assert accumulator.result() == again.result()
     assert bool(accumulator.traffic.ttft_s) is stream
     assert (load.finished, load.limits.stream) == (300, stream)

@@ -1,4 +1,5 @@
-"""Samples with choices: what is sent for them, what becomes of those that are not all answered, and a whole task."""
+"""Samples with choices: what is sent for them, what becomes of those that are not all answered, and
+a whole task."""
 
 from __future__ import annotations
 
@@ -43,7 +44,11 @@ from tests.scripted_server import Reply, ScriptedServer, answer, fail
 pytestmark = pytest.mark.usefixtures("simulated_here")
 
 SAMPLE = Sample(
-    id="q", prompt="Two and two?\nAnswer:", target="B", metadata={"subject": "anatomy"}, choices=(" A", " B", " C")
+    id="q",
+    prompt="Two and two?\nAnswer:",
+    target="B",
+    metadata={"subject": "anatomy"},
+    choices=(" A", " B", " C"),
 )
 LIKELIHOOD = Spec(name="mmlu", options={"scoring": "loglikelihood", "num_samples": 57})
 TASK = build_task(LIKELIHOOD)
@@ -59,14 +64,18 @@ def _send(
 
     async def main() -> Response | Failure:
         limits = Limits(max_attempts=1)
-        async with server.serve() as url, Client(Endpoint(base_url=url, model="m"), limits) as client:
+        async with (
+            server.serve() as url,
+            Client(Endpoint(base_url=url, model="m"), limits) as client,
+        ):
             return await send.send(client, task, sample)
 
     return asyncio.run(main()), server.bodies
 
 
 def _told(prompt: str, **logprobs: Any) -> Reply:
-    """The prompt as two tokens, the first without a log-probability, and two of its choice: a number, half of it."""
+    """The prompt as two tokens, the first without a log-probability, and two of its choice: a
+    number, half of it."""
     number = -float("ABC".index(prompt[-1]) + 1)
     told = {
         "tokens": [prompt[:3], prompt[3:-2], " ", prompt[-1]],
@@ -78,7 +87,9 @@ def _told(prompt: str, **logprobs: Any) -> Reply:
 def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
     result, bodies = _send(_told)
     assert isinstance(result, Response), result
-    assert [body["prompt"] for body in bodies] == [f"{SAMPLE.prompt}{choice}" for choice in SAMPLE.choices]
+    assert [body["prompt"] for body in bodies] == [
+        f"{SAMPLE.prompt}{choice}" for choice in SAMPLE.choices
+    ]
     assert {(body["echo"], body["max_tokens"]) for body in bodies} == {(True, 1)}
     assert result.choice_logprobs == ((-1.0, -0.5), (-2.0, -1.0), (-3.0, -1.5))
     assert (result.usage, len(result.attempts)) == (Usage(prompt_tokens=12, completion_tokens=0), 3)
@@ -88,7 +99,12 @@ def test_every_choice_is_a_request_and_its_own_tokens_are_kept() -> None:
 def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     failed, bodies = _send(lambda prompt: fail(500) if prompt.endswith("B") else _told(prompt))
     assert isinstance(failed, Failure)
-    assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (FailureKind.HTTP_ERROR, True, 2, 2)
+    assert (failed.kind, failed.retryable, len(failed.attempts), len(bodies)) == (
+        FailureKind.HTTP_ERROR,
+        True,
+        2,
+        2,
+    )
     other = replace(SAMPLE, id="r", target="A")
     answered, _ = _send(_told)
     accumulator = ScoreAccumulator(TASK, [SAMPLE, other])
@@ -99,7 +115,10 @@ def test_a_question_of_which_one_choice_has_no_answer_is_missing() -> None:
     assert (result.value, result.bounds) == (100.0, (50.0, 100.0))
     assert result.breakdown["subject"] == {"anatomy": {"value": 100.0, "scored": 1}}
     traffic = accumulator.traffic
-    assert (traffic.attempts, traffic.retries) == (5, {})  # a request for the next choice is no retry
+    assert (traffic.attempts, traffic.retries) == (
+        5,
+        {},
+    )  # a request for the next choice is no retry
 
 
 def test_where_nothing_tells_the_continuation_apart_there_is_no_answer() -> None:
@@ -139,16 +158,28 @@ def test_whether_a_choice_is_the_likeliest_text_is_kept_and_missing_where_a_task
 def test_choices_are_in_the_fingerprint_and_in_the_key() -> None:
     samples = [SAMPLE, replace(SAMPLE, choices=()), replace(SAMPLE, choices=(" A", " B"))]
     samples.append(replace(SAMPLE, heads=("x", "", "")))
-    prints = {fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"] for sample in samples}
+    prints = {
+        fingerprint(TASK, Dataset(samples=[sample], files=(), total=1))["samples"]
+        for sample in samples
+    }
     assert len(prints) == len({sample_key(sample) for sample in samples}) == 4
 
 
-def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(data_root: Path) -> None:
+def test_the_letter_protocol_is_what_it_was_and_its_references_do_not_judge_the_likelihood(
+    data_root: Path,
+) -> None:
     letter = build_task(Spec(name="mmlu"))
     assert "scoring" not in letter.protocol
     assert (TASK.protocol["scoring"], letter.prompt_logprobs) == ("loglikelihood", False)
-    plan = _plan(data_root, model="meta-llama/Llama-2-7b-hf", no_reference=False, allow_mismatch=("max_tokens",))
-    with pytest.raises(NotComparableError, match="scoring is 'loglikelihood' here and None with the reference"):
+    plan = _plan(
+        data_root,
+        model="meta-llama/Llama-2-7b-hf",
+        no_reference=False,
+        allow_mismatch=("max_tokens",),
+    )
+    with pytest.raises(
+        NotComparableError, match="scoring is 'loglikelihood' here and None with the reference"
+    ):
         prepare(plan)
 
 
@@ -159,7 +190,8 @@ def test_a_limit_takes_whole_questions(data_root: Path) -> None:
     assert (told["requests"], told["choices"][:4]) == (40, "' A'")
 
 
-# ------------------------------------------------------------------------------------------------------ a whole task
+# ------------------------------------------------------------------------------------------------------
+# a whole task
 
 
 def _plan(data_root: Path, **more: Any) -> Plan:
@@ -169,7 +201,9 @@ def _plan(data_root: Path, **more: Any) -> Plan:
         "tasks": (LIKELIHOOD,),
         "dataset_roots": (str(data_root),),
         "no_reference": True,
-        "limits": Limits(order_seed=1),  # what an early stop sees, and with what chance it holds back, is a draw
+        "limits": Limits(
+            order_seed=1
+        ),  # what an early stop sees, and with what chance it holds back, is a draw
     }
     return Plan(**{**fields, **more})
 
@@ -198,13 +232,20 @@ def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_
 
     register([tmp_path / "a"], tmp_path / "refs")
     judged = _plan(
-        data_root, no_reference=False, references_dir=str(tmp_path / "refs"), verdict=Spec(name="paired"), repeats=2
+        data_root,
+        no_reference=False,
+        references_dir=str(tmp_path / "refs"),
+        verdict=Spec(name="paired"),
+        repeats=2,
     )
     again = _run(judged, tmp_path / "b")
     assert again.verdict.outcome is VerdictOutcome.PASS
     assert again.verdict.paired is not None
     assert (again.verdict.paired.pairs, again.verdict.paired.difference) == (57, 0.0)
-    assert (again.verdict.num_samples, again.verdict.protocol) == (57, "recorded with the reference")
+    assert (again.verdict.num_samples, again.verdict.protocol) == (
+        57,
+        "recorded with the reference",
+    )
     assert again.result.stability is not None
     assert again.result.stability.majority == again.result.value
 
@@ -215,7 +256,9 @@ def test_questions_are_right_as_often_as_the_endpoint_knows_them_and_judged_one_
     assert worse.verdict.early.stopped
 
 
-def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(data_root: Path, tmp_path: Path) -> None:
+def test_an_endpoint_without_log_probabilities_of_prompts_is_not_scored(
+    data_root: Path, tmp_path: Path
+) -> None:
     asked = _run(_plan(data_root, launcher=_simulated(prompt_logprobs="none")), tmp_path / "out")
     assert asked.verdict.outcome is VerdictOutcome.UNSUPPORTED
     assert (asked.result.value, asked.traffic.attempts) == (None, 0)

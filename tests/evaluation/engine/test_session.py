@@ -54,7 +54,9 @@ def test_a_load_is_rounded_to_milliseconds() -> None:
 
 def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.MonkeyPatch) -> None:
     session, now, late = made(), [50.0], iter((0.25, 0.75, 0.5))
-    monkeypatch.setattr(upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(
+        upkeep.asyncio, "get_running_loop", lambda: SimpleNamespace(time=lambda: now[0])
+    )
 
     async def sleep(seconds: float) -> None:
         now[0] += seconds + next(late, 0.0)
@@ -67,7 +69,9 @@ def test_the_lag_is_the_most_by_which_a_timer_was_late(monkeypatch: pytest.Monke
     assert session.lag_s == pytest.approx(0.75)
 
 
-def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_task_ends_before_the_next_one_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     async def send(client: Any, task: Any, sample: Any) -> Response:
         await asyncio.sleep(0)
         return Response(text="A", finish_reason="stop")
@@ -80,7 +84,9 @@ def test_a_task_ends_before_the_next_one_begins(monkeypatch: pytest.MonkeyPatch,
             for name, journal in (("one", first), ("two", second))
         ]
         asyncio.run(runner.ask(made(concurrency=1), lanes, progress=told))
-    expected = [[f"{n} begins: 2", f"{n} 0", f"{n} 1", f"{n} 2", f"{n} ends"] for n in ("one", "two")]
+    expected = [
+        [f"{n} begins: 2", f"{n} 0", f"{n} 1", f"{n} 2", f"{n} ends"] for n in ("one", "two")
+    ]
     assert told.events == [*expected[0], *expected[1]]
 
 
@@ -113,7 +119,11 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
     async def send(client: Any, task: Any, sample: Any) -> Response:
         asked.append(sample.prompt)
         try:
-            await (asyncio.sleep(0.01) if sample.prompt in ("question 0", "last") else asyncio.Event().wait())
+            await (
+                asyncio.sleep(0.01)
+                if sample.prompt in ("question 0", "last")
+                else asyncio.Event().wait()
+            )
         except asyncio.CancelledError:
             given_up.append(sample.prompt)
             raise
@@ -123,7 +133,9 @@ def test_a_decided_task_gives_up_what_is_in_flight_and_starts_nobody_for_what_is
     with Journal(tmp_path / "a") as first, Journal(tmp_path / "b") as second:
         last = [replace(sample, prompt="last") for sample in _samples(1)]
         lanes = [
-            Lane("one", ScoreAccumulator(_task(), _samples(100)), first, range(100), early=Decides()),
+            Lane(
+                "one", ScoreAccumulator(_task(), _samples(100)), first, range(100), early=Decides()
+            ),
             Lane("two", ScoreAccumulator(_task(), last), second, range(1)),
         ]
         asyncio.run(asyncio.wait_for(runner.ask(session, lanes), 20))
@@ -150,8 +162,12 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
 
     monkeypatch.setattr("serve_eval.evaluation.engine.runner.send.send", send)
     with Journal(tmp_path / "a") as journal:
-        asyncio.run(runner.ask(session, [Lane("one", ScoreAccumulator(_task(), _samples(3)), journal, range(3))]))
+        asyncio.run(
+            runner.ask(
+                session, [Lane("one", ScoreAccumulator(_task(), _samples(3)), journal, range(3))]
+            )
+        )
     assert told == [
-        "warning: a connection gave an answer that nobody had asked for, and so later ones to other requests; those "
-        "that may be wrong are withdrawn and asked again"
+        "warning: a connection gave an answer that nobody had asked for, and so later ones to other"
+        " requests; those that may be wrong are withdrawn and asked again"
     ]

@@ -1,4 +1,5 @@
-"""Capitals whose answers other models judge: a task for the tests, found as a file of serve_eval/tasks is."""
+"""Capitals whose answers other models judge: a task for the tests, found as a file of
+serve_eval/tasks is."""
 
 from __future__ import annotations
 

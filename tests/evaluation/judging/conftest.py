@@ -19,7 +19,8 @@ from launchers._simulated import words
 from tests.scripted_server import HttpRequest, Reply, ScriptedServer, json_reply, raw, stall
 
 Says = Callable[[str, int], str | int | None]
-"""What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing ever."""
+"""What is said to a prompt, given how many came before: a text, an HTTP status, or None for nothing
+ever."""
 
 
 def fair(prompt: str, number: int) -> str:
@@ -34,8 +35,8 @@ def unsure(prompt: str, number: int) -> str:
 
 
 class JudgeServer:
-    """Answers chat requests by `says`; `prompts` are those that came, `short` counts those of the preflight. It is
-    `waiting` when it was given something that it says nothing to."""
+    """Answers chat requests by `says`; `prompts` are those that came, `short` counts those of the
+    preflight. It is `waiting` when it was given something that it says nothing to."""
 
     def __init__(self, says: Says = fair, model: str = "judge-1") -> None:
         self.says, self.model = says, model
@@ -80,7 +81,9 @@ def _answer(ask: Ask, number: int, said: str) -> bytes:
 def judged_task(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a task of tests/judging, which is one of ours for the length of a test."""
     name = "capitals_judged"
-    monkeypatch.setattr(serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(Path(__file__).parent)])
+    monkeypatch.setattr(
+        serve_eval.tasks, "__path__", [*serve_eval.tasks.__path__, str(Path(__file__).parent)]
+    )
     yield name
     sys.modules.pop(f"serve_eval.tasks.{name}", None)
     if hasattr(serve_eval.tasks, name):

@@ -1,4 +1,5 @@
-"""Cases that judges score: in a file of cases beside others, changed, asked again, and by the command line."""
+"""Cases that judges score: in a file of cases beside others, changed, asked again, and by the
+command line."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ N = 6
 def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
     """Cases of which the last one is compared exactly and the others are judged."""
     cases: list[dict[str, Any]] = [
-        {"case": f"town:{i}", "input": {"prompt": f"What is the capital of country {i}?"}, "expected": f"Town {i}"}
+        {
+            "case": f"town:{i}",
+            "input": {"prompt": f"What is the capital of country {i}?"},
+            "expected": f"Town {i}",
+        }
         for i in range(count)
     ]
     cases[-1]["scorer"] = "exact"
@@ -63,23 +68,34 @@ def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> Non
 
     async def story(url: str) -> None:
         async def session(**options: Any) -> Report:
-            options = {"judges": [{"base_url": url, "model": "judge-1", **options.pop("judge", {})}], **options}
+            options = {
+                "judges": [{"base_url": url, "model": "judge-1", **options.pop("judge", {})}],
+                **options,
+            }
             return await evaluate(_plan(_file(tmp_path, options)), out, environ={})
 
         (task,) = (await session()).tasks
         assert task.result.scored == N
         assert len(judge.prompts) == N - 1, "the last case has another scorer"
-        assert task.result.modes.get("low correctness", 0) >= task.result.outcomes.get(Outcome.WRONG, 0) - 1
+        assert (
+            task.result.modes.get("low correctness", 0)
+            >= task.result.outcomes.get(Outcome.WRONG, 0) - 1
+        )
         asked = (out / "samples/cases-towns.jsonl").read_bytes()
         await session(judge={"concurrency": 1})
         assert len(judge.prompts) == N - 1, "how a judge is reached decides nothing"
         await session(rounds=2)
         assert len(judge.prompts) == 2 * (N - 1)
         await session(metrics=["correctness", "usefulness"])
-        assert sum("of use to whoever asked" in prompt for prompt in judge.prompts[2 * (N - 1) :]) == N - 1
+        assert (
+            sum("of use to whoever asked" in prompt for prompt in judge.prompts[2 * (N - 1) :])
+            == N - 1
+        )
         assert (out / "samples/cases-towns.jsonl").read_bytes() == asked
 
-    judge.says = lambda prompt, number: fair(prompt, number) if "is expected:" in prompt else "Verdict: yes"
+    judge.says = lambda prompt, number: (
+        fair(prompt, number) if "is expected:" in prompt else "Verdict: yes"
+    )
     _with(judge, story)
 
 
@@ -92,23 +108,43 @@ def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
         assert task.result.failures == {FailureKind.JUDGE_ERROR: N - 1}
         judge.says = fair
         (task,) = (await evaluate(plan, out, environ={}, rerun="never")).tasks
-        assert (task.result.failures, len(judge.prompts)) == ({FailureKind.JUDGE_ERROR: N - 1}, N - 1)
+        assert (task.result.failures, len(judge.prompts)) == (
+            {FailureKind.JUDGE_ERROR: N - 1},
+            N - 1,
+        )
         (task,) = (await evaluate(plan, out, environ={})).tasks
         assert (task.result.scored, len(judge.prompts)) == (N, 2 * (N - 1))
         await evaluate(plan, out, environ={}, rerun="all")
-        assert len(judge.prompts) == 3 * (N - 1), "the answers are the same, and are judged anew all the same"
+        assert len(judge.prompts) == 3 * (N - 1), (
+            "the answers are the same, and are judged anew all the same"
+        )
         (archived,) = out.glob("archive/*/judgements/cases-towns.jsonl")
         assert len(archived.read_text().splitlines()) == 2 * (N - 1)
 
     _with(judge, story)
 
 
-def test_a_dry_run_of_cases_tells_of_their_judges_and_a_bad_judge_of_its_place(tmp_path: Path) -> None:
+def test_a_dry_run_of_cases_tells_of_their_judges_and_a_bad_judge_of_its_place(
+    tmp_path: Path,
+) -> None:
     file = _file(tmp_path, {"judges": [{"base_url": "host:1", "model": "a"}, {}], "rounds": 2})
-    flags = ["run", "--model", "m", "--base-url", "host:2", "--cases", file, "--no-reference", "--dry-run"]
+    flags = [
+        "run",
+        "--model",
+        "m",
+        "--base-url",
+        "host:2",
+        "--cases",
+        file,
+        "--no-reference",
+        "--dry-run",
+    ]
     done = serve_eval(*flags)
     assert done.returncode == 0, done.stderr
-    assert f"judge requests: at most {2 * (N - 1)} to a, at most {2 * (N - 1)} to itself" in done.stdout
+    assert (
+        f"judge requests: at most {2 * (N - 1)} to a, at most {2 * (N - 1)} to itself"
+        in done.stdout
+    )
     _file(tmp_path, {"judges": [{"base_url": "host:1"}]})
     done = serve_eval(*flags)
     assert done.returncode == 2
@@ -117,14 +153,29 @@ def test_a_dry_run_of_cases_tells_of_their_judges_and_a_bad_judge_of_its_place(t
 
 
 @pytest.mark.slow
-def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_others(tmp_path: Path) -> None:
+def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_others(
+    tmp_path: Path,
+) -> None:
     count, out = 200, tmp_path / "out"
     judge = JudgeServer()
 
     async def story(url: str) -> None:
         loop = asyncio.get_running_loop()
-        file = _file(tmp_path, {"judges": [{"base_url": url, "model": "judge-1", "rate_limit": 60}]}, count=count)
-        command = [sys.executable, "-m", "serve_eval", "run", "--launcher", "simulated", "--model", "m"]
+        file = _file(
+            tmp_path,
+            {"judges": [{"base_url": url, "model": "judge-1", "rate_limit": 60}]},
+            count=count,
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "serve_eval",
+            "run",
+            "--launcher",
+            "simulated",
+            "--model",
+            "m",
+        ]
         command += ["--cases", str(file), "--no-reference", "-o", str(out)]
         judged = out / "judgements/cases-towns.jsonl"
 
@@ -140,7 +191,10 @@ def test_a_command_that_is_killed_while_answers_are_judged_goes_on_with_the_othe
         asked = (out / "samples/cases-towns.jsonl").read_bytes()
         judge.prompts.clear()
         done = await loop.run_in_executor(
-            None, lambda: subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+            None,
+            lambda: subprocess.run(
+                command, env=environment(), capture_output=True, text=True, check=False
+            ),
         )
         assert done.returncode == 3, done.stderr
         assert len(judge.prompts) == count - 1 - had
@@ -158,7 +212,9 @@ def test_a_reference_holds_for_the_same_judges_only(tmp_path: Path) -> None:
         options = {"judges": [{"base_url": url, "model": "judge-1"}], "metrics": ["correctness"]}
         await evaluate(_plan(_file(tmp_path, options)), tmp_path / "out", environ={})
         register([tmp_path / "out"], references)
-        judged = replace(_plan(_file(tmp_path, options)), references_dir=str(references), no_reference=False)
+        judged = replace(
+            _plan(_file(tmp_path, options)), references_dir=str(references), no_reference=False
+        )
         report = await evaluate(judged, tmp_path / "again", environ={})
         assert report.tasks[0].verdict.reference == report.tasks[0].verdict.evaluated
         _file(tmp_path, {**options, "metrics": ["usefulness"]})

@@ -1,4 +1,5 @@
-"""Answers that other models judge: asked about once, read or not, and never wrong for what a judge did."""
+"""Answers that other models judge: asked about once, read or not, and never wrong for what a judge
+did."""
 
 from __future__ import annotations
 
@@ -29,7 +30,13 @@ from tests.evaluation.judging.conftest import JudgeServer, fair, unsure
 N = 10
 TASK = "capitals_judged"
 FILE = Path(f"judgements/{TASK}.jsonl")
-QUICK = Limits(concurrency=4, max_attempts=1, connect_timeout_s=10.0, stall_timeout_s=20.0, sample_timeout_s=40.0)
+QUICK = Limits(
+    concurrency=4,
+    max_attempts=1,
+    connect_timeout_s=10.0,
+    stall_timeout_s=20.0,
+    sample_timeout_s=40.0,
+)
 
 pytestmark = pytest.mark.usefixtures("judged_task", "simulated_here")
 
@@ -38,19 +45,26 @@ def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -
     return Plan(
         model="my-org/my-model",
         launcher=Spec(name="simulated", options={"accuracy": 0.6}),
-        tasks=(Spec(name=TASK, options={"judge": {"judges": list(judges), **options}, "count": count}),),
+        tasks=(
+            Spec(name=TASK, options={"judge": {"judges": list(judges), **options}, "count": count}),
+        ),
         no_reference=True,
         limits=QUICK,
     )
 
 
-def _with(servers: Sequence[JudgeServer], story: Callable[[Plan], Awaitable[None]], **options: Any) -> None:
+def _with(
+    servers: Sequence[JudgeServer], story: Callable[[Plan], Awaitable[None]], **options: Any
+) -> None:
     """Tells a story while these judges listen; it is given a plan in which they judge."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(server.serving()) for server in servers]
-            judges = [{"base_url": url, "model": server.model} for url, server in zip(urls, servers, strict=True)]
+            judges = [
+                {"base_url": url, "model": server.model}
+                for url, server in zip(urls, servers, strict=True)
+            ]
             await story(_plan(judges, **options))
 
     asyncio.run(main())
@@ -83,7 +97,9 @@ def test_answers_are_judged_once_and_the_report_says_by_whom(tmp_path: Path) -> 
 
     _with([judge], story)
     assert (len(judge.prompts), judge.short) == (N, 1)
-    assert {tuple(record["id"].split(" ")[1:4]) for record in _records(out)} == {("judge-1", "correctness", "1")}
+    assert {tuple(record["id"].split(" ")[1:4]) for record in _records(out)} == {
+        ("judge-1", "correctness", "1")
+    }
     scores = [json.loads(line) for line in (out / f"scores/{TASK}.jsonl").read_text().splitlines()]
     assert {score["answer"] for score in scores} == {"correctness 1", "correctness 0"}
 
@@ -102,7 +118,10 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
 
 
 def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Path) -> None:
-    judge, out = JudgeServer(lambda prompt, number: fair(prompt, number) if number < 6 else None), tmp_path / "out"
+    judge, out = (
+        JudgeServer(lambda prompt, number: fair(prompt, number) if number < 6 else None),
+        tmp_path / "out",
+    )
 
     async def story(plan: Plan) -> None:
         running = asyncio.create_task(evaluate(plan, out, environ={}))
@@ -120,7 +139,9 @@ def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Pat
         report = await evaluate(plan, out, environ={})
         assert len(judge.prompts) == N - len(had)
         assert _records(out)[: len(had)] == had
-        assert (out / f"samples/{TASK}.jsonl").read_bytes() == answers, "the endpoint was not asked again"
+        assert (out / f"samples/{TASK}.jsonl").read_bytes() == answers, (
+            "the endpoint was not asked again"
+        )
         whole = await evaluate(plan, tmp_path / "whole", environ={})
         assert report.tasks[0].result == whole.tasks[0].result
 
@@ -128,31 +149,48 @@ def test_what_was_judged_before_a_kill_stays_and_the_rest_is_asked(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bad", [unsure, lambda prompt, number: 500], ids=["unreadable", "failed"])
-def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(tmp_path: Path, bad: Any) -> None:
+def test_a_judgement_that_is_missing_is_no_wrong_answer_and_is_asked_for_again(
+    tmp_path: Path, bad: Any
+) -> None:
     doubtful = "country 3?"
-    judge = JudgeServer(lambda prompt, number: (bad if doubtful in prompt else fair)(prompt, number))
+    judge = JudgeServer(
+        lambda prompt, number: (bad if doubtful in prompt else fair)(prompt, number)
+    )
     out = tmp_path / "out"
 
     async def story(plan: Plan) -> None:
         (task,) = (await evaluate(plan, out, environ={})).tasks
         result = task.result
-        assert (result.scored, result.failed, result.failures) == (N - 1, 1, {FailureKind.JUDGE_ERROR: 1})
+        assert (result.scored, result.failed, result.failures) == (
+            N - 1,
+            1,
+            {FailureKind.JUDGE_ERROR: 1},
+        )
         right = result.outcomes[Outcome.CORRECT]
-        assert result.bounds == (pytest.approx(100 * right / N), pytest.approx(100 * (right + 1) / N))
+        assert result.bounds == (
+            pytest.approx(100 * right / N),
+            pytest.approx(100 * (right + 1) / N),
+        )
         assert task.judges[0].unreadable + task.judges[0].failed == 1
         judge.prompts.clear()
         judge.says = fair
         again = (await evaluate(plan, out, environ={})).tasks[0]
         assert len(judge.prompts) == 1
         assert doubtful in judge.prompts[0]
-        assert (again.result.scored, again.result.failures, again.judges[0].unreadable) == (N, {}, 0)
+        assert (again.result.scored, again.result.failures, again.judges[0].unreadable) == (
+            N,
+            {},
+            0,
+        )
 
     _with([judge], story)
 
 
 def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_path: Path) -> None:
     strict = JudgeServer(lambda prompt, number: "Verdict: no", model="strict")
-    moody = JudgeServer(lambda prompt, number: f"Verdict: {'yes' if 'Town' in prompt.split('<answer')[1] else 'no'}")
+    moody = JudgeServer(
+        lambda prompt, number: f"Verdict: {'yes' if 'Town' in prompt.split('<answer')[1] else 'no'}"
+    )
     servers = [moody, strict]
 
     async def story(plan: Plan) -> None:
@@ -165,7 +203,10 @@ def test_judges_and_rounds_are_averaged_and_how_far_they_are_apart_is_told(tmp_p
             "judges_apart": share,
             "rounds_apart": 0.0,
         }
-        assert [(told.name, told.planned) for told in task.judges] == [("judge-1", 2 * N), ("strict", 2 * N)]
+        assert [(told.name, told.planned) for told in task.judges] == [
+            ("judge-1", 2 * N),
+            ("strict", 2 * N),
+        ]
 
     _with(servers, story, rounds=2)
     assert [len(server.prompts) for server in servers] == [2 * N, 2 * N]
@@ -189,13 +230,19 @@ def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> No
         options["judges"][0]["sampling"] = {"max_tokens": 4}
         (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
         assert (task.result.failures, task.judges[0].truncated) == ({FailureKind.JUDGE_ERROR: N}, N)
-        assert any("judge-1 were cut before the verdict" in warning for warning in task.verdict.warnings)
+        assert any(
+            "judge-1 were cut before the verdict" in warning for warning in task.verdict.warnings
+        )
 
-    _with([JudgeServer(lambda prompt, number: "So many words before the end.\nVerdict: yes")], story)
+    _with(
+        [JudgeServer(lambda prompt, number: "So many words before the end.\nVerdict: yes")], story
+    )
 
 
 def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.jsonl").write_text('{"id": "abc", "failure": {"kind": "timeout", "message": ""}}\n')
+    (tmp_path / "t.jsonl").write_text(
+        '{"id": "abc", "failure": {"kind": "timeout", "message": ""}}\n'
+    )
     with pytest.raises(RunFolderError, match="'abc' is no judgement"):
         Judgements(tmp_path / "t.jsonl")
 
@@ -203,7 +250,9 @@ def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
 def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(tmp_path: Path) -> None:
     out = tmp_path / "out"
     plan = _plan([{"base_url": "127.0.0.1:9", "model": "org/judge", "name": "wise"}])
-    with pytest.raises(EndpointError, match=r"judge wise: http://127\.0\.0\.1:9/v1 does not answer") as refused:
+    with pytest.raises(
+        EndpointError, match=r"judge wise: http://127\.0\.0\.1:9/v1 does not answer"
+    ) as refused:
         asyncio.run(evaluate(plan, out, environ={}))
     assert (refused.value.exit_code, "Is the server up" in refused.value.hint) == (4, True)
     assert (out / f"samples/{TASK}.jsonl").read_bytes() == b""
@@ -236,7 +285,9 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
         plan = _plan([{"base_url": url, "model": "judge-1", "concurrency": 1}], count=count)
         plan = replace(plan, limits=replace(plan.limits, outage_timeout_s=0.5))
         told: list[str] = []
-        with pytest.raises(EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s") as stopped:
+        with pytest.raises(
+            EndpointError, match=r"judge judge-1: no server listens at .* for 0\.5 s"
+        ) as stopped:
             await evaluate(plan, out, environ={}, notify=told.append)
         assert "--outage-timeout" in stopped.value.hint
         assert any("no server listens" in line for line in told)
@@ -259,7 +310,9 @@ def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Pa
         judge = plan.tasks[0].options["judge"]
         assert isinstance(judge, dict)
         judge["judges"][0]["api_key_env"] = "JUDGE_KEY"
-        with pytest.raises(PlanError, match="judge judge-1: api_key_env: the environment has no JUDGE_KEY"):
+        with pytest.raises(
+            PlanError, match="judge judge-1: api_key_env: the environment has no JUDGE_KEY"
+        ):
             await evaluate(plan, tmp_path / "out", environ={"OPENAI_API_KEY": "main-key"})
         environ = {"OPENAI_API_KEY": "main-key", "JUDGE_KEY": "judge-secret"}
         await evaluate(plan, tmp_path / "out", environ=environ)
@@ -328,20 +381,28 @@ def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
             (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
             assert task.result.value == 100.0
             assert len(endpoint.prompts) == N, "its answers were there"
-            assert any("the model judges itself (itself)" in warning for warning in task.verdict.warnings)
+            assert any(
+                "the model judges itself (itself)" in warning for warning in task.verdict.warnings
+            )
 
     asyncio.run(main())
 
 
 def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:
     async def story(plan: Plan) -> None:
-        (task,) = (await evaluate(replace(plan, early_stop=0.01), tmp_path / "out", environ={})).tasks
-        assert any("no early stop: the answers are judged" in warning for warning in task.verdict.warnings)
+        (task,) = (
+            await evaluate(replace(plan, early_stop=0.01), tmp_path / "out", environ={})
+        ).tasks
+        assert any(
+            "no early stop: the answers are judged" in warning for warning in task.verdict.warnings
+        )
 
     _with([JudgeServer()], story)
 
 
-def test_a_dry_run_tells_how_many_requests_judges_get_at_most(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_tells_how_many_requests_judges_get_at_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     judges = [{"base_url": "h:1", "model": "a"}, {"base_url": "h:1", "model": "b"}]
     plan = replace(_plan(judges, metrics=["correctness", "toxicity"], rounds=3), repeats=2)
     show(plan, as_json=False)

@@ -1,4 +1,5 @@
-"""The options of a plan, their keys in a plan file and the fields of the plan are the same everywhere."""
+"""The options of a plan, their keys in a plan file and the fields of the plan are the same
+everywhere."""
 
 from __future__ import annotations
 
@@ -59,17 +60,26 @@ WORDS = ("a", "drawn")
 
 
 def _told_defaults() -> list[tuple[Declared, str]]:
-    """Return the options whose help tells a value by default, which is a field of the plan or of a section."""
-    names = {field.name for kind in (Plan, *SECTIONS.values()) for field in fields(kind)} - {"launcher"}
+    """Return the options whose help tells a value by default, which is a field of the plan or of a
+    section."""
+    names = {field.name for kind in (Plan, *SECTIONS.values()) for field in fields(kind)} - {
+        "launcher"
+    }
     found = [
         (option, re.search(r"(?:(\w+) \(default\)|default ([\w.]+))", option.setting.help))
         for key, option in keys_in_file()
         if key.rpartition(".")[2] in names
     ]
-    return [(option, (told[1] or told[2])) for option, told in found if told and (told[1] or told[2]) not in WORDS]
+    return [
+        (option, (told[1] or told[2]))
+        for option, told in found
+        if told and (told[1] or told[2]) not in WORDS
+    ]
 
 
-@pytest.mark.parametrize(("option", "told"), _told_defaults(), ids=lambda one: getattr(one, "name", one))
+@pytest.mark.parametrize(
+    ("option", "told"), _told_defaults(), ids=lambda one: getattr(one, "name", one)
+)
 def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, told: str) -> None:
     nouns = {"accuracy_spec": AccuracySpec(), "connection": Connection(), "limits": Limits()}
     plan = Plan(model=None, launcher=resolve({"tasks": ["gsm8k"]}, {}, {}).plan.launcher, tasks=())
@@ -81,6 +91,9 @@ def test_the_default_that_the_help_tells_is_that_of_the_plan(option: Declared, t
 
 def test_no_flag_is_declared_twice() -> None:
     flags = [
-        flag for structure in (*IN_A_PLAN, ProtocolOptions) for one in list_declared(structure) for flag in one.flags
+        flag
+        for structure in (*IN_A_PLAN, ProtocolOptions)
+        for one in list_declared(structure)
+        for flag in one.flags
     ]
     assert len(flags) == len(set(flags))

@@ -30,14 +30,23 @@ output_dir: out
 """
 
 
-def _plan(text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> Plan:
+def _plan(
+    text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None
+) -> Plan:
     return resolve(parse(text, "plan.yaml", PlanError).value, settings or {}, environ or {}).plan
 
 
-def _problems(text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None) -> str:
+def _problems(
+    text: str = FULL, settings: dict[str, Any] | None = None, environ: dict[str, str] | None = None
+) -> str:
     document = parse(text, "plan.yaml", PlanError)
     with pytest.raises(PlanError) as caught:
-        resolve(document.value, settings or {}, environ or {}, lambda *path: f"plan.yaml:{document.line(*path)}: ")
+        resolve(
+            document.value,
+            settings or {},
+            environ or {},
+            lambda *path: f"plan.yaml:{document.line(*path)}: ",
+        )
     return str(caught.value)
 
 
@@ -50,7 +59,12 @@ def test_a_full_file_becomes_a_plan() -> None:
         Spec(name="gsm8k", options={"num_fewshot": 4, "filter": "strict-match"}),
     )
     assert plan.accuracy_spec == AccuracySpec(quant_algo="FP8", kv_cache_quant_algo="FP8")
-    assert (plan.limit, plan.seed, plan.limits.concurrency, plan.limits.stall_timeout_s) == (200, 3, 8, 30.0)
+    assert (plan.limit, plan.seed, plan.limits.concurrency, plan.limits.stall_timeout_s) == (
+        200,
+        3,
+        8,
+        30.0,
+    )
     assert plan.verdict == Spec(name="classic", options={"max_missing": 0.01})
 
 
@@ -84,7 +98,10 @@ def test_flags_and_file_with_the_same_content_give_the_same_plan() -> None:
 
 
 def test_flags_beat_environment_beats_file() -> None:
-    assert _plan(environ={"OPENAI_BASE_URL": "env:1"}).launcher.options["base_url"] == "http://env:1/v1"
+    assert (
+        _plan(environ={"OPENAI_BASE_URL": "env:1"}).launcher.options["base_url"]
+        == "http://env:1/v1"
+    )
     both = _plan(settings={"base_url": "flag:1"}, environ={"OPENAI_BASE_URL": "env:1"})
     assert both.launcher.options["base_url"] == "http://flag:1/v1"
     assert _plan(settings={"limit": 5, "quant_algo": "NVFP4"}).limit == 5
@@ -96,7 +113,9 @@ def test_tasks_chosen_by_flag_keep_their_options_of_the_file() -> None:
     )
 
 
-def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not() -> None:
+def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_variable_does_not() -> (
+    None
+):
     text = "tasks: [gsm8k]\nlauncher: {name: simulated}\n"
     assert _plan(text, {"base_url": "h:1"}).launcher.name == "external"
     assert _plan(text, environ={"OPENAI_BASE_URL": "h:1"}).launcher.name == "simulated"
@@ -104,8 +123,13 @@ def test_an_address_by_flag_replaces_the_launcher_of_the_file_but_an_inherited_v
 
 def test_an_address_by_flag_keeps_the_other_options_of_an_external_endpoint() -> None:
     text = "tasks: [gsm8k]\nlauncher: {name: external, base_url: 'old:1', ready_timeout_s: 5}\n"
-    assert _plan(text, {"base_url": "new:1"}).launcher.options == {"base_url": "http://new:1/v1", "ready_timeout_s": 5}
-    assert _plan("tasks: [gsm8k]\nlauncher:\n", {"launcher": "simulated"}).launcher.name == "simulated"
+    assert _plan(text, {"base_url": "new:1"}).launcher.options == {
+        "base_url": "http://new:1/v1",
+        "ready_timeout_s": 5,
+    }
+    assert (
+        _plan("tasks: [gsm8k]\nlauncher:\n", {"launcher": "simulated"}).launcher.name == "simulated"
+    )
 
 
 def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:
@@ -113,7 +137,13 @@ def test_without_an_address_the_default_port_of_trtllm_serve_is_meant() -> None:
 
 
 def test_the_suites_variables_are_honoured() -> None:
-    plan = _plan(environ={"TRTLLM_ACCURACY_NO_REFERENCE": "1", "INTEGRATION_TEST": "1", "LLM_MODELS_ROOT": "/models"})
+    plan = _plan(
+        environ={
+            "TRTLLM_ACCURACY_NO_REFERENCE": "1",
+            "INTEGRATION_TEST": "1",
+            "LLM_MODELS_ROOT": "/models",
+        }
+    )
     assert plan.allow_missing_reference
     assert not plan.no_reference
     assert plan.integration_test
@@ -126,7 +156,10 @@ def test_an_early_stop_is_a_switch_or_a_probability(given: str, eps: float | Non
 
 
 def test_set_values_are_yaml() -> None:
-    plan = _plan("{}", {"tasks": ["gsm8k"], "set": ["gsm8k.truncate_prompt_tokens=null", "gsm8k.stop=[a, b]"]})
+    plan = _plan(
+        "{}",
+        {"tasks": ["gsm8k"], "set": ["gsm8k.truncate_prompt_tokens=null", "gsm8k.stop=[a, b]"]},
+    )
     assert plan.tasks[0].options == {"truncate_prompt_tokens": None, "stop": ["a", "b"]}
 
 
@@ -170,16 +203,28 @@ api_key: sk-abcdefgh
         ("tasks: [{gsm8k: {fewshot_as_multiturn: true}}]\n", "needs apply_chat_template"),
         ("tasks: [gsm8k]\nlimits: 3\n", "limits: expected a mapping"),
         ("tasks: [gsm8k]\nbase_url: 'http://me:pw@host'\n", "credentials"),
-        ("tasks: [gsm8k]\nbase_url: h:1\nlauncher: {name: simulated}\n", "base_url: excludes the launcher"),
+        (
+            "tasks: [gsm8k]\nbase_url: h:1\nlauncher: {name: simulated}\n",
+            "base_url: excludes the launcher",
+        ),
         ("tasks: [gsm8k]\nreferences_dir: /nowhere/at/all\n", "is not a folder"),
         ("tasks: [gsm8k]\nearly_stop: 1.5\n", "early_stop: must be true, false or a probability"),
         ("tasks: [gsm8k]\nearly_stop: soon\n", "early_stop: Expected"),
-        ("tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n", "early_stop: starts the samples in random"),
+        (
+            "tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n",
+            "early_stop: starts the samples in random",
+        ),
         (
             "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: elsewhere\n",
-            "early_stop: is known for the rules classic, noninferiority, paired, not for 'elsewhere'",
+            (
+                "early_stop: is known for the rules classic, noninferiority, paired, not for"
+                " 'elsewhere'"
+            ),
         ),
-        ("tasks: [gsm8k]\nverdict: clasic\n", "unknown verdict rule 'clasic'. Did you mean 'classic'?"),
+        (
+            "tasks: [gsm8k]\nverdict: clasic\n",
+            "unknown verdict rule 'clasic'. Did you mean 'classic'?",
+        ),
     ],
 )
 def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
@@ -190,7 +235,10 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
     ("settings", "message"),
     [
         ({"set": ["gsm8k.num_fewshot"]}, "expected NAME.OPTION=VALUE"),
-        ({"set": ["gsmk.num_fewshot=3"]}, "'gsmk' is not a task of this run. Did you mean 'gsm8k'?"),
+        (
+            {"set": ["gsmk.num_fewshot=3"]},
+            "'gsmk' is not a task of this run. Did you mean 'gsm8k'?",
+        ),
         ({"headers": {"Authorization": "Bearer sk-abcdefgh"}}, "looks like a secret"),
         ({"headers": {"X-Api-Key": "sk-abcdefgh"}}, "looks like a secret"),
         ({"headers": {"X-Whatever": "sk-abcdefgh"}}, "looks like a secret"),
@@ -205,20 +253,33 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
         ({"limit": 0}, "limit: must be 1 or more"),
     ],
 )
-def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(settings: dict[str, Any], message: str) -> None:
+def test_bad_settings_say_what_is_wrong_and_repeat_no_secret(
+    settings: dict[str, Any], message: str
+) -> None:
     found = _problems(settings=settings)
     assert message in found
     assert "sk-abcdefgh" not in found
 
 
 def test_a_relative_path_is_made_absolute_so_that_a_run_can_be_resumed_from_elsewhere() -> None:
-    assert _plan("tasks: [gsm8k]\ndataset_root: data\n").dataset_roots == (str(Path("data").absolute()),)
+    assert _plan("tasks: [gsm8k]\ndataset_root: data\n").dataset_roots == (
+        str(Path("data").absolute()),
+    )
 
 
 def test_the_way_to_an_endpoint_is_that_of_a_run_without_its_tasks() -> None:
-    settings = {"base_url": "host:8000", "model": "m", "headers": {"X-Team": "evals"}, "proxy": "http://proxy:1"}
+    settings = {
+        "base_url": "host:8000",
+        "model": "m",
+        "headers": {"X-Team": "evals"},
+        "proxy": "http://proxy:1",
+    }
     alone, whole = resolve_address(settings, {}), _plan("tasks: [gsm8k]\n", settings)
-    assert (alone.model, alone.launcher, alone.connection) == (whole.model, whole.launcher, whole.connection)
+    assert (alone.model, alone.launcher, alone.connection) == (
+        whole.model,
+        whole.launcher,
+        whole.connection,
+    )
     assert alone.tasks == ()
     told = resolve_address({}, {"OPENAI_BASE_URL": "http://other/v1"}).launcher.options["base_url"]
     assert told == "http://other/v1"

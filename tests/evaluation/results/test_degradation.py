@@ -60,8 +60,9 @@ def test_a_fall_from_nothing_but_one_score_is_seen(before: float) -> None:
 def _answers(
     seed: int, n: int = 400, at: int = 100, before: float = 0.8, after: float = 0.8, runs: int = 3
 ) -> tuple[Course, Expected]:
-    """A course whose share of right answers falls, and what runs of the sound endpoint let expect. Two runs of it
-    disagree on 3.4 % of the prompts: one in ten is right with a probability of its own."""
+    """A course whose share of right answers falls, and what runs of the sound endpoint let expect.
+    Two runs of it disagree on 3.4 % of the prompts: one in ten is right with a probability of its
+    own."""
     random = numpy.random.default_rng(seed)
     chance = (random.random(n) < before).astype(float)
     unsteady = random.random(n) < 0.1
@@ -75,18 +76,22 @@ def _answers(
 
 
 @pytest.mark.parametrize(
-    ("after", "soon", "ever", "soon_alone", "ever_alone"), [(0.6, 15, 50, 10, 35), (0.5, 40, 59, 25, 59)]
+    ("after", "soon", "ever", "soon_alone", "ever_alone"),
+    [(0.6, 15, 50, 10, 35), (0.5, 40, 59, 25, 59)],
 )
 def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
     after: float, soon: int, ever: int, soon_alone: int, ever_alone: int
 ) -> None:
-    """Of 60 runs that fall from 80 % at request 100 of 400; by their scores alone hardly half as many are noticed."""
+    """Of 60 runs that fall from 80 % at request 100 of 400; by their scores alone hardly half as
+    many are noticed."""
     noticed: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(60):
         course, known = _answers(seed, after=after)
         for with_it in noticed:
             found = degradations(course, Metric(), 400, known if with_it else None)
-            noticed[with_it] += [one.noticed for one in found if one.measure == VALUE and one.noticed > 100]
+            noticed[with_it] += [
+                one.noticed for one in found if one.measure == VALUE and one.noticed > 100
+            ]
     assert len(noticed[True]) >= ever
     assert sum(at <= 140 for at in noticed[True]) >= soon
     assert len(noticed[False]) <= ever_alone
@@ -104,9 +109,12 @@ def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(r
 
 
 def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at() -> None:
-    """Every other prompt is one that the reference had wrong: what comes of it says nothing, however it falls."""
+    """Every other prompt is one that the reference had wrong: what comes of it says nothing,
+    however it falls."""
     values = [float(i < 200) if i % 2 == 0 else float(i < 100) for i in range(400)]
-    known = estimate_expected([[float(i % 2 == 0) for i in range(400)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(
+        [[float(i % 2 == 0) for i in range(400)]], lo=0.0, hi=1.0, higher_is_better=True
+    )
     course = _course(values=values)
     [one] = degradations(course, Metric(), 400, known)
     assert (one.since, one.before, one.after, one.of) == (201, 0.0, 1.0, 400)
@@ -115,9 +123,10 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
     assert one.course is not None
     assert (one.course.at[0], one.course.at[-1], one.course.window) == (19, 399, 10)
     assert (one.course.by_start[0], one.course.by_start[-1]) == (0.0, 1.0)
-    assert describe(one) == (
-        f"degrading from request 201 of 400 on, in the order of their starts: 0.0% {RIGHT} before, 100.0% from there "
-        f"on (noticed at request {one.noticed})"
+    assert (
+        describe(one)
+        == f"degrading from request 201 of 400 on, in the order of their starts: 0.0% {RIGHT}"
+        f" before, 100.0% from there on (noticed at request {one.noticed})"
     )
     [alone] = degradations(course, Metric(), 400)
     assert alone.since == 102
@@ -125,7 +134,8 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
 
 
 def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
-    """Where the reference had 100 of 2000 right, four wrong ones in a row suffice; of 2000 that count they do not."""
+    """Where the reference had 100 of 2000 right, four wrong ones in a row suffice; of 2000 that
+    count they do not."""
     right = [float(place % 20 == 0) for place in range(2000)]
     known = estimate_expected([right], lo=0.0, hi=1.0, higher_is_better=True)
     values = [score * (place < 1920) for place, score in enumerate(right)]
@@ -156,13 +166,17 @@ def test_what_is_found_part_by_part_is_what_is_found_in_the_whole_so_far(
         empty=[float(drawn.random() < 0.02 + 0.3 * bad) for bad in worse],
         repetitive=[float(drawn.random() < 0.02 + 0.2 * bad) for bad in worse],
     )
-    known = estimate_expected([[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True)
+    known = estimate_expected(
+        [[float(drawn.random() < 0.9) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True
+    )
     known = known if against else None
     lookout, found, start = Lookout(Metric(), n, known), set[str](), 0
     for end in [*range(FIRST, n, step), n]:
         found |= lookout.extend(_part(course, start, end), found)
         start = end
-        assert found == {one.measure for one in degradations(_beginning(course, end), Metric(), n, known)}
+        assert found == {
+            one.measure for one in degradations(_beginning(course, end), Metric(), n, known)
+        }
 
 
 def test_each_beginning_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,14 +199,21 @@ def test_what_is_known_to_have_turned_worse_is_not_looked_at_again() -> None:
     assert lookout.extend(_part(course, 200, 400), {VALUE}) == set()
 
 
-@given(st.integers(0, 2**32), st.sampled_from([0.0, 0.3, 0.8]), st.sampled_from([60, 100]), st.booleans())
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([0.0, 0.3, 0.8]),
+    st.sampled_from([60, 100]),
+    st.booleans(),
+)
 @settings(max_examples=8)
 def test_what_is_seen_at_a_beginning_is_seen_in_the_end_too_and_the_other_way_round(
     seed: int, fall: float, n: int, against: bool
 ) -> None:
     drawn = random.Random(seed)
     values = [drawn.random() * (1.0 - fall * (i >= n // 2)) for i in range(n)]
-    course = _course(n, values=values, lengths=[drawn.randint(1, 99) * (1 + (i > n / 2)) for i in range(n)])
+    course = _course(
+        n, values=values, lengths=[drawn.randint(1, 99) * (1 + (i > n / 2)) for i in range(n)]
+    )
     known = estimate_expected(
         [[drawn.choice([0.0, 0.6, 1.0]) for _ in range(n)]], lo=0.0, hi=1.0, higher_is_better=True
     )
@@ -222,15 +243,27 @@ def test_the_picture_of_a_course_is_its_running_share_by_starts_and_by_ends() ->
     ("given", "measure"),
     [
         ({"values": [1.0] * 300 + [0.0, 1.0] * 50}, VALUE),
-        ({"values": [0.4 + i % 7 / 10 for i in range(300)] + [0.1 + i % 7 / 20 for i in range(100)]}, VALUE),
-        ({"values": [0.0, 0.0, 0.5, 1.0, 0.0] * 60 + [0.0] * 100}, VALUE),  # most of them have the lowest score anyway
+        (
+            {
+                "values": (
+                    [0.4 + i % 7 / 10 for i in range(300)] + [0.1 + i % 7 / 20 for i in range(100)]
+                )
+            },
+            VALUE,
+        ),
+        (
+            {"values": [0.0, 0.0, 0.5, 1.0, 0.0] * 60 + [0.0] * 100},
+            VALUE,
+        ),  # most of them have the lowest score anyway
         ({"empty": [0.0] * 300 + [1.0] * 100}, EMPTY),
         ({"repetitive": [0.0] * 300 + [0.0, 1.0] * 50}, REPETITIVE),
         ({"lengths": [50.0 + i % 9 for i in range(300)] + [500.0] * 100}, LONGER),
         ({"lengths": [50.0 + i % 9 for i in range(300)] + [3.0] * 100}, SHORTER),
     ],
 )
-def test_each_measure_is_found_with_the_request_from_which_on(given: dict[str, list[float]], measure: str) -> None:
+def test_each_measure_is_found_with_the_request_from_which_on(
+    given: dict[str, list[float]], measure: str
+) -> None:
     found = {one.measure: one for one in degradations(_course(**given), Metric(), 400)}
     assert set(found) == {measure}
     assert abs(found[measure].since - 301) <= 3
@@ -252,8 +285,15 @@ def test_a_tally_tells_the_course_in_the_order_of_the_run_up_to_the_first_gap() 
     accumulator = ScoreAccumulator(replace(task, name="course"), samples)
 
     def answer(text: str, start_s: float, tokens: int) -> Response:
-        attempt = Attempt(start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r")
-        return Response(text=text, finish_reason="stop", usage=Usage(completion_tokens=tokens), attempts=(attempt,))
+        attempt = Attempt(
+            start_s=start_s, end_s=start_s + 1, failure=None, status=200, request_id="r"
+        )
+        return Response(
+            text=text,
+            finish_reason="stop",
+            usage=Usage(completion_tokens=tokens),
+            attempts=(attempt,),
+        )
 
     accumulator.add(2, answer("#### 1", 30.0, 5))
     accumulator.add(0, answer("wait, " * 200, 20.0, 900))

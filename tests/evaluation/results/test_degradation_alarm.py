@@ -1,5 +1,5 @@
-"""The alarm while a run goes on: told long before its end of an endpoint that turns worse, and never of a healthy one
-whose hard questions take longest."""
+"""The alarm while a run goes on: told long before its end of an endpoint that turns worse, and
+never of a healthy one whose hard questions take longest."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def plan(data_root: Path) -> Plan:
         tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
         dataset_roots=(str(data_root),),
         no_reference=True,
-        # One order: of random ones, one in a hundred may raise a false alarm, which is the level that is promised.
+        # One order: of random ones, one in a hundred may raise a false alarm, which is the level
+        # that is promised.
         limits=Limits(concurrency=16, order_seed=1),
     )
 
@@ -57,14 +58,15 @@ def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorCon
 
 
 Behaviour = Callable[[int, bool], tuple[bool, float]]
-"""By the number of a request, and whether its right answer is known: is it answered wrongly, and after how long (s)?"""
+"""By the number of a request, and whether its right answer is known: is it answered wrongly, and
+after how long (s)?"""
 
 
 def _run(
     plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
 ) -> tuple[Report, list[tuple[int, str]]]:
-    """The report, and what was told with the number of requests that had come by then. The run is interrupted at a
-    request and goes on, unless that is 0."""
+    """The report, and what was told with the number of requests that had come by then. The run is
+    interrupted at a request and goes on, unless that is 0."""
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
     lines, enough = list[tuple[int, str]](), asyncio.Event()
 
@@ -82,7 +84,9 @@ def _run(
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
 
             async def go() -> Report:
-                return await evaluate(at, out, environ={}, notify=lambda line: lines.append((len(server.asked), line)))
+                return await evaluate(
+                    at, out, environ={}, notify=lambda line: lines.append((len(server.asked), line))
+                )
 
             if interrupted_at:
                 first = asyncio.create_task(go())
@@ -98,9 +102,16 @@ def test_a_fall_is_told_while_the_run_goes_on_and_shown_on_the_page(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
-    report, lines = _run(plan, config, lambda number, known: (number > 100 and number % 2 == 0, 0.02), tmp_path / "out")
+    report, lines = _run(
+        plan,
+        config,
+        lambda number, known: (number > 100 and number % 2 == 0, 0.02),
+        tmp_path / "out",
+    )
     [(came, line)] = [(came, line) for came, line in lines if "bad scores" in line]
-    found = re.search(r"gsm8k: degrading from request (\d+) on: .* bad scores before, .*; the run goes on", line)
+    found = re.search(
+        r"gsm8k: degrading from request (\d+) on: .* bad scores before, .*; the run goes on", line
+    )
     assert found is not None
     one = report.tasks[0].degradations[0]
     assert abs(int(found[1]) - 100) <= 10
@@ -116,7 +127,9 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
 ) -> None:
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard = replace(config, damage=0.4)
-    report, lines = _run(plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out")
+    report, lines = _run(
+        plan, hard, lambda number, known: (False, 0.005 if known else 0.1), tmp_path / "out"
+    )
     assert 30.0 < (report.tasks[0].result.value or 0.0) < 80.0
     assert report.tasks[0].degradations == ()
     assert [line for _, line in lines if "degrading" in line] == []
@@ -126,7 +139,8 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is in flight at any moment has long answers more often than others; all of it is asked again in a row."""
+    """What is in flight at any moment has long answers more often than others; all of it is asked
+    again in a row."""
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
     pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
@@ -138,7 +152,8 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 
 @pytest.fixture(scope="module")
 def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each time."""
+    """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each
+    time."""
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
@@ -151,7 +166,8 @@ def _falls(number: int, known: bool) -> tuple[bool, float]:
 def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all requests."""
+    """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all
+    requests."""
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
         _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
@@ -159,7 +175,9 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     report, lines = _run(judged, replace(hard, run=3), _falls, tmp_path / "out")
     [line] = [line for _, line in lines if RIGHT in line]
-    found = re.search(rf"degrading from request (\d+) on: .*% {RIGHT} before, .* of {N}, in the order", line)
+    found = re.search(
+        rf"degrading from request (\d+) on: .*% {RIGHT} before, .* of {N}, in the order", line
+    )
     assert found is not None
     [one] = [one for one in report.tasks[0].degradations if one.measure == VALUE]
     assert one.counted == RIGHT
@@ -168,15 +186,21 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     assert int(found[1]) == one.since
     assert any(f"{RIGHT} before" in warning for warning in report.tasks[0].verdict.warnings)
     assert RIGHT in write_page(report, tmp_path / "out").read_text()
-    sound, lines = _run(judged, replace(hard, run=4), lambda number, known: (False, 0.0), tmp_path / "sound")
-    assert (sound.tasks[0].degradations, [line for _, line in lines if "degrading" in line]) == ((), [])
+    sound, lines = _run(
+        judged, replace(hard, run=4), lambda number, known: (False, 0.0), tmp_path / "sound"
+    )
+    assert (sound.tasks[0].degradations, [line for _, line in lines if "degrading" in line]) == (
+        (),
+        [],
+    )
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
-    """Both sides at the same time are looked at by their own scores, since neither is known before."""
+    """Both sides at the same time are looked at by their own scores, since neither is known
+    before."""
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
 
     def reply(request: HttpRequest) -> Reply:
@@ -188,13 +212,21 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
 
     async def go() -> None:
         async with server.serve() as url, serve(create_app(replace(hard, run=2))) as sound:
-            at = {name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))}
+            at = {
+                name: replace(plan, launcher=external(u)) for name, u in (("a", sound), ("b", url))
+            }
             a = CompareSide(plan=at["a"], folder=first if finished else None)
             rules = CompareRules(rule=Spec(name="paired"), again=0)
-            await compare(a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0)
+            await compare(
+                a, CompareSide(plan=at["b"]), rules, tmp_path / "out", environ={}, show_flips=0
+            )
 
     asyncio.run(go())
-    [one] = [one for one in read_report(tmp_path / "out" / "b").tasks[0].degradations if one.measure == VALUE]
+    [one] = [
+        one
+        for one in read_report(tmp_path / "out" / "b").tasks[0].degradations
+        if one.measure == VALUE
+    ]
     assert one.counted == (RIGHT if finished else "")
 
 
@@ -222,19 +254,24 @@ def test_nothing_beyond_the_first_unfinished_sample_is_looked_at() -> None:
     assert look() == []
     answer(70, "#### 1")
     [line] = look()
-    assert line.startswith("warning: gsm8k: degrading from request 91 on: 0.0% bad scores before, 100.0% from there")
+    assert line.startswith(
+        "warning: gsm8k: degrading from request 91 on: 0.0% bad scores before, 100.0% from there"
+    )
     assert look() == [line]
 
 
 def _tally(n: int) -> ScoreAccumulator:
     return ScoreAccumulator(
-        build_task(Spec(name="gsm8k")), [Sample(id=str(i), prompt="?", target="1") for i in range(n)]
+        build_task(Spec(name="gsm8k")),
+        [Sample(id=str(i), prompt="?", target="1") for i in range(n)],
     )
 
 
 def _answer(tally: ScoreAccumulator, i: int, right: bool) -> None:
     attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
-    tally.add(i, Response(text=f"#### {1 if right else 2}", finish_reason="stop", attempts=(attempt,)))
+    tally.add(
+        i, Response(text=f"#### {1 if right else 2}", finish_reason="stop", attempts=(attempt,))
+    )
 
 
 def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands(
@@ -262,8 +299,12 @@ def test_each_sample_is_taken_once_and_looks_are_rarer_where_there_are_thousands
     assert taken == list(range(ends[-1]))
     assert ends[0] == 50
     growths = [(later - end) / end for end, later in pairwise(ends)]
-    assert all(0.02 <= growth < 0.04 for growth, end in zip(growths, ends, strict=False) if end < 400)
-    assert all(0.1 <= growth < 0.11 for growth, end in zip(growths, ends, strict=False) if end >= 400)
+    assert all(
+        0.02 <= growth < 0.04 for growth, end in zip(growths, ends, strict=False) if end < 400
+    )
+    assert all(
+        0.1 <= growth < 0.11 for growth, end in zip(growths, ends, strict=False) if end >= 400
+    )
 
 
 def test_the_loop_goes_on_while_a_look_lasts() -> None:
@@ -292,8 +333,8 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
 def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones; then the run turns
-    worse all the same."""
+    """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones;
+    then the run turns worse all the same."""
     lines, bad, good = list[str](), _tally(300), _tally(300)
     for i in range(200):
         _answer(bad, i, i < 100)
@@ -334,7 +375,10 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
 
 def test_what_an_earlier_session_had_comes_first() -> None:
     task = build_task(Spec(name="gsm8k"))
-    tally, lines = ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]), list[str]()
+    tally, lines = (
+        ScoreAccumulator(task, [Sample(id=str(i), prompt="?", target="1") for i in range(120)]),
+        list[str](),
+    )
     for i in range(120):
         attempt = Attempt(start_s=i, end_s=i + 1, failure=None, status=200, request_id="r")
         text = "#### 1" if i < 60 else "#### 2"

@@ -1,4 +1,5 @@
-"""Every prompt asked several times, over HTTP: averaged, resumable, and telling how the endpoint agrees with itself."""
+"""Every prompt asked several times, over HTTP: averaged, resumable, and telling how the endpoint
+agrees with itself."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ N = 200
 def plan(data_root: Path) -> Plan:
     return Plan(
         model="my-org/my-model",
-        launcher=Spec(name="simulated", options={"accuracy": 0.7, "flip_rate": 0.2, "varied": True}),
+        launcher=Spec(
+            name="simulated", options={"accuracy": 0.7, "flip_rate": 0.2, "varied": True}
+        ),
         tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
         dataset_roots=(str(data_root),),
         no_reference=True,
@@ -39,7 +42,9 @@ def _run(plan: Plan, folder: Path) -> Report:
     return asyncio.run(evaluate(plan, folder))
 
 
-def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan: Plan, tmp_path: Path) -> None:
+def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(
+    plan: Plan, tmp_path: Path
+) -> None:
     result = _run(plan, tmp_path / "out").tasks[0].result
     assert (result.planned, result.scored, result.failed) == (3 * N, 3 * N, 0)
     scores: dict[str, list[float]] = {}
@@ -62,7 +67,9 @@ def test_repeats_are_averaged_and_tell_how_stable_the_endpoint_is(plan: Plan, tm
     assert told.majority == pytest.approx(100 * sum(sum(v) >= 2 for v in values) / N)
 
 
-def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp_path: Path) -> None:
+def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(
+    plan: Plan, tmp_path: Path
+) -> None:
     once = _run(replace(plan, repeats=1), tmp_path / "out").tasks[0].result
     assert (once.planned, once.stability) == (N, None)
     first = (tmp_path / "out/samples/gsm8k.jsonl").read_bytes()
@@ -75,7 +82,9 @@ def test_a_finished_run_takes_more_repeats_and_keeps_what_it_had(plan: Plan, tmp
     assert kept.tasks[0].result == twice
 
 
-def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp_path: Path) -> None:
+def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
+    plan: Plan, tmp_path: Path
+) -> None:
     _run(plan, tmp_path / "reference")
     (registered,) = register([tmp_path / "reference"], tmp_path / "refs")
     assert registered.runs == 3
@@ -96,7 +105,11 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(plan: Plan, tmp
     )
     verdict = _run(judged, tmp_path / "out").tasks[0].verdict
     assert verdict.paired is not None
-    assert (verdict.paired.reference_runs, verdict.paired.candidate_runs, verdict.paired.pairs) == (3, 2, N)
+    assert (verdict.paired.reference_runs, verdict.paired.candidate_runs, verdict.paired.pairs) == (
+        3,
+        2,
+        N,
+    )
     assert verdict.num_samples == N
     early = _run(replace(judged, early_stop=0.01), tmp_path / "early").tasks[0].verdict
     assert early.early is not None

@@ -1,4 +1,5 @@
-"""Scorers that raise, never end or give what is no score: an outcome of the answer, never of the run."""
+"""Scorers that raise, never end or give what is no score: an outcome of the answer, never of the
+run."""
 
 from __future__ import annotations
 
@@ -114,8 +115,24 @@ def own(tmp_path: Path) -> Iterator[Path]:
 
 
 def _flags(own: Path) -> list[str]:
-    flags = ["--include-path", str(own), "--tasks", "odd", "--launcher", "simulated", "--model", "m"]
-    return [*flags, "--set", "launcher.accuracy=1.0", "--no-reference", "-o", str(own.parent / "out")]
+    flags = [
+        "--include-path",
+        str(own),
+        "--tasks",
+        "odd",
+        "--launcher",
+        "simulated",
+        "--model",
+        "m",
+    ]
+    return [
+        *flags,
+        "--set",
+        "launcher.accuracy=1.0",
+        "--no-reference",
+        "-o",
+        str(own.parent / "out"),
+    ]
 
 
 def _result(out: Path) -> dict[str, Any]:
@@ -149,7 +166,9 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert diagnosed.count("1 answer has no score, such as that to ") == 3, "and no more of them"
 
     _forget()
-    again = serve_eval("run", "--include-path", str(own), "--resume", str(out), "--scorer-timeout", "0.5")
+    again = serve_eval(
+        "run", "--include-path", str(own), "--resume", str(out), "--scorer-timeout", "0.5"
+    )
     assert (again.returncode, _result(out)) == (3, result), again.stderr
 
     (own / "tasks/odd.py").write_text(MENDED)
@@ -164,7 +183,11 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     _forget()
     done = serve_eval("run", "--include-path", str(own), "--resume", str(out))
     assert done.returncode == 3
-    assert (_result(out)["scored"], _result(out)["failures"], _result(out)["scorer_errors"]) == (8, {}, [])
+    assert (_result(out)["scored"], _result(out)["failures"], _result(out)["scorer_errors"]) == (
+        8,
+        {},
+        [],
+    )
     assert (out / "samples/odd.jsonl").read_bytes() == answers, "nothing was asked again"
 
 
@@ -181,8 +204,13 @@ def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) ->
 def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
     recipe = _recipe(Spec(name="odd"), include_path=(str(own),))
     with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
-        fine, other = (Sample(id="fine-0#2", prompt="", target=target) for target in ("fine", "else"))
-        assert _graded(scoring, "odd", fine, " y") == (Score(value=1.0, outcome=Outcome.CORRECT), None)
+        fine, other = (
+            Sample(id="fine-0#2", prompt="", target=target) for target in ("fine", "else")
+        )
+        assert _graded(scoring, "odd", fine, " y") == (
+            Score(value=1.0, outcome=Outcome.CORRECT),
+            None,
+        )
         found = _graded(scoring, "odd", other, " y")
     assert isinstance(found, Unfinished)
     assert "another target" in found.told
@@ -194,7 +222,11 @@ def test_an_interruption_waits_for_no_scorer(own: Path, again: bool) -> None:
     limit = ("--scorer-timeout", "60")
     if again:
         assert serve_eval("run", *_flags(own), "--scorer-timeout", "0.2").returncode == 3
-    command = ["run", "--resume", str(out), "--include-path", str(own)] if again else ["run", *_flags(own)]
+    command = (
+        ["run", "--resume", str(out), "--include-path", str(own)]
+        if again
+        else ["run", *_flags(own)]
+    )
     command = [sys.executable, "-m", "serve_eval", *command, *limit]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -236,12 +268,21 @@ def _seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-# ------------------------------------------------------------------------------------------- here and elsewhere alike
+# ------------------------------------------------------------------------------------------- here
+# and elsewhere alike
 
 
 def _recipe(spec: Spec, **more: Any) -> Recipe:
-    fields: dict[str, Any] = {"include_path": (), "dataset_roots": (), "allow_hub": False, "wanted": 10, "code": {}}
-    return Recipe(spec=spec, places=registry.places((TASKS, registry.SCORERS)), **{**fields, **more})
+    fields: dict[str, Any] = {
+        "include_path": (),
+        "dataset_roots": (),
+        "allow_hub": False,
+        "wanted": 10,
+        "code": {},
+    }
+    return Recipe(
+        spec=spec, places=registry.places((TASKS, registry.SCORERS)), **{**fields, **more}
+    )
 
 
 def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> Grade | Unfinished:
@@ -251,7 +292,17 @@ def _graded(scoring: ScoringProcesses, task: str, sample: Sample, text: str) -> 
 
 
 SCHEMA = '{"type": "array", "uniqueItems": true, "items": {"multipleOf": 0.5}}'
-TEXTS = ["[1, 2]", "[1, 1]", "[0.3]", "no JSON", "[1e400]", "[1, true]", "", "\ud83d\ude00", "[2, 1]"]
+TEXTS = [
+    "[1, 2]",
+    "[1, 1]",
+    "[0.3]",
+    "no JSON",
+    "[1e400]",
+    "[1, true]",
+    "",
+    "\ud83d\ude00",
+    "[2, 1]",
+]
 
 
 def test_a_score_is_the_same_in_another_process() -> None:
@@ -266,12 +317,17 @@ def test_a_score_is_the_same_in_another_process() -> None:
 
 
 def test_every_task_of_ours_says_where_it_is_scored() -> None:
-    built = {name: bare_task(Spec(name=name)) for name in registry.names(TASKS) if name not in ("cases", "lm_eval")}
+    built = {
+        name: bare_task(Spec(name=name))
+        for name in registry.names(TASKS)
+        if name not in ("cases", "lm_eval")
+    }
     apart = {name for name, task in built.items() if task.scoring != "inline"}
     assert apart == {"cnn_dailymail", "json_mode_eval", "longbench_v1", "zero_scrolls"}
 
 
-# ----------------------------------------------------------------------------------------------------- an accumulator
+# -----------------------------------------------------------------------------------------------------
+# an accumulator
 
 
 def _load(roots: DataRoots, wanted: int) -> Dataset:
@@ -288,7 +344,9 @@ def _task(**more: Any) -> Task:
         "sampling": SamplingParams(max_tokens=5),
         "protocol": {},
         "load": _load,
-        "score": lambda sample, response: Score(value=float(response.text), outcome=Outcome.PARTIAL),
+        "score": lambda sample, response: Score(
+            value=float(response.text), outcome=Outcome.PARTIAL
+        ),
         "answers": lambda sample: ("1", "0"),
     }
     return Task(**{**fields, **more})
@@ -315,7 +373,11 @@ def test_an_answer_that_cannot_be_scored_is_missing_and_not_asked_again(tmp_path
     accumulator.add(1, FAILED)
     accumulator.add(3, FAILED)
     result = accumulator.result()
-    assert (result.scored, result.failed, result.failures) == (1, 3, {"timeout": 1, "scorer_error": 2})
+    assert (result.scored, result.failed, result.failures) == (
+        1,
+        3,
+        {"timeout": 1, "scorer_error": 2},
+    )
     assert result.bounds == (25.0, 100.0)
     assert list(accumulator.worth_another_pass()) == [3]
     assert [(error.count, error.sample) for error in result.scorer_errors] == [(1, "s1"), (1, "s2")]
@@ -372,8 +434,14 @@ class _Odd:
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}), "float() argument"),  # type: ignore[dict-item]
         (Score(value=float("inf"), outcome=Outcome.PARTIAL), "gave inf"),
         (Score(value=-0.1, outcome=Outcome.PARTIAL), "gave -0.1"),
-        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}), "gave nan for its part 'a'"),
-        (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}), "gave -inf for its part 'a'"),
+        (
+            Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}),
+            "gave nan for its part 'a'",
+        ),
+        (
+            Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}),
+            "gave -inf for its part 'a'",
+        ),
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
         (0.5, "gave a float, and not a Score"),
@@ -381,7 +449,9 @@ class _Odd:
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:
     lines: list[bytes] = []
-    accumulator = ScoreAccumulator(_task(score=lambda sample, response: score), _samples(1), _Lines(lines))
+    accumulator = ScoreAccumulator(
+        _task(score=lambda sample, response: score), _samples(1), _Lines(lines)
+    )
     accumulator.add(0, _said("1"))
     result = accumulator.result()
     msgspec.json.encode(result)
@@ -392,7 +462,10 @@ def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_no_score_is_infinite_where_the_metric_has_no_ends(value: float) -> None:
-    task = _task(metric=Metric(lo=None, hi=None), score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL))
+    task = _task(
+        metric=Metric(lo=None, hi=None),
+        score=lambda *_: Score(value=value, outcome=Outcome.PARTIAL),
+    )
     accumulator = ScoreAccumulator(task, _samples(1))
     accumulator.add(0, _said("1"))
     assert accumulator.result().failures == {"scorer_error": 1}
@@ -407,11 +480,19 @@ def _raise(*_: object) -> Any:
     [
         ({"breakdown": _raise}, {"breakdown": {}}),
         ({"secondary": _raise}, {"secondary": {}}),
-        ({"aggregation": Aggregation(name="odd", of=_raise, monotone=True)}, {"value": None, "bounds": None}),
-        ({"aggregation": Aggregation(name="odd", of=lambda scored: float("nan"))}, {"value": None, "bounds": None}),
+        (
+            {"aggregation": Aggregation(name="odd", of=_raise, monotone=True)},
+            {"value": None, "bounds": None},
+        ),
+        (
+            {"aggregation": Aggregation(name="odd", of=lambda scored: float("nan"))},
+            {"value": None, "bounds": None},
+        ),
     ],
 )
-def test_a_figure_that_cannot_be_made_is_left_out_and_told(hook: dict[str, Any], lost: dict[str, Any]) -> None:
+def test_a_figure_that_cannot_be_made_is_left_out_and_told(
+    hook: dict[str, Any], lost: dict[str, Any]
+) -> None:
     accumulator = ScoreAccumulator(_task(**hook), _samples(2))
     accumulator.add(0, _said("1"))
     result = accumulator.result()
@@ -472,7 +553,9 @@ def test_a_hook_that_gets_an_answer_and_raises_leaves_it_without_a_score(tmp_pat
 
 def test_what_a_judge_said_is_unreadable_where_reading_it_raises(tmp_path: Path) -> None:
     judge = Judge(name="j", sampling=SamplingParams(max_tokens=5), base_url="http://judge/v1")
-    question = Question(judge=judge, metric="good", round=1, prompt=(Message(role="user", content="?"),), read=float)
+    question = Question(
+        judge=judge, metric="good", round=1, prompt=(Message(role="user", content="?"),), read=float
+    )
     task = _task(questions=lambda sample, response: (question,))
     file = tmp_path / "judgements.jsonl"
     records = [Record(id="s0", response=_said("1"))]

@@ -1,4 +1,5 @@
-"""What must outlive the machine is forced to the disk, whole, before anybody is told that it is there."""
+"""What must outlive the machine is forced to the disk, whole, before anybody is told that it is
+there."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ ANSWER = Response(text="#### 7", finish_reason="stop")
 
 
 class Disk:
-    """Notes what each file holds when it is forced to the disk, and fails with `error` where one is given."""
+    """Notes what each file holds when it is forced to the disk, and fails with `error` where one is
+    given."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forced: list[tuple[str, bytes]] = []
@@ -48,7 +50,9 @@ def test_a_file_is_forced_to_the_disk_before_it_takes_its_name(disk: Disk, tmp_p
     assert (tmp_path / "plan.json").read_bytes() == b"new and whole"
 
 
-@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, JournalError), (errno.EIO, RunFolderError)])
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, JournalError), (errno.EIO, RunFolderError)]
+)
 def test_a_file_that_cannot_be_forced_leaves_the_old_one(
     disk: Disk, tmp_path: Path, number: int, kind: type[Exception]
 ) -> None:
@@ -76,7 +80,9 @@ def test_a_round_is_forced_to_the_disk_whole(disk: Disk, tmp_path: Path) -> None
     assert [content for _, content in disk.forced] == [whole[: len(whole) // 2], whole]
 
 
-def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(disk: Disk, tmp_path: Path) -> None:
+def test_a_journal_is_forced_to_the_disk_when_there_is_something_new(
+    disk: Disk, tmp_path: Path
+) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.sync()
         assert disk.forced == []
@@ -99,7 +105,9 @@ def test_a_closed_journal_gives_its_descriptor_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_a_file_system_that_cannot_sync_is_left_to_itself(disk: Disk, tmp_path: Path, number: int) -> None:
+def test_a_file_system_that_cannot_sync_is_left_to_itself(
+    disk: Disk, tmp_path: Path, number: int
+) -> None:
     disk.error = number
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
@@ -109,7 +117,9 @@ def test_a_file_system_that_cannot_sync_is_left_to_itself(disk: Disk, tmp_path: 
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_a_disk_that_fails_stops_the_journal_with_advice(disk: Disk, tmp_path: Path, number: int) -> None:
+def test_a_disk_that_fails_stops_the_journal_with_advice(
+    disk: Disk, tmp_path: Path, number: int
+) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
         disk.error = number
@@ -136,7 +146,9 @@ class HalfWritten:
         return self._write(fd, data[: len(data) // 2])
 
 
-def test_a_record_that_does_not_fit_leaves_nothing_torn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_record_that_does_not_fit_leaves_nothing_torn(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with Journal(tmp_path / "j") as journal:
         for name in "12":
             journal.append(Record(id=name, response=ANSWER))
@@ -152,7 +164,9 @@ def test_a_record_that_does_not_fit_leaves_nothing_torn(monkeypatch: pytest.Monk
         assert [record.id for record in journal.records()] == ["1", "2", "4"]
 
 
-def test_what_another_process_wrote_behind_a_torn_record_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_another_process_wrote_behind_a_torn_record_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
         with monkeypatch.context() as patch:

@@ -59,11 +59,16 @@ def test_a_damaged_record_in_the_middle_is_named(tmp_path: Path) -> None:
     with Journal(tmp_path / "j") as journal:
         journal.append(Record(id="1", response=ANSWER))
     (tmp_path / "j").write_bytes(b'{"id": \n' + (tmp_path / "j").read_bytes())
-    with Journal(tmp_path / "j") as journal, pytest.raises(RunFolderError, match=r"j:1: a damaged record"):
+    with (
+        Journal(tmp_path / "j") as journal,
+        pytest.raises(RunFolderError, match=r"j:1: a damaged record"),
+    ):
         list(journal.records())
 
 
-def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(tmp_path: Path) -> None:
+def test_a_record_is_on_disk_when_append_returns_even_if_the_process_is_killed(
+    tmp_path: Path,
+) -> None:
     script = f"""
         import os, signal
         from pathlib import Path

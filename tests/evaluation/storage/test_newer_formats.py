@@ -1,4 +1,5 @@
-"""Files of comparisons, checks and attributions that a newer serve-eval wrote are refused, with their version named."""
+"""Files of comparisons, checks and attributions that a newer serve-eval wrote are refused, with
+their version named."""
 
 from __future__ import annotations
 
@@ -10,15 +11,35 @@ from typing import Any
 import pytest
 
 from serve_eval.errors import RunFolderError
-from serve_eval.evaluation.storage.reports import attribution_file, comparison_files, invariants_files
+from serve_eval.evaluation.storage.reports import (
+    attribution_file,
+    comparison_files,
+    invariants_files,
+)
 from serve_eval.schema import Plan, Spec
 
 READERS = {
     "diagnose": ("compare.json", comparison_files.COMPARISON_SCHEMA, comparison_files.locate_runs),
-    "compare": ("compare.json", comparison_files.COMPARISON_SCHEMA, comparison_files.read_comparison_plan),
-    "flips": ("comparison.json", comparison_files.COMPARISON_SCHEMA, comparison_files.find_comparison),
-    "checks": ("invariants_plan.json", invariants_files.INVARIANTS_SCHEMA, invariants_files.read_invariants_plan),
-    "attribute": ("attribution.json", attribution_file.ATTRIBUTION_SCHEMA, attribution_file.check_attribution),
+    "compare": (
+        "compare.json",
+        comparison_files.COMPARISON_SCHEMA,
+        comparison_files.read_comparison_plan,
+    ),
+    "flips": (
+        "comparison.json",
+        comparison_files.COMPARISON_SCHEMA,
+        comparison_files.find_comparison,
+    ),
+    "checks": (
+        "invariants_plan.json",
+        invariants_files.INVARIANTS_SCHEMA,
+        invariants_files.read_invariants_plan,
+    ),
+    "attribute": (
+        "attribution.json",
+        attribution_file.ATTRIBUTION_SCHEMA,
+        attribution_file.check_attribution,
+    ),
 }
 LENIENT = (comparison_files.find_comparison, attribution_file.check_attribution)
 """What takes a damaged file for none."""
@@ -31,7 +52,10 @@ def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Pa
     name, known, read = READERS[reader]
     text = json.dumps({"schema_version": known + 4, **more})
     (tmp_path / name).write_text(text)
-    said = f"{re.escape(str(tmp_path / name))} is of format {known + 4}, and .* reads formats up to {known}$"
+    said = (
+        f"{re.escape(str(tmp_path / name))} is of format {known + 4}, and .* reads formats up to"
+        f" {known}$"
+    )
     with pytest.raises(RunFolderError, match=said) as caught:
         read(tmp_path)
     assert "with a newer one" in caught.value.hint
@@ -40,7 +64,10 @@ def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Pa
 
 def test_what_this_version_writes_it_reads(tmp_path: Path) -> None:
     comparison_files.write_comparison_plan(tmp_path, SIDES)
-    assert json.loads((tmp_path / "compare.json").read_text())["schema_version"] == comparison_files.COMPARISON_SCHEMA
+    assert (
+        json.loads((tmp_path / "compare.json").read_text())["schema_version"]
+        == comparison_files.COMPARISON_SCHEMA
+    )
     assert comparison_files.read_comparison_plan(tmp_path) == SIDES
     assert comparison_files.locate_runs(tmp_path) == [("A", Path("/one")), ("B", tmp_path / "b")]
     plan = Plan(model="m", launcher=Spec(name="simulated"), tasks=(Spec(name="gsm8k"),))

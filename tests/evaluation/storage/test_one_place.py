@@ -1,4 +1,5 @@
-"""No module outside of evaluation/storage/ names the files of a run, or opens them past its readers and writers."""
+"""No module outside of evaluation/storage/ names the files of a run, or opens them past its readers
+and writers."""
 
 from __future__ import annotations
 
@@ -14,17 +15,26 @@ from serve_eval.evaluation.storage import file_names
 
 ROOT = Path(serve_eval.__file__).parent
 STORAGE = ROOT / "evaluation" / "storage"
-NAMES = {name: value for name, value in vars(file_names).items() if name.isupper() and isinstance(value, str)}
+NAMES = {
+    name: value
+    for name, value in vars(file_names).items()
+    if name.isupper() and isinstance(value, str)
+}
 FILES = {value for value in NAMES.values() if "." in value}
 FOLDERS = set(NAMES.values()) - FILES - {file_names.SIDE_A, file_names.SIDE_B, file_names.LOCK_FILE}
 FUNCTIONS = {
-    name for name, value in vars(file_names).items() if callable(value) and name.endswith(("_file", "_samples"))
+    name
+    for name, value in vars(file_names).items()
+    if callable(value) and name.endswith(("_file", "_samples"))
 }
 OPENING = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "unlink"}
 PATHS = {"Path", "glob", "rglob", "joinpath", "with_name"}
 OTHERS = {
     ("workflows/servers", "servers"): "the folder of a user's state for held servers",
-    ("workflows/references", "samples"): "the folder of a collection of references, next to its YAML files",
+    (
+        "workflows/references",
+        "samples",
+    ): "the folder of a collection of references, next to its YAML files",
     ("workflows/capsule", "logs"): "the folder of a capsule",
 }
 """Folders that have the name of one of a run and are none."""
@@ -40,7 +50,8 @@ def _named(text: str) -> set[str]:
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the constant texts of an operand of a path, and of nothing that is called or looked up there."""
+    """Yield the constant texts of an operand of a path, and of nothing that is called or looked up
+    there."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -49,13 +60,18 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 
 def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield the places where a path is made of a name that only storage should know, and names of files anywhere."""
+    """Yield the places where a path is made of a name that only storage should know, and names of
+    files anywhere."""
     for node in ast.walk(tree):
         operands: list[ast.expr] = []
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
             operands = [node.left, node.right]
         elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            called = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else getattr(node.func, "id", "")
+            )
             operands = node.args if called in PATHS else []
         found = {name for operand in operands for text in _texts(operand) for name in _named(text)}
         if isinstance(node, ast.Constant) and node.value in FILES:
@@ -64,42 +80,63 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the places where a path that is made with names of storage is opened, directly or by a variable."""
+    """Yield the places where a path that is made with names of storage is opened, directly or by a
+    variable."""
     known = {
         alias.asname or alias.name
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module == file_names.__name__
         for alias in node.names
     }
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     for function in functions:
         tainted = set(known)
         for node in ast.walk(function):
             if isinstance(node, ast.Assign) and _is_path(node.value, tainted):
                 tainted |= {
-                    name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                    name.id
+                    for target in node.targets
+                    for name in ast.walk(target)
+                    if isinstance(name, ast.Name)
                 }
         for node in ast.walk(function):
             if not isinstance(node, ast.Call):
                 continue
             attribute = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if attribute in OPENING and isinstance(node.func, ast.Attribute) and _is_path(node.func.value, tainted):
+            if (
+                attribute in OPENING
+                and isinstance(node.func, ast.Attribute)
+                and _is_path(node.func.value, tainted)
+            ):
                 yield node.lineno, f".{attribute}()"
-            if ast.unparse(node.func) in ("open", "os.open") and node.args and _is_path(node.args[0], tainted):
+            if (
+                ast.unparse(node.func) in ("open", "os.open")
+                and node.args
+                and _is_path(node.args[0], tainted)
+            ):
                 yield node.lineno, "open()"
 
 
 def _is_path(node: ast.expr, tainted: set[str]) -> bool:
-    """Tell whether an expression is a path of a known name: a division, a call of a path function, or a variable."""
+    """Tell whether an expression is a path of a known name: a division, a call of a path function,
+    or a variable."""
     if isinstance(node, ast.Name):
         return node.id in tainted
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         return _is_path(node.left, tainted) or _is_path(node.right, tainted)
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in tainted & FUNCTIONS
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in tainted & FUNCTIONS
+    )
 
 
 def _excused(module: Path, name: str) -> bool:
-    return any(folder in module.relative_to(ROOT).as_posix() and name == other for folder, other in OTHERS)
+    return any(
+        folder in module.relative_to(ROOT).as_posix() and name == other for folder, other in OTHERS
+    )
 
 
 def test_only_storage_knows_the_names_of_the_files_of_a_run() -> None:
@@ -118,7 +155,9 @@ def test_only_storage_opens_the_files_of_a_run() -> None:
         for module in _modules()
         for line, how in _opened(ast.parse(module.read_text()))
     ]
-    assert not found, "read and write them by a function of evaluation/storage/:\n" + "\n".join(found)
+    assert not found, "read and write them by a function of evaluation/storage/:\n" + "\n".join(
+        found
+    )
 
 
 @pytest.mark.parametrize(
@@ -147,5 +186,8 @@ def test_the_scan_sees_names_in_paths_and_nowhere_else(source: str, seen: list[s
     ],
 )
 def test_the_scan_sees_files_that_are_opened_past_storage(body: str, seen: list[str]) -> None:
-    source = f"from {file_names.__name__} import REPORT_FILE, scores_file\ndef f(run, task):\n    {body}\n"
+    source = (
+        f"from {file_names.__name__} import REPORT_FILE, scores_file\ndef f(run, task):\n   "
+        f" {body}\n"
+    )
     assert [how for _, how in _opened(ast.parse(source))] == seen

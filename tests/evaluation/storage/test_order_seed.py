@@ -1,4 +1,5 @@
-"""The random order of a run is drawn for it, and kept: two nights have two orders, and a run that goes on has one."""
+"""The random order of a run is drawn for it, and kept: two nights have two orders, and a run that
+goes on has one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ N = 60
 
 @pytest.fixture(scope="module")
 def plan(data_root: Path) -> Plan:
-    """One request at a time, so that the journal has the samples in the order in which they were started."""
+    """One request at a time, so that the journal has the samples in the order in which they were
+    started."""
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -56,7 +58,9 @@ def _config(plan: Plan, folder: Path, chance: Callable[[str], float]) -> Simulat
     return SimulatorConfig(answers=folder / "answers.jsonl")
 
 
-def _run(plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed") -> Report | None:
+def _run(
+    plan: Plan, config: SimulatorConfig, out: Path, *, stop_at: int = 0, rerun: Rerun = "failed"
+) -> Report | None:
     """The report; None for a run that was interrupted at a request."""
     simulator = _Simulator(config)
 
@@ -85,13 +89,18 @@ def _whole(report: Report | None) -> Report:
 
 def _asked(out: Path, since: int = 0) -> list[str]:
     """The ids in the order of their answers."""
-    return [json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()][since:]
+    return [
+        json.loads(line)["id"] for line in (out / "samples/gsm8k.jsonl").read_text().splitlines()
+    ][since:]
 
 
 def _of_seed(plan: Plan, seed: int, but: Iterable[str] = ()) -> list[str]:
     """The ids in the random order of a seed."""
     samples = prepare(plan)[0].dataset.samples
-    ids = [samples[i].id for i in arrange(samples, range(len(samples)), "random", task_seed(seed, "gsm8k"))]
+    ids = [
+        samples[i].id
+        for i in arrange(samples, range(len(samples)), "random", task_seed(seed, "gsm8k"))
+    ]
     return [name for name in ids if name not in set(but)]
 
 
@@ -102,16 +111,22 @@ def _seed(folder: Path) -> int:
     return stored["order_seed"]
 
 
-def test_two_runs_of_one_plan_have_two_orders(plan: Plan, config: SimulatorConfig, tmp_path: Path) -> None:
+def test_two_runs_of_one_plan_have_two_orders(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path
+) -> None:
     reports = [_whole(_run(plan, config, tmp_path / night)) for night in ("one", "two")]
     seeds = [_seed(tmp_path / night) for night in ("one", "two")]
     assert len({plan.seed, *seeds}) == 3
-    assert [_asked(tmp_path / night) for night in ("one", "two")] == [_of_seed(plan, seed) for seed in seeds]
+    assert [_asked(tmp_path / night) for night in ("one", "two")] == [
+        _of_seed(plan, seed) for seed in seeds
+    ]
     assert [report.loads[-1].order_seed for report in reports] == seeds
     assert reports[0].tasks[0].fingerprint == reports[1].tasks[0].fingerprint
 
 
-def test_a_run_that_goes_on_keeps_its_order(plan: Plan, config: SimulatorConfig, tmp_path: Path) -> None:
+def test_a_run_that_goes_on_keeps_its_order(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert _run(plan, config, out, stop_at=25) is None
     seed, had = _seed(out), len(_asked(out))
@@ -122,7 +137,9 @@ def test_a_run_that_goes_on_keeps_its_order(plan: Plan, config: SimulatorConfig,
     assert [load.order_seed for load in report.loads] == [seed, seed]
 
 
-def test_what_is_asked_all_over_again_has_a_new_order(plan: Plan, config: SimulatorConfig, tmp_path: Path) -> None:
+def test_what_is_asked_all_over_again_has_a_new_order(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     seeds = []
     for rerun in ("failed", "all"):
@@ -132,18 +149,25 @@ def test_what_is_asked_all_over_again_has_a_new_order(plan: Plan, config: Simula
     assert len(set(seeds)) == 2
 
 
-def test_a_plan_may_give_the_seed_which_binds_nothing(plan: Plan, config: SimulatorConfig, tmp_path: Path) -> None:
+def test_a_plan_may_give_the_seed_which_binds_nothing(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=5))
     assert _run(given, config, out, stop_at=25) is None
     other = replace(plan, limits=replace(plan.limits, order_seed=6))
     report = _whole(_run(other, config, out))
     assert (_seed(out), _asked(out)) == (5, _of_seed(plan, 5))
-    assert [line for line in report.warnings if "order_seed 6 is not followed" in line and "seed 5" in line]
+    assert [
+        line
+        for line in report.warnings
+        if "order_seed 6 is not followed" in line and "seed 5" in line
+    ]
     assert not [line for line in _whole(_run(given, config, out)).warnings if "order_seed" in line]
 
 
-# --------------------------------------------------------------------------------------------- folders of old versions
+# ---------------------------------------------------------------------------------------------
+# folders of old versions
 
 
 @pytest.mark.parametrize("plan_seed", [0, 3])
@@ -152,7 +176,12 @@ def test_an_old_folder_without_a_seed_goes_on_in_the_order_of_its_plan(
 ) -> None:
     out, old = tmp_path / "out", replace(plan, seed=plan_seed)
     config = _config(old, tmp_path, lambda sample: 1.0)
-    assert _run(replace(old, limits=replace(plan.limits, order_seed=plan_seed)), config, out, stop_at=25) is None
+    assert (
+        _run(
+            replace(old, limits=replace(plan.limits, order_seed=plan_seed)), config, out, stop_at=25
+        )
+        is None
+    )
     (out / ORDER_FILE).unlink()
     report = _whole(_run(old, config, out))
     assert _asked(out) == _of_seed(old, plan_seed)
@@ -180,22 +209,36 @@ def test_an_old_folder_is_judged_and_scored_again_in_the_order_in_which_it_was_a
         assert (tmp_path / state / ORDER_FILE).exists() is (state == "as it is")
         assert read_report(tmp_path / state).tasks[0].degradations == report.tasks[0].degradations
     (out / ORDER_FILE).write_text('{"order_seed": 1}')
-    assert not [one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"]
+    assert not [
+        one for one in judge_again(saved, out).tasks[0].degradations if one.measure == "value"
+    ]
 
 
-def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(plan: Plan, tmp_path: Path) -> None:
+def test_an_old_seed_of_the_early_stop_is_that_of_the_early_stop_alone(
+    plan: Plan, tmp_path: Path
+) -> None:
     (tmp_path / ORDER_FILE).write_text('{"early_stop_seed": 9}')
     (tmp_path / "samples").mkdir()
     (tmp_path / "samples/gsm8k.jsonl").write_text("{}\n")
     early = replace(plan, seed=4, early_stop=0.01)
     expected = order_seed.OrderSeeds(samples=4, early_stop=9)
-    assert order_seed.read_seeds(tmp_path, early) == order_seed.settle_seeds(tmp_path, early, 7) == expected
+    assert (
+        order_seed.read_seeds(tmp_path, early)
+        == order_seed.settle_seeds(tmp_path, early, 7)
+        == expected
+    )
     (tmp_path / ORDER_FILE).unlink()
-    assert order_seed.read_seeds(tmp_path, early) == order_seed.OrderSeeds(samples=4, early_stop=None)
+    assert order_seed.read_seeds(tmp_path, early) == order_seed.OrderSeeds(
+        samples=4, early_stop=None
+    )
     drawn = order_seed.settle_seeds(tmp_path, early, None)
     assert drawn.samples == 4
     assert drawn.early_stop is not None
-    assert order_seed.read_seeds(tmp_path, early) == order_seed.settle_seeds(tmp_path, early, None) == drawn
+    assert (
+        order_seed.read_seeds(tmp_path, early)
+        == order_seed.settle_seeds(tmp_path, early, None)
+        == drawn
+    )
 
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"order_seed": "x"}', "[]"])
@@ -205,20 +248,25 @@ def test_a_damaged_file_is_named(plan: Plan, tmp_path: Path, text: str) -> None:
         order_seed.read_seeds(tmp_path, plan)
 
 
-# -------------------------------------------------------------------------------------------------------- false alarms
+# --------------------------------------------------------------------------------------------------------
+# false alarms
 
 
 def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An endpoint that answers the same every night, and by chance has the hard prompts at the end of the first."""
+    """An endpoint that answers the same every night, and by chance has the hard prompts at the end
+    of the first."""
     drawn = iter([11, 12])
     monkeypatch.setattr(order_seed.secrets, "randbits", lambda bits: next(drawn))
     hard = set(_of_seed(plan, 11)[N // 2 :])
     config = _config(plan, tmp_path, lambda sample: float(sample not in hard))
     nights = [_whole(_run(plan, config, tmp_path / str(seed))) for seed in (11, 12)]
     assert nights[0].tasks[0].result.value == nights[1].tasks[0].result.value == 50.0
-    assert [[one.measure for one in night.tasks[0].degradations] for night in nights] == [["value"], []]
+    assert [[one.measure for one in night.tasks[0].degradations] for night in nights] == [
+        ["value"],
+        [],
+    ]
 
 
 def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms() -> None:
@@ -229,23 +277,40 @@ def test_of_many_orders_of_the_same_outcomes_one_in_a_hundred_alarms() -> None:
         values = array("d", random.Random(f"{seed}").sample(right, n))
         times, lengths = array("d", range(n)), array("i", [5] * n)
         course = Course(
-            started_s=times, ended_s=times, values=values, lengths=lengths, empty=bytes(n), repetitive=bytes(n)
+            started_s=times,
+            ended_s=times,
+            values=values,
+            lengths=lengths,
+            empty=bytes(n),
+            repetitive=bytes(n),
         )
         alarms += bool(degradations(course, Metric(), n))
     assert alarms <= 0.01 * orders
 
 
-# ------------------------------------------------------------------------------------------ runs that belong together
+# ------------------------------------------------------------------------------------------ runs
+# that belong together
 
 
 def _compare(plan: Plan, config: SimulatorConfig, out: Path) -> Comparison:
     async def both() -> Comparison:
-        async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
+        async with (
+            asyncio.timeout(60),
+            serve(create_app(config)) as a,
+            serve(create_app(config)) as b,
+        ):
             sides = [
-                CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)
+                CompareSide(
+                    plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))
+                )
+                for u in (a, b)
             ]
             return await compare(
-                *sides, CompareRules(rule=Spec(name="paired"), again=20), out, environ={}, show_flips=0
+                *sides,
+                CompareRules(rule=Spec(name="paired"), again=20),
+                out,
+                environ={},
+                show_flips=0,
             )
 
     return asyncio.run(both())
@@ -259,7 +324,11 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
         out = tmp_path / name
         _compare(plan, config, out)
         seeds.append(_seed(out))
-        assert [_seed(out / side) for side in ("a", "b", "again")] == [seeds[-1], seeds[-1], seeds[-1] + 1]
+        assert [_seed(out / side) for side in ("a", "b", "again")] == [
+            seeds[-1],
+            seeds[-1],
+            seeds[-1] + 1,
+        ]
         assert _asked(out / "a") == _asked(out / "b") == _of_seed(plan, seeds[-1])
         assert "order" not in (out / "compare.json").read_text()
     assert len({plan.seed, *seeds}) == 3
@@ -268,7 +337,8 @@ def test_both_sides_of_a_comparison_have_one_order_and_the_next_comparison_anoth
 def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """A has some answers and B none: in an order of its own B would wait for A, and A for B, until the time is up."""
+    """A has some answers and B none: in an order of its own B would wait for A, and A for B, until
+    the time is up."""
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
     asyncio.run(_in_turn(given, config, out))
@@ -280,7 +350,8 @@ async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
     async with asyncio.timeout(60), serve(create_app(config)) as a, serve(create_app(config)) as b:
         rules = CompareRules(rule=Spec(name="paired"), again=0)
         sides = [
-            CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u}))) for u in (a, b)
+            CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": u})))
+            for u in (a, b)
         ]
         await compare(*sides, rules, out, environ={}, show_flips=0)
         for folder, kept in ((out / "a", 10), (out / "b", 0)):
@@ -289,21 +360,33 @@ async def _in_turn(plan: Plan, config: SimulatorConfig, out: Path) -> None:
             journal = folder / "samples/gsm8k.jsonl"
             journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:kept]))
         (out / ORDER_FILE).unlink()
-        now = [replace(side, plan=replace(side.plan, limits=replace(plan.limits, order_seed=None))) for side in sides]
+        now = [
+            replace(side, plan=replace(side.plan, limits=replace(plan.limits, order_seed=None)))
+            for side in sides
+        ]
         await compare(*now, rules, out, environ={}, show_flips=0)
 
 
-def test_a_finished_side_stays_as_it_is(plan: Plan, config: SimulatorConfig, tmp_path: Path) -> None:
+def test_a_finished_side_stays_as_it_is(
+    plan: Plan, config: SimulatorConfig, tmp_path: Path
+) -> None:
     done, out = tmp_path / "done", tmp_path / "out"
     _run(plan, config, done)
     before = {file.name: file.read_bytes() for file in done.iterdir() if file.is_file()}
 
     async def other() -> None:
         async with serve(create_app(config)) as url:
-            live = CompareSide(plan=replace(plan, launcher=Spec(name="external", options={"base_url": url})))
+            live = CompareSide(
+                plan=replace(plan, launcher=Spec(name="external", options={"base_url": url}))
+            )
             finished = CompareSide(plan=run_folder.read_plan(done), folder=done)
             await compare(
-                finished, live, CompareRules(rule=Spec(name="paired"), again=0), out, environ={}, show_flips=0
+                finished,
+                live,
+                CompareRules(rule=Spec(name="paired"), again=0),
+                out,
+                environ={},
+                show_flips=0,
             )
 
     asyncio.run(other())

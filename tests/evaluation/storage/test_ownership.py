@@ -18,12 +18,16 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"XDG_STATE_HOME": str(tmp_path / "state")}
 
 
-def test_what_this_user_signed_for_a_folder_is_his_own_there(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_what_this_user_signed_for_a_folder_is_his_own_there(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
     saved = add_signature(CONTENT, tmp_path, environ)
     key = tmp_path / "state/serve-eval/key"
     assert (stat.S_IMODE(key.stat().st_mode), len(key.read_bytes())) == (0o600, 32)
     assert is_own(saved, tmp_path, environ)
-    assert is_own(dict(reversed(saved.items())), tmp_path, environ), "the order of keys is no content"
+    assert is_own(dict(reversed(saved.items())), tmp_path, environ), (
+        "the order of keys is no content"
+    )
     (link := tmp_path / "link").symlink_to(tmp_path)
     assert is_own(saved, link, environ)
     assert not is_own(saved, tmp_path / "other", environ)
@@ -51,7 +55,9 @@ def test_no_key_counts_that_lies_where_the_command_was_called(
 
 def test_many_that_begin_at_once_have_one_key(tmp_path: Path, environ: dict[str, str]) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: add_signature(CONTENT, tmp_path, environ)["signature"], range(32)))
+        found = list(
+            pool.map(lambda _: add_signature(CONTENT, tmp_path, environ)["signature"], range(32))
+        )
     assert len(set(found)) == 1
     assert [path.name for path in (tmp_path / "state/serve-eval").iterdir()] == ["key"]
 

@@ -43,7 +43,11 @@ def test_the_same_plan_opens_the_folder_again(tmp_path: Path) -> None:
             r"plan\.tasks\[0\]\.options\.num_fewshot: was 5, now 3",
         ),
         (replace(PLAN, limit=10), PRINTS, r"plan\.limit: was null, now 10"),
-        (PLAN, {"gsm8k": {"dataset_sha256": "bb"}}, r'fingerprints\.gsm8k\.dataset_sha256: was "aa", now "bb"'),
+        (
+            PLAN,
+            {"gsm8k": {"dataset_sha256": "bb"}},
+            r'fingerprints\.gsm8k\.dataset_sha256: was "aa", now "bb"',
+        ),
     ],
 )
 def test_another_plan_is_refused_naming_the_field(
@@ -58,7 +62,12 @@ def test_another_plan_is_refused_naming_the_field(
 def test_limits_and_the_way_to_the_endpoint_may_differ(tmp_path: Path) -> None:
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
-    other = replace(PLAN, limits=Limits(concurrency=2), connection=Connection(proxy="http://p"), dataset_roots=("/x",))
+    other = replace(
+        PLAN,
+        limits=Limits(concurrency=2),
+        connection=Connection(proxy="http://p"),
+        dataset_roots=("/x",),
+    )
     with open_folder(tmp_path, other, PRINTS):
         pass
 
@@ -82,7 +91,9 @@ def test_a_run_may_go_on_at_another_address_only_when_told_so(tmp_path: Path) ->
         pass
 
 
-def test_a_plan_of_an_older_version_is_read_with_the_defaults_of_what_was_added(tmp_path: Path) -> None:
+def test_a_plan_of_an_older_version_is_read_with_the_defaults_of_what_was_added(
+    tmp_path: Path,
+) -> None:
     with open_folder(tmp_path, PLAN, PRINTS) as folder:
         _answered(folder)
     stored = json.loads((tmp_path / "plan.json").read_text())
@@ -108,15 +119,20 @@ def test_a_folder_that_a_kill_left_without_its_plan_is_taken_again(tmp_path: Pat
 
 def test_two_runs_cannot_have_one_folder_and_a_killed_one_leaves_it_free(tmp_path: Path) -> None:
     script = (
-        "import sys, time; from pathlib import Path; from serve_eval.evaluation.storage.run_folder import open_folder;"
-        "from tests.evaluation.storage.test_run_folder import PLAN, PRINTS\n"
-        f"with open_folder(Path({str(tmp_path / 'out')!r}), PLAN, PRINTS): print('locked', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from serve_eval.evaluation.storage.run_folder"
+        " import open_folder;from tests.evaluation.storage.test_run_folder import PLAN,"
+        f" PRINTS\nwith open_folder(Path({str(tmp_path / 'out')!r}), PLAN, PRINTS): print('locked',"
+        " flush=True); time.sleep(60)"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with (
-            pytest.raises(RunFolderError, match=f"in use by another run \\(process {holder.pid}\\)"),
+            pytest.raises(
+                RunFolderError, match=f"in use by another run \\(process {holder.pid}\\)"
+            ),
             open_folder(tmp_path / "out", PLAN, PRINTS),
         ):
             pass
@@ -143,9 +159,15 @@ def test_a_folder_without_a_run_cannot_be_resumed(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_an_error_of_ours() -> None:
-    with pytest.raises(RunFolderError, match="cannot be used"), open_folder(Path("/proc/nope"), PLAN, PRINTS):
+    with (
+        pytest.raises(RunFolderError, match="cannot be used"),
+        open_folder(Path("/proc/nope"), PLAN, PRINTS),
+    ):
         pass
 
 
 def test_differences_name_new_and_lost_fields() -> None:
-    assert differences({"a": 1, "b": [1, 2]}, {"b": [1, 3], "c": None}) == ["a: was 1, now null", "b[1]: was 2, now 3"]
+    assert differences({"a": 1, "b": [1, 2]}, {"b": [1, 3], "c": None}) == [
+        "a: was 1, now null",
+        "b[1]: was 2, now 3",
+    ]

@@ -71,9 +71,9 @@ def test_what_trtllm_writes_is_read_to_the_second(seconds: int) -> None:
 def test_lines_without_a_time_go_with_the_one_before(tmp_path: Path) -> None:
     log = tmp_path / "gen_0.log"
     log.write_text(
-        "starting\n2026-11-21 11:00:00 ERROR too early\n2026-11-21 12:00:05 fine\n2026-11-21 12:00:06 ERROR boom\n"
-        "Traceback (most recent call last):\n  File x\nRuntimeError: CUDA out of memory\n"
-        "2026-11-21 13:00:00 ERROR late\n"
+        "starting\n2026-11-21 11:00:00 ERROR too early\n2026-11-21 12:00:05 fine\n2026-11-21"
+        " 12:00:06 ERROR boom\nTraceback (most recent call last):\n  File x\nRuntimeError: CUDA out"
+        " of memory\n2026-11-21 13:00:00 ERROR late\n"
     )
     near = errors_near(log, NOON, before_s=60, after_s=60, most=6)
     assert near == [
@@ -91,7 +91,9 @@ def test_of_a_log_without_times_the_last_errors_are_told_as_such(tmp_path: Path)
     assert errors_near(log, NOON, before_s=60, after_s=60, most=1) == ["(no time) ValueError: two"]
 
 
-@pytest.mark.parametrize("text", ["no error here", "Terrors of the deep", "errors: 0", "the OOMPH of it"])
+@pytest.mark.parametrize(
+    "text", ["no error here", "Terrors of the deep", "errors: 0", "the OOMPH of it"]
+)
 def test_what_tells_of_no_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(f"{text}\n")
     assert not any(line.error for line in read(tmp_path / "a.log"))
@@ -101,15 +103,25 @@ def test_the_logs_of_a_run_are_those_in_its_folder_and_those_that_are_named(tmp_
     run, elsewhere = tmp_path / "out/a", tmp_path / "held"
     for folder in (run / "logs", tmp_path / "out/servers/a/logs", elsewhere):
         folder.mkdir(parents=True)
-    inside, beside, named = run / "logs/ctx_0.log", tmp_path / "out/servers/a/logs/gen_0.log", elsewhere / "front.log"
+    inside, beside, named = (
+        run / "logs/ctx_0.log",
+        tmp_path / "out/servers/a/logs/gen_0.log",
+        elsewhere / "front.log",
+    )
     for file in (inside, beside, named):
         file.write_text("x\n")
-    info = {"logs": {"front": str(named), "gone": str(elsewhere / "gone.log")}, "log_file": str(inside)}
+    info = {
+        "logs": {"front": str(named), "gone": str(elsewhere / "gone.log")},
+        "log_file": str(inside),
+    }
     session = {"endpoint": {"base_url": "http://h/v1", "info": info}}
     assert log_files(run, _noted(run, add_signature(session, run))) == [inside, beside, named]
     (link := tmp_path / "latest").symlink_to(run)
     assert log_files(link, []) == [link / "logs/ctx_0.log"]
-    assert log_files(run, _noted(run, session)) == [inside, beside], "who wrote this could name any file"
+    assert log_files(run, _noted(run, session)) == [
+        inside,
+        beside,
+    ], "who wrote this could name any file"
     assert log_files(run, _noted(run, add_signature(session, elsewhere))) == [inside, beside]
     assert list(read(elsewhere / "gone.log")) == []
 
@@ -141,19 +153,25 @@ def test_secrets_are_starred_out_in_place_while_the_server_writes_on(tmp_path: P
     plain.write_bytes(b"\xff caf\xe9\n")
     with log.open("ab", buffering=0) as server:
         server.write(
-            f"caf\u00e9 {key}\n{{'Authorization': 'Bearer {key}'}} and {key.upper()}\nno line's end {key}".encode()
+            f"caf\u00e9 {key}\n{{'Authorization': 'Bearer {key}'}} and {key.upper()}\nno line's end"
+            f" {key}".encode()
         )
         before = log.stat().st_ino, log.stat().st_size
         hide_secrets([gone, plain, log], Masking([key]))
         server.write(b" and more\n")
     stars = "*" * len(key)
-    said = f"caf\u00e9 {stars}\n{{'Authorization': 'Bearer {stars}'}} and {stars}\nno line's end {stars} and more\n"
+    said = (
+        f"caf\u00e9 {stars}\n{{'Authorization': 'Bearer {stars}'}} and {stars}\nno line's end"
+        f" {stars} and more\n"
+    )
     assert log.read_text() == said
     assert (log.stat().st_ino, log.stat().st_size) == (before[0], before[1] + len(" and more\n"))
     assert plain.read_bytes() == b"\xff caf\xe9\n"
 
 
-def test_a_log_that_cannot_be_overwritten_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_overwritten_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = "sk-in-a-log-of-root"
     (plain := tmp_path / "plain.log").write_text("nothing\n")
     (log := tmp_path / "a.log").write_text(f"one\n{key}\n{key}\n")
@@ -168,5 +186,9 @@ def test_traces_are_starred_of_servers_that_were_launched_alone(tmp_path: Path) 
     (hour / "responses-1.jsonl").write_text("{}\n")
     told = {"perf_metrics": {"output_dir": None, "trace_dir": str(tmp_path)}}
     assert trace_files(ServerInfo.read({**told, "log_dir": "logs"})) == [hour / "requests-1.jsonl"]
-    odd: list[dict[str, object]] = [told, {"log_dir": "logs"}, {"log_dir": "l", "perf_metrics": {"trace_dir": None}}]
+    odd: list[dict[str, object]] = [
+        told,
+        {"log_dir": "logs"},
+        {"log_dir": "l", "perf_metrics": {"trace_dir": None}},
+    ]
     assert [trace_files(ServerInfo.read(one)) for one in odd] == [[], [], []]

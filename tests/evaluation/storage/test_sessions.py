@@ -19,7 +19,9 @@ from serve_eval.evaluation.storage.sessions import (
 )
 from serve_eval.schema import Ability, Endpoint, Limits, ServerInfo
 
-ENDPOINT = Endpoint(base_url="http://h/v1", model="m", info=ServerInfo(hidden_retries={"context": 2}))
+ENDPOINT = Endpoint(
+    base_url="http://h/v1", model="m", info=ServerInfo(hidden_retries={"context": 2})
+)
 LACKING = Ability(need="chat", works=False, seen="404")
 SESSION = {
     "started_at": "2026-11-21T12:00:00+00:00",
@@ -34,7 +36,11 @@ SESSION = {
 def test_a_session_is_read_as_it_was_noted(tmp_path: Path) -> None:
     note_session(tmp_path, SESSION)
     [session] = read_sessions(tmp_path)
-    assert (session.endpoint, session.limits, session.load) == (ENDPOINT, Limits(concurrency=4), None)
+    assert (session.endpoint, session.limits, session.load) == (
+        ENDPOINT,
+        Limits(concurrency=4),
+        None,
+    )
     assert (session.own, session.extensions["tasks.mine"].sha256) == (True, "aa")
     assert read_unsupported(tmp_path) == {"gsm8k": LACKING}
     assert session.endpoint.info.hidden_retries == {"context": 2}
@@ -50,7 +56,9 @@ def test_what_this_version_does_not_know_stays_when_a_session_changes(tmp_path: 
     assert (first.endpoint.base_url, first.own, second.own) == ("http://other/v1", True, True)
 
 
-def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(tmp_path: Path) -> None:
+def test_a_session_of_an_older_version_has_defaults_for_what_it_did_not_note(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "environment.json").write_text('[{"started_at": "2025-01-01T00:00:00+00:00"}]')
     [session] = read_sessions(tmp_path)
     assert (session.endpoint, session.limits, session.abilities, session.own) == (
@@ -72,7 +80,9 @@ def test_an_endpoint_that_was_changed_by_hand_is_not_the_users_own(tmp_path: Pat
     assert read_sessions(tmp_path)[0].stored["endpoint"]["base_url"] == "http://elsewhere/v1"
 
 
-@pytest.mark.parametrize("content", ["{", "{}", '[{"endpoint": {"model": "m"}}]', '[{"limits": {"concurrency": []}}]'])
+@pytest.mark.parametrize(
+    "content", ["{", "{}", '[{"endpoint": {"model": "m"}}]', '[{"limits": {"concurrency": []}}]']
+)
 def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"environment\.json cannot be read") as refused:

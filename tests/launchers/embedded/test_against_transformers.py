@@ -1,4 +1,5 @@
-"""The weights that ship, read and run by our own code and by the libraries that their format comes from.
+"""The weights that ship, read and run by our own code and by the libraries that their format comes
+from.
 
 Those are no dependencies: pip install torch transformers.
 """
@@ -34,11 +35,15 @@ def test_a_chat_is_rendered_and_continued_alike() -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(str(WEIGHTS))
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(WEIGHTS), dtype=torch.float32).eval()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        str(WEIGHTS), dtype=torch.float32
+    ).eval()
     ours, tokenizer, render = Model(WEIGHTS), Tokenizer(WEIGHTS / "tokenizer.json"), Chat(WEIGHTS)
     for problem in islice(problems("test", 5), 20):
         turns = [{"role": "user", "content": problem.question}]
-        text = their_tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        text = their_tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=False
+        )
         assert render((Message(role="user", content=problem.question),), {}) == text
         ids = tokenizer.encode(text + problem.solution)
         with torch.no_grad():

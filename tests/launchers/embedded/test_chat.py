@@ -26,8 +26,12 @@ def _with(folder: Path, template: str) -> Path:
 async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int, str]]:
     """What chats are answered with at once, and that texts are answered beside them."""
 
-    async def ask(session: aiohttp.ClientSession, url: str, path: str, body: object) -> tuple[int, str]:
-        async with session.post(url + path, json={"model": "tiny", "max_tokens": 2, **dict(body)}) as reply:  # type: ignore[call-overload]
+    async def ask(
+        session: aiohttp.ClientSession, url: str, path: str, body: object
+    ) -> tuple[int, str]:
+        async with session.post(
+            url + path, json={"model": "tiny", "max_tokens": 2, **dict(body)}
+        ) as reply:  # type: ignore[call-overload]
             return reply.status, await reply.text()
 
     async with (
@@ -36,7 +40,9 @@ async def _chats(folder: Path, *variables: dict[str, object]) -> list[tuple[int,
     ):
         turns = [{"role": "user", "content": "Hi"}]
         bodies = [{"messages": turns, "chat_template_kwargs": one} for one in variables]
-        chats = [asyncio.create_task(ask(session, url, "/chat/completions", body)) for body in bodies]
+        chats = [
+            asyncio.create_task(ask(session, url, "/chat/completions", body)) for body in bodies
+        ]
         assert (await ask(session, url, "/completions", {"prompt": "Hi"}))[0] == 200
         return list(await asyncio.gather(*chats))
 

@@ -44,18 +44,24 @@ def _run(engine: Engine, generations: list[Generation]) -> None:
 
 
 def _submit(engine: Engine, ids: tuple[int, ...], **wanted: object) -> Generation:
-    return engine.submit(Wanted(ids=ids, **{"max_tokens": 8, "ignore_end": True, **wanted}), asyncio.Event())  # type: ignore[arg-type]
+    return engine.submit(
+        Wanted(ids=ids, **{"max_tokens": 8, "ignore_end": True, **wanted}), asyncio.Event()
+    )  # type: ignore[arg-type]
 
 
 ARRIVALS = st.lists(
     st.tuples(
-        st.integers(0, 3), st.integers(0, 5), st.sampled_from([1, 2, 9, 64, 65, 140]), st.integers(1, 6), st.booleans()
+        st.integers(0, 3),
+        st.integers(0, 5),
+        st.sampled_from([1, 2, 9, 64, 65, 140]),
+        st.integers(1, 6),
+        st.booleans(),
     ),
     min_size=1,
     max_size=10,
 )
-"""Of each sequence: turns until the next one, a seed, the tokens of its prompt, those wanted, and whether it is given
-up before its end."""
+"""Of each sequence: turns until the next one, a seed, the tokens of its prompt, those wanted, and
+whether it is given up before its end."""
 
 
 @settings(max_examples=25)
@@ -78,9 +84,13 @@ def test_every_sequence_gets_what_a_plain_pass_gives_whatever_the_others(
         assert (one.finish_reason, one.steps) == ("length", count)
 
 
-def test_more_sequences_than_rows_all_come_to_their_turn(model: Model, tokenizer: Tokenizer) -> None:
+def test_more_sequences_than_rows_all_come_to_their_turn(
+    model: Model, tokenizer: Tokenizer
+) -> None:
     engine = Engine(model, tokenizer)
-    together = [_submit(engine, _ids(seed % 5, 9), max_tokens=1 + seed % 6) for seed in range(ROWS + 9)]
+    together = [
+        _submit(engine, _ids(seed % 5, 9), max_tokens=1 + seed % 6) for seed in range(ROWS + 9)
+    ]
     _run(engine, together)
     for seed, one in enumerate(together):
         assert tuple(token.id for token in one.tokens) == _greedy(_ids(seed % 5, 9), 1 + seed % 6)
@@ -106,10 +116,14 @@ def test_log_probabilities_are_the_same_whatever_the_batch_and_those_of_the_mode
         before = expected[place - 1]
         assert token.logprob == pytest.approx(before[token.id], abs=1e-3)
         assert token.rank == 1 + int((before > before[token.id]).sum())
-        assert [one.logprob for one in token.top] == pytest.approx(sorted(before)[::-1][: len(token.top)], abs=1e-3)
+        assert [one.logprob for one in token.top] == pytest.approx(
+            sorted(before)[::-1][: len(token.top)], abs=1e-3
+        )
     assert {len(token.top) for token in alone.prompt[1:]} == {2}
     assert {len(token.top) for token in alone.tokens} == {3}
-    for mine, other in zip([*alone.prompt, *alone.tokens][1:], [*among.prompt, *among.tokens][1:], strict=True):
+    for mine, other in zip(
+        [*alone.prompt, *alone.tokens][1:], [*among.prompt, *among.tokens][1:], strict=True
+    ):
         assert (mine.id, mine.text) == (other.id, other.text)
         assert mine.logprob == pytest.approx(other.logprob, abs=1e-5)
 
@@ -126,7 +140,9 @@ def test_a_long_prompt_does_not_hold_up_the_others(model: Model, tokenizer: Toke
         assert (long.steps > 0) == (turn == 2)
 
 
-def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(model: Model, tokenizer: Tokenizer) -> None:
+def test_nothing_is_wanted_of_a_prompt_but_its_own_log_probabilities(
+    model: Model, tokenizer: Tokenizer
+) -> None:
     engine = Engine(model, tokenizer)
     one = _submit(engine, _ids(0, 70), max_tokens=0, prompt_logprobs=0)
     _run(engine, [one])
@@ -146,10 +162,13 @@ def test_the_end_token_ends_an_answer_unless_it_is_ignored(
     assert "".join(token.text for token in ended.tokens) == ended.text
 
 
-# --------------------------------------------------------------------------------------------------- stop strings
+# ---------------------------------------------------------------------------------------------------
+# stop strings
 
 
-def _text(model: Model, tokenizer: Tokenizer, seed: int, **wanted: object) -> tuple[Generation, list[str]]:
+def _text(
+    model: Model, tokenizer: Tokenizer, seed: int, **wanted: object
+) -> tuple[Generation, list[str]]:
     """A generation, with the pieces in which it was told."""
     engine = Engine(model, tokenizer)
     one, pieces = _submit(engine, _ids(seed, 6), max_tokens=40, **wanted), []
@@ -183,7 +202,8 @@ def test_a_text_ends_before_the_earliest_stop_string_and_no_piece_shows_any_of_i
     assert len("".join(token.text for token in cut.tokens[:-1])) <= len(cut.text)
 
 
-# ------------------------------------------------------------------------------------------------------- chance
+# -------------------------------------------------------------------------------------------------------
+# chance
 
 
 def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_another(
@@ -198,7 +218,18 @@ def test_the_same_seed_gives_the_same_whatever_the_batch_and_another_turn_anothe
         return tuple(token.id for token in one.tokens)
 
     assert sampled(0, seed=4) == sampled(9, seed=4) == sampled(3, seed=4)
-    assert len({sampled(0, seed=4), sampled(0, seed=5), sampled(0, seed=4, turn=1), sampled(0), sampled(0)}) == 5
+    assert (
+        len(
+            {
+                sampled(0, seed=4),
+                sampled(0, seed=5),
+                sampled(0, seed=4, turn=1),
+                sampled(0),
+                sampled(0),
+            }
+        )
+        == 5
+    )
     assert sampled(0, seed=-1) == sampled(2, seed=-1)
 
 
@@ -209,12 +240,16 @@ def test_tokens_are_drawn_as_often_as_their_probability_says() -> None:
 
     def frequencies(**how: float) -> list[float]:
         found = Counter(
-            draw_token(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance) for _ in range(count)
+            draw_token(logits, how.get("temperature", 1.0), how.get("top_p", 1.0), chance)
+            for _ in range(count)
         )
         return [found[i] / count for i in range(4)]
 
     def close(found: list[float], expected: np.ndarray) -> bool:
-        return all(abs(f - e) <= 4 * math.sqrt(e * (1 - e) / count) for f, e in zip(found, expected, strict=True))
+        return all(
+            abs(f - e) <= 4 * math.sqrt(e * (1 - e) / count)
+            for f, e in zip(found, expected, strict=True)
+        )
 
     assert close(frequencies(), shares)
     assert close(frequencies(temperature=0.5), shares**2 / (shares**2).sum())

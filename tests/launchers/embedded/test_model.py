@@ -22,7 +22,9 @@ def _ids(count: int, seed: int = 1) -> list[int]:
 
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 99))
-def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(model: Model, pieces: list[int], seed: int) -> None:
+def test_a_prompt_in_pieces_gives_what_a_plain_pass_gives(
+    model: Model, pieces: list[int], seed: int
+) -> None:
     ids = _ids(sum(pieces), seed)
     expected, cache, start = tiny.logits(TENSORS, ids), model.cache(1), 0
     for size in pieces:
@@ -51,11 +53,14 @@ def test_a_sequence_that_moves_to_another_row_goes_on_as_before(model: Model) ->
     model.extend(ids, 0, cache, TILE + 3)
     model.extend(_ids(30, 2), 0, cache, 0)
     cache.move(TILE + 3, 0, len(ids))
-    assert model.step([9], [20], cache)[0] == pytest.approx(tiny.logits(TENSORS, [*ids, 9])[-1], abs=1e-3)
+    assert model.step([9], [20], cache)[0] == pytest.approx(
+        tiny.logits(TENSORS, [*ids, 9])[-1], abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("num_key_value_heads", 1), ("tie_word_embeddings", False), ("model_type", "gpt2")]
+    ("name", "value"),
+    [("num_key_value_heads", 1), ("tie_word_embeddings", False), ("model_type", "gpt2")],
 )
 def test_a_model_that_is_no_such_llama_is_refused_by_name(
     folder: Path, tmp_path: Path, name: str, value: object

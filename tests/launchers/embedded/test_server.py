@@ -1,4 +1,5 @@
-"""The embedded server with a tiny random model, through real sockets and, where it can ask, by OpenAI's own client."""
+"""The embedded server with a tiny random model, through real sockets and, where it can ask, by
+OpenAI's own client."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ class Peer:
         body = {"model": "tiny", "temperature": 0, "stream": True, **default, **body}
         async with self.session.post(self.base_url + path, json=body) as reply:
             assert (reply.status, reply.content_type) == (200, "text/event-stream")
-            *events, done = [part.strip() for part in (await reply.read()).split(b"\n\n") if part.strip()]
+            *events, done = [
+                part.strip() for part in (await reply.read()).split(b"\n\n") if part.strip()
+            ]
         assert done == b"data: [DONE]"
         return [msgspec.json.decode(event.removeprefix(b"data: ")) for event in events]
 
@@ -88,16 +91,22 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     return b"".join(map(tokenizer.bytes_of, ids)).decode(errors="replace")
 
 
-# -------------------------------------------------------------------------------------------------------- answers
+# --------------------------------------------------------------------------------------------------------
+# answers
 
 
 def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
     async def story(peer: Peer) -> None:
-        whole = await peer.sdk.completions.create(model="tiny", prompt=PROMPT, max_tokens=9, temperature=0)
+        whole = await peer.sdk.completions.create(
+            model="tiny", prompt=PROMPT, max_tokens=9, temperature=0
+        )
         [choice] = whole.choices
         assert (choice.finish_reason, len(choice.text) > 0) == ("length", True)
         assert whole.usage is not None
-        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(PROMPT.encode()), 9)
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (
+            len(PROMPT.encode()),
+            9,
+        )
         pieces = [
             piece
             async for piece in await peer.sdk.completions.create(
@@ -110,13 +119,17 @@ def test_the_sdk_of_openai_completes_chats_and_streams(tell: Tell) -> None:
             )
         ]
         assert "".join(one.choices[0].text for one in pieces[:-1]) == choice.text
-        assert [one.choices[0].finish_reason for one in pieces[:-1]] == [None] * (len(pieces) - 2) + ["length"]
+        assert [one.choices[0].finish_reason for one in pieces[:-1]] == [None] * (
+            len(pieces) - 2
+        ) + ["length"]
         assert len(pieces) > 4
         assert pieces[-1].usage == whole.usage
         chat = await peer.sdk.chat.completions.create(
             model="tiny", messages=TURNS, max_completion_tokens=9, temperature=0
         )
-        rendered = await peer.sdk.completions.create(model="tiny", prompt=RENDERED, max_tokens=9, temperature=0)
+        rendered = await peer.sdk.completions.create(
+            model="tiny", prompt=RENDERED, max_tokens=9, temperature=0
+        )
         assert chat.choices[0].message.content == rendered.choices[0].text
         assert chat.usage == rendered.usage
         streamed = [
@@ -162,7 +175,10 @@ def test_several_answers_differ_and_a_seed_repeats_them(tell: Tell) -> None:
         assert len({one["text"] for one in await peer.choices(n=3, top_p=0, temperature=1)}) == 1
         pairs = await peer.choices(prompt=["a", "b"], n=2, seed=3, temperature=1.2)
         assert [one["index"] for one in pairs] == [0, 1, 2, 3]
-        assert pairs[1]["text"] == (await peer.choices(prompt="a", n=2, seed=3, temperature=1.2))[1]["text"]
+        assert (
+            pairs[1]["text"]
+            == (await peer.choices(prompt="a", n=2, seed=3, temperature=1.2))[1]["text"]
+        )
 
     tell(story)
 
@@ -176,7 +192,10 @@ def test_a_stop_string_is_left_out_and_named_in_streams_too(tell: Tell) -> None:
         assert (cut["text"], cut["finish_reason"], cut["stop_reason"]) == (expected, "stop", stop)
         events = await peer.events(max_tokens=30, stop=stop)
         assert "".join(one["choices"][0]["text"] for one in events) == expected
-        assert (events[-1]["choices"][0]["finish_reason"], events[-1]["choices"][0]["stop_reason"]) == ("stop", stop)
+        assert (
+            events[-1]["choices"][0]["finish_reason"],
+            events[-1]["choices"][0]["stop_reason"],
+        ) == ("stop", stop)
 
     tell(story)
 
@@ -187,7 +206,9 @@ def test_a_stream_of_several_choices_holds_each_of_them(tell: Tell) -> None:
         whole = await peer.choices(**body)
         events = await peer.events(**body)
         for index, one in enumerate(whole):
-            mine = [event["choices"][0] for event in events if event["choices"][0]["index"] == index]
+            mine = [
+                event["choices"][0] for event in events if event["choices"][0]["index"] == index
+            ]
             assert "".join(piece["text"] for piece in mine) == one["text"]
             assert mine[-1]["finish_reason"] == one["finish_reason"]
         assert all(event["usage"] is None for event in events)
@@ -206,7 +227,8 @@ def test_the_defaults_are_sixteen_tokens_for_a_text_and_the_window_for_a_chat(te
     tell(story)
 
 
-# ---------------------------------------------------------------------------------------------- log-probabilities
+# ----------------------------------------------------------------------------------------------
+# log-probabilities
 
 
 def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) -> None:
@@ -220,11 +242,15 @@ def test_completions_tell_log_probabilities_in_openais_older_form(tell: Tell) ->
             assert 1 <= len(top) <= 2  # two tokens that are parts of characters look alike
         [plain] = await peer.choices(max_tokens=5)
         assert plain["logprobs"] is None
-        sdk = await peer.sdk.completions.create(model="tiny", prompt=PROMPT, temperature=0, max_tokens=5, logprobs=2)
+        sdk = await peer.sdk.completions.create(
+            model="tiny", prompt=PROMPT, temperature=0, max_tokens=5, logprobs=2
+        )
         assert sdk.choices[0].logprobs is not None
         assert sdk.choices[0].logprobs.token_logprobs == told["token_logprobs"]
         events = await peer.events(logprobs=2, max_tokens=5)
-        listed = [event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]]
+        listed = [
+            event["choices"][0]["logprobs"] for event in events if event["choices"][0]["logprobs"]
+        ]
         for name in ("tokens", "token_logprobs", "text_offset", "top_logprobs"):
             assert [one for part in listed for one in part[name]] == told[name]
 
@@ -251,7 +277,9 @@ def test_chat_tells_log_probabilities_with_bytes(tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [0, 1])
-def test_echo_tells_the_prompts_own_log_probabilities(tell: Tell, tokenizer: Tokenizer, max_tokens: int) -> None:
+def test_echo_tells_the_prompts_own_log_probabilities(
+    tell: Tell, tokenizer: Tokenizer, max_tokens: int
+) -> None:
     async def story(peer: Peer) -> None:
         _, answer = await peer.ask(echo=True, logprobs=0, max_tokens=max_tokens)
         [choice], count = answer["choices"], len(tokenizer.encode(PROMPT))
@@ -264,11 +292,15 @@ def test_echo_tells_the_prompts_own_log_probabilities(tell: Tell, tokenizer: Tok
         [before] = await peer.choices(prompt=PROMPT[:-1], logprobs=20, max_tokens=1)
         top = before["logprobs"]["top_logprobs"][0]
         if PROMPT[-1] in top:
-            assert choice["logprobs"]["token_logprobs"][count - 1] == pytest.approx(top[PROMPT[-1]], abs=1e-4)
+            assert choice["logprobs"]["token_logprobs"][count - 1] == pytest.approx(
+                top[PROMPT[-1]], abs=1e-4
+            )
         [silent] = await peer.choices(echo=True, max_tokens=3)
         assert silent["text"].startswith(PROMPT)
         assert silent["logprobs"] is None
-        [opening, *rest] = [event["choices"][0] for event in await peer.events(echo=True, logprobs=0, max_tokens=3)]
+        [opening, *rest] = [
+            event["choices"][0] for event in await peer.events(echo=True, logprobs=0, max_tokens=3)
+        ]
         assert opening["text"] == PROMPT
         assert opening["logprobs"]["token_logprobs"] == choice["logprobs"]["token_logprobs"][:count]
         assert rest[0]["logprobs"]["text_offset"][0] == len(PROMPT)
@@ -283,7 +315,10 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
         first, *entries = choice["prompt_logprobs"]
         assert first is None
         for token, entry, value in zip(
-            tokenizer.encode(PROMPT)[1:], entries, echoed["logprobs"]["token_logprobs"][1:], strict=False
+            tokenizer.encode(PROMPT)[1:],
+            entries,
+            echoed["logprobs"]["token_logprobs"][1:],
+            strict=False,
         ):
             assert next(iter(entry)) == str(token)
             assert entry[str(token)]["logprob"] == value
@@ -295,14 +330,23 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
     tell(story)
 
 
-# -------------------------------------------------------------------------------------------------------- refusals
+# --------------------------------------------------------------------------------------------------------
+# refusals
 
 
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("/completions", {"prompt": "x" * 299, "max_tokens": 2}, "maximum context length is 300 tokens"),
-        ("/chat/completions", {"messages": [{"role": "user", "content": "x" * 300}]}, "maximum context length"),
+        (
+            "/completions",
+            {"prompt": "x" * 299, "max_tokens": 2},
+            "maximum context length is 300 tokens",
+        ),
+        (
+            "/chat/completions",
+            {"messages": [{"role": "user", "content": "x" * 300}]},
+            "maximum context length",
+        ),
         ("/completions", {"prompt": ""}, "the prompt is empty"),
         ("/completions", {"prompt": []}, "list index out of range"),
         ("/completions", {"prompt": [1, "a"]}, "mixes token ids"),
@@ -323,10 +367,21 @@ def test_vllms_field_tells_them_by_token_id(tell: Tell, tokenizer: Tokenizer) ->
         ("/completions", {"stream_options": {}}, "when stream is true"),
         ("/completions", {"frequency_penalty": 0.5}, "`frequency_penalty` is not served"),
         ("/completions", {"top_k": 5}, "`top_k` is not served"),
-        ("/chat/completions", {"response_format": {"type": "json_object"}}, "`response_format` is not served"),
         (
             "/chat/completions",
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+            {"response_format": {"type": "json_object"}},
+            "`response_format` is not served",
+        ),
+        (
+            "/chat/completions",
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": {"url": "data:,"}}],
+                    }
+                ]
+            },
             "not a multimodal model",
         ),
     ],
@@ -391,7 +446,15 @@ HONOURED = {
         "seed",
         "stop",
     ),
-    *("ignore_eos", "truncate_prompt_tokens", "stream", "stream_options", "echo", "logprobs", "top_logprobs"),
+    *(
+        "ignore_eos",
+        "truncate_prompt_tokens",
+        "stream",
+        "stream_options",
+        "echo",
+        "logprobs",
+        "top_logprobs",
+    ),
     "chat_template_kwargs",
 }
 HARMLESS: dict[str, object] = {
@@ -418,7 +481,10 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
             [alone] = await peer.choices(path, max_tokens=2)
             for name, value in REFUSED:
                 status, answer = await peer.ask(path, **{name: value})
-                assert (status, answer.get("message")) == (400, f"`{name}` is not served by the embedded model")
+                assert (status, answer.get("message")) == (
+                    400,
+                    f"`{name}` is not served by the embedded model",
+                )
                 if name in own:
                     assert await peer.choices(path, max_tokens=2, **{name: None}) == [alone]
             harmless = {name: value for name, value in HARMLESS.items() if name in own}
@@ -431,11 +497,17 @@ def test_every_field_of_trtllm_serve_is_honoured_or_refused(tell: Tell) -> None:
     ("path", "body", "said"),
     [
         ("/chat/completions", {"echo": True}, "`echo` of a chat is not served"),
-        ("/completions", {"stream": True, "stream_options": {"continuous_usage_stats": True}}, "continuous_usage"),
+        (
+            "/completions",
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "continuous_usage",
+        ),
         ("/chat/completions", {"max_tokens": 3, "max_completion_tokens": 4}, "differ"),
     ],
 )
-def test_what_is_refused_only_together(tell: Tell, path: str, body: dict[str, object], said: str) -> None:
+def test_what_is_refused_only_together(
+    tell: Tell, path: str, body: dict[str, object], said: str
+) -> None:
     async def story(peer: Peer) -> None:
         status, answer = await peer.ask(path, **body)
         assert (status, said in answer["message"]) == (400, True)
@@ -454,8 +526,16 @@ def test_a_body_that_is_none_is_refused(tell: Tell) -> None:
     tell(story)
 
 
-def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(folder: Path, tell: Tell) -> None:
-    neutral = {"frequency_penalty": 0, "top_k": -1, "logit_bias": {}, "user": "me", "response_format": {"type": "text"}}
+def test_unknown_fields_are_refused_only_when_strict_and_neutral_values_never(
+    folder: Path, tell: Tell
+) -> None:
+    neutral = {
+        "frequency_penalty": 0,
+        "top_k": -1,
+        "logit_bias": {},
+        "user": "me",
+        "response_format": {"type": "text"},
+    }
 
     async def lenient(peer: Peer) -> None:
         assert (await peer.ask(surprise=1, **neutral))[0] == 200
@@ -474,7 +554,10 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) 
     async def story(peer: Peer) -> None:
         found = {model.id: model for model in (await peer.sdk.models.list()).data}
         assert set(found) == {"tiny", "hurt"}
-        [sound], [hurt] = await peer.choices(max_tokens=20), await peer.choices(model="hurt", max_tokens=20)
+        [sound], [hurt] = (
+            await peer.choices(max_tokens=20),
+            await peer.choices(model="hurt", max_tokens=20),
+        )
         assert sound["text"] != hurt["text"]
         with pytest.raises(openai.NotFoundError, match="`other` does not exist"):
             await peer.sdk.completions.create(model="other", prompt=PROMPT)
@@ -490,7 +573,8 @@ def test_two_models_stand_behind_two_names_and_a_third_is_not_there(tell: Tell) 
     tell(story)
 
 
-# -------------------------------------------------------------------------------------------------------- together
+# --------------------------------------------------------------------------------------------------------
+# together
 
 
 def test_many_at_once_get_what_each_gets_alone(tell: Tell) -> None:
@@ -520,7 +604,14 @@ def test_the_work_for_a_client_that_goes_away_is_given_up(
         return submitted[-1]
 
     async def story(peer: Peer) -> None:
-        body = {"model": "tiny", "prompt": "x", "max_tokens": 299, "n": 256, "ignore_eos": True, "stream": stream}
+        body = {
+            "model": "tiny",
+            "prompt": "x",
+            "max_tokens": 299,
+            "n": 256,
+            "ignore_eos": True,
+            "stream": stream,
+        }
         asked = asyncio.ensure_future(peer.session.post(peer.base_url + "/completions", json=body))
         while not submitted:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -41,7 +41,9 @@ def merging(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer
         ("", []),
     ],
 )
-def test_a_text_is_merged_as_the_list_says(merging: Tokenizer, text: str, tokens: list[str]) -> None:
+def test_a_text_is_merged_as_the_list_says(
+    merging: Tokenizer, text: str, tokens: list[str]
+) -> None:
     assert [merging.bytes_of(i).decode() for i in merging.encode(text)] == tokens
 
 

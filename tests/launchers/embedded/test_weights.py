@@ -15,7 +15,10 @@ LINEAR = "model.layers.1.mlp.down_proj.weight"
 
 
 def test_both_types_are_read_as_they_are(tmp_path: Path) -> None:
-    exact = {"a": np.array([[1.5, -2.25], [0.0, 3.0e-5]], dtype=np.float32), "b": np.ones(3, dtype=np.float32)}
+    exact = {
+        "a": np.array([[1.5, -2.25], [0.0, 3.0e-5]], dtype=np.float32),
+        "b": np.ones(3, dtype=np.float32),
+    }
     tiny.write_safetensors(tmp_path / "model.safetensors", exact)
     found = read(tmp_path)
     assert all(np.array_equal(found[name], exact[name]) for name in exact)
@@ -35,17 +38,22 @@ def test_another_type_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "levels", "group"), [("int8", 255, 64), ("int4", 15, 64), ("int4-g32", 15, 32), ("int3", 7, 64)]
+    ("damage", "levels", "group"),
+    [("int8", 255, 64), ("int4", 15, 64), ("int4-g32", 15, 32), ("int3", 7, 64)],
 )
 def test_damage_leaves_so_many_evenly_spaced_values_per_row_or_group(
     tmp_path: Path, damage: Damage, levels: int, group: int
 ) -> None:
     weight = np.random.default_rng(0).normal(size=(40, 64)).astype(np.float32)
     weight[3] = 0
-    tiny.write_safetensors(tmp_path / "model.safetensors", {LINEAR: weight, "model.embed_tokens.weight": weight})
+    tiny.write_safetensors(
+        tmp_path / "model.safetensors", {LINEAR: weight, "model.embed_tokens.weight": weight}
+    )
     found = read(tmp_path, damage)
     assert np.array_equal(found["model.embed_tokens.weight"], weight)
-    for before, after in zip(weight.reshape(-1, group), found[LINEAR].reshape(-1, group), strict=True):
+    for before, after in zip(
+        weight.reshape(-1, group), found[LINEAR].reshape(-1, group), strict=True
+    ):
         scale = np.abs(before).max() / (levels // 2)
         assert len(np.unique(after)) <= levels
         assert np.abs(after - before).max() <= scale / 2 * 1.001

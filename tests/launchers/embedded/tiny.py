@@ -1,4 +1,5 @@
-"""A tiny random Llama in the layout of the hub, and a plain forward pass over it: no cache, no batch, in float64."""
+"""A tiny random Llama in the layout of the hub, and a plain forward pass over it: no cache, no
+batch, in float64."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 WIDTH, LAYERS, HEADS, INNER, WINDOW = 16, 2, 2, 24, 300
 MARKS = ("<|end|>", "<|system|>", "<|user|>", "<|assistant|>")
 TEMPLATE = (
-    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<|end|>\n{%"
+    " endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
 )
 VOCABULARY = len(MARKS) + 256
 
@@ -22,7 +23,8 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 
 def write(folder: Path, seed: int = 0) -> Path:
-    """config.json, model.safetensors, tokenizer.json (every byte a token) and tokenizer_config.json."""
+    """config.json, model.safetensors, tokenizer.json (every byte a token) and
+    tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "llama",
@@ -77,8 +79,16 @@ def write_safetensors(path: Path, found: Tensors, dtype: str = "F32") -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     raw = b""
     for name, tensor in found.items():
-        part = tensor.tobytes() if dtype == "F32" else (tensor.view("<u4") >> 16).astype("<u2").tobytes()
-        header[name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [len(raw), len(raw) + len(part)]}
+        part = (
+            tensor.tobytes()
+            if dtype == "F32"
+            else (tensor.view("<u4") >> 16).astype("<u2").tobytes()
+        )
+        header[name] = {
+            "dtype": dtype,
+            "shape": tensor.shape,
+            "data_offsets": [len(raw), len(raw) + len(part)],
+        }
         raw += part
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + raw)

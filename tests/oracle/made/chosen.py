@@ -32,11 +32,21 @@ def hellaswag(d: Drawn) -> dict[str, Any]:
 def arc(d: Drawn) -> dict[str, Any]:
     labels = list("1234" if d.number(0, 3) == 0 else "ABCD")
     choices = {"text": [d.phrase() for _ in labels], "label": labels}
-    return {"id": d.code, "question": d.question(), "choices": choices, "answerKey": d.pick(*labels)}
+    return {
+        "id": d.code,
+        "question": d.question(),
+        "choices": choices,
+        "answerKey": d.pick(*labels),
+    }
 
 
 def piqa(d: Drawn) -> dict[str, Any]:
-    return {"goal": d.question(), "sol1": d.sentence(), "sol2": d.sentence(), "label": d.number(0, 1)}
+    return {
+        "goal": d.question(),
+        "sol1": d.sentence(),
+        "sol2": d.sentence(),
+        "label": d.number(0, 1),
+    }
 
 
 def global_piqa(d: Drawn) -> dict[str, Any]:
@@ -65,7 +75,12 @@ def wsc273(d: Drawn) -> dict[str, Any]:
 
 
 def boolq(d: Drawn) -> dict[str, Any]:
-    return {"passage": d.sentence(), "question": f"is it {d.word()}", "label": d.number(0, 1), "idx": d.number(0, 99)}
+    return {
+        "passage": d.sentence(),
+        "question": f"is it {d.word()}",
+        "label": d.number(0, 1),
+        "idx": d.number(0, 99),
+    }
 
 
 def targets(d: Drawn) -> dict[str, Any]:
@@ -130,16 +145,28 @@ def headqa(d: Drawn) -> dict[str, Any]:
 
 
 def toxigen(d: Drawn) -> dict[str, Any]:
-    return {"text": d.sentence(), "toxicity_ai": d.number(1, 5), "toxicity_human": d.number(1, 5) + 0.5}
+    return {
+        "text": d.sentence(),
+        "toxicity_ai": d.number(1, 5),
+        "toxicity_human": d.number(1, 5) + 0.5,
+    }
 
 
 def medmcqa(d: Drawn) -> dict[str, Any]:
-    return {"question": d.question(), **{f"op{x}": d.phrase() for x in "abcd"}, "cop": d.number(0, 3)}
+    return {
+        "question": d.question(),
+        **{f"op{x}": d.phrase() for x in "abcd"},
+        "cop": d.number(0, 3),
+    }
 
 
 def pubmedqa(d: Drawn) -> dict[str, Any]:
     said = [d.sentence(), d.sentence()]
-    return {"QUESTION": d.question(), "CONTEXTS": said, "final_decision": d.pick("yes", "no", "maybe")}
+    return {
+        "QUESTION": d.question(),
+        "CONTEXTS": said,
+        "final_decision": d.pick("yes", "no", "maybe"),
+    }
 
 
 def ethics_cm(d: Drawn) -> dict[str, Any]:
@@ -156,7 +183,12 @@ def med_text(d: Drawn) -> dict[str, Any]:
 
 def sciq(d: Drawn) -> dict[str, Any]:
     wrong = {f"distractor{i}": f"{d.phrase()} خطأ" for i in (1, 2, 3)}
-    return {"question": d.question(), "support": d.sentence(), "correct_answer": f"{d.phrase()} صحيح", **wrong}
+    return {
+        "question": d.question(),
+        "support": d.sentence(),
+        "correct_answer": f"{d.phrase()} صحيح",
+        **wrong,
+    }
 
 
 def cola(d: Drawn) -> dict[str, Any]:
@@ -169,11 +201,20 @@ def mrpc(d: Drawn) -> dict[str, Any]:
 
 def mutual(d: Drawn) -> dict[str, Any]:
     options = [f"m : {d.phrase()} ." for _ in range(4)]
-    return {"answers": d.pick(*"ABCD"), "options": options, "article": f"f : {d.sentence()} !", "id": d.code}
+    return {
+        "answers": d.pick(*"ABCD"),
+        "options": options,
+        "article": f"f : {d.sentence()} !",
+        "id": d.code,
+    }
 
 
 def crows(d: Drawn) -> dict[str, Any]:
-    return {"sent_more": d.sentence(), "sent_less": d.sentence(), "bias_type": d.pick("age", "gender")}
+    return {
+        "sent_more": d.sentence(),
+        "sent_less": d.sentence(),
+        "bias_type": d.pick("age", "gender"),
+    }
 
 
 def webqs(d: Drawn) -> dict[str, Any]:
@@ -183,13 +224,28 @@ def webqs(d: Drawn) -> dict[str, Any]:
 
 def logiqa(d: Drawn) -> dict[str, Any]:
     options = [d.phrase() for _ in range(4)]
-    return {"label": d.pick(*"abcd"), "context": d.sentence(), "question": d.question(), "options": options}
+    return {
+        "label": d.pick(*"abcd"),
+        "context": d.sentence(),
+        "question": d.question(),
+        "options": options,
+    }
 
 
 def anli(d: Drawn) -> dict[str, Any]:
-    return {"premise": d.sentence(), "hypothesis": d.sentence(), "label": d.number(0, 2), "reason": ""}
+    return {
+        "premise": d.sentence(),
+        "hypothesis": d.sentence(),
+        "label": d.number(0, 2),
+        "reason": "",
+    }
 
 
 def commonsense(d: Drawn) -> dict[str, Any]:
     choices = {"label": list("ABCDE"), "text": [d.word() for _ in range(5)]}
-    return {"question": d.question(), "question_concept": "", "choices": choices, "answerKey": d.pick(*"ABCDE")}
+    return {
+        "question": d.question(),
+        "question_concept": "",
+        "choices": choices,
+        "answerKey": d.pick(*"ABCDE"),
+    }

@@ -35,7 +35,9 @@ class Drawn:
 
     def word(self) -> str:
         """Return a word of two or three syllables."""
-        return "".join(self.rng.choice(_STARTS) for _ in range(self.rng.randint(1, 2))) + self.rng.choice(_ENDS)
+        return "".join(
+            self.rng.choice(_STARTS) for _ in range(self.rng.randint(1, 2))
+        ) + self.rng.choice(_ENDS)
 
     def name(self) -> str:
         """Return a name."""

@@ -1,4 +1,5 @@
-"""Rows for tasks whose answers are generated. Each says what a right answer is, in the form that its task reads."""
+"""Rows for tasks whose answers are generated. Each says what a right answer is, in the form that
+its task reads."""
 
 from __future__ import annotations
 
@@ -32,19 +33,35 @@ def gsm8k_cot(d: Drawn) -> dict[str, Any]:
 def mgsm(d: Drawn) -> dict[str, Any]:
     question, total = _sum(d, "{}")
     answer = None if d.code[3] == "1" else f"Schritt-für-Schritt-Antwort: es sind {total}."
-    return {"question": question, "answer": answer, "answer_number": total, "equation_solution": None}
+    return {
+        "question": question,
+        "answer": answer,
+        "answer_number": total,
+        "equation_solution": None,
+    }
 
 
 def asdiv(d: Drawn) -> dict[str, Any]:
     question, total = _sum(d, "It adds up. The final answer is {}")
     body, _, asked = question.partition(". ")
-    return {"body": f"{body}.", "question": asked, "answer": f"{total} (pears)", "formula": "", "solution_type": ""}
+    return {
+        "body": f"{body}.",
+        "question": asked,
+        "answer": f"{total} (pears)",
+        "formula": "",
+        "solution_type": "",
+    }
 
 
 def math500(d: Drawn) -> dict[str, Any]:
     top, bottom = d.number(1, 9), d.number(2, 9)
-    answer = d.pick(str(top), rf"\frac{{{top}}}{{{bottom}}}", f"{top}x+{bottom}", f"({top},{bottom})")
-    d.right(f"It is $\\boxed{{{answer}}}$.\nFinal Answer: The final answer is ${answer}$. I hope it is correct.")
+    answer = d.pick(
+        str(top), rf"\frac{{{top}}}{{{bottom}}}", f"{top}x+{bottom}", f"({top},{bottom})"
+    )
+    d.right(
+        f"It is $\\boxed{{{answer}}}$.\nFinal Answer: The final answer is ${answer}$. I hope it is"
+        " correct."
+    )
     return {
         "problem": f"Find it for {d.code}.",
         "solution": f"So $\\boxed{{{answer}}}$.",
@@ -58,7 +75,12 @@ def math500(d: Drawn) -> dict[str, Any]:
 def hendrycks_math(d: Drawn) -> dict[str, Any]:
     row = math500(d)
     d.right(f"It is ${row['answer']}$")
-    return {"problem": row["problem"], "solution": row["solution"], "level": "Level 2", "type": "Algebra"}
+    return {
+        "problem": row["problem"],
+        "solution": row["solution"],
+        "level": "Level 2",
+        "type": "Algebra",
+    }
 
 
 def aime(d: Drawn) -> dict[str, Any]:
@@ -74,7 +96,11 @@ def triviaqa(d: Drawn) -> dict[str, Any]:
     return {
         "question": d.question(),
         "question_id": d.code,
-        "answer": {"value": name, "aliases": aliases, "normalized_aliases": [a.lower() for a in aliases]},
+        "answer": {
+            "value": name,
+            "aliases": aliases,
+            "normalized_aliases": [a.lower() for a in aliases],
+        },
     }
 
 
@@ -129,7 +155,9 @@ def mmlu_pro(d: Drawn) -> dict[str, Any]:
         "options": [d.phrase() for _ in range(8)],
         "answer": LETTERS[gold],
         "answer_index": gold,
-        "cot_content": f"A: Let's think step by step. {d.sentence()} The answer is ({LETTERS[gold]}).",
+        "cot_content": (
+            f"A: Let's think step by step. {d.sentence()} The answer is ({LETTERS[gold]})."
+        ),
         "category": d.pick("biology", "biology", "law"),
     }
 
@@ -183,7 +211,10 @@ def anagram(d: Drawn) -> dict[str, Any]:
 def code2text(d: Drawn) -> dict[str, Any]:
     said = [d.word() for _ in range(7)]
     d.right(" ".join([*said[:5], d.word(), said[6]]))
-    return {"code_tokens": ["def", d.word(), "(", ")", ":", "#", d.code], "docstring_tokens": [*said, "."]}
+    return {
+        "code_tokens": ["def", d.word(), "(", ")", ":", "#", d.code],
+        "docstring_tokens": [*said, "."],
+    }
 
 
 def babi(d: Drawn) -> dict[str, Any]:

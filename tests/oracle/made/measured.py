@@ -8,7 +8,10 @@ from tests.oracle.made.drawn import Drawn
 
 
 def lambada(d: Drawn) -> dict[str, Any]:
-    return {"text": f"{d.sentence()} {d.sentence()} Then came {d.pick('a', 'an', d.word()[:3])}", "domain": None}
+    return {
+        "text": f"{d.sentence()} {d.sentence()} Then came {d.pick('a', 'an', d.word()[:3])}",
+        "domain": None,
+    }
 
 
 def lambada_de(d: Drawn) -> dict[str, Any]:
@@ -22,7 +25,10 @@ def arithmetic(d: Drawn) -> dict[str, Any]:
 
 def text(d: Drawn) -> dict[str, Any]:
     said = "  ".join(d.sentence() for _ in range(d.number(1, 4)))
-    return {"text": f"{d.pick('', ' ', chr(10), 'É')}{said}{d.pick('', chr(10), ' 北京 🙂', ' ')}", "meta": {}}
+    return {
+        "text": f"{d.pick('', ' ', chr(10), 'É')}{said}{d.pick('', chr(10), ' 北京 🙂', ' ')}",
+        "meta": {},
+    }
 
 
 def page(d: Drawn) -> dict[str, Any]:

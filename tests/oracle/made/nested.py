@@ -6,22 +6,54 @@ from typing import Any
 
 from tests.oracle.made.drawn import LETTERS, Drawn
 
-_KWARGS = ("keyword", "frequency", "relation", "keywords", "forbidden_words", "letter", "let_frequency", "let_relation")
-_MORE_KWARGS = ("num_words", "num_placeholders", "postscript_marker", "num_bullets", "num_highlights", "end_phrase")
+_KWARGS = (
+    "keyword",
+    "frequency",
+    "relation",
+    "keywords",
+    "forbidden_words",
+    "letter",
+    "let_frequency",
+    "let_relation",
+)
+_MORE_KWARGS = (
+    "num_words",
+    "num_placeholders",
+    "postscript_marker",
+    "num_bullets",
+    "num_highlights",
+    "end_phrase",
+)
 _INSTRUCTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("keywords:existence", {"keywords": ["pear", "sky"]}, "A pear falls from the sky."),
-    ("keywords:frequency", {"keyword": "pear", "frequency": 2, "relation": "at least"}, "Pear, pear and a pear."),
+    (
+        "keywords:frequency",
+        {"keyword": "pear", "frequency": 2, "relation": "at least"},
+        "Pear, pear and a pear.",
+    ),
     ("keywords:forbidden_words", {"forbidden_words": ["know", "well"]}, "Nothing of the kind."),
     (
         "keywords:letter_frequency",
         {"letter": "e", "let_frequency": 3, "let_relation": "less than"},
         "Plain words fit.",
     ),
-    ("length_constraints:number_words", {"num_words": 6, "relation": "at least"}, "One two three four five six."),
+    (
+        "length_constraints:number_words",
+        {"num_words": 6, "relation": "at least"},
+        "One two three four five six.",
+    ),
     ("detectable_content:number_placeholders", {"num_placeholders": 2}, "Dear [name] of [town]."),
-    ("detectable_content:postscript", {"postscript_marker": "P.S."}, "All is fine.\nP.S. It is late."),
+    (
+        "detectable_content:postscript",
+        {"postscript_marker": "P.S."},
+        "All is fine.\nP.S. It is late.",
+    ),
     ("detectable_format:number_bullet_lists", {"num_bullets": 2}, "* one\n* two"),
-    ("detectable_format:number_highlighted_sections", {"num_highlights": 1}, "It is *bright* here."),
+    (
+        "detectable_format:number_highlighted_sections",
+        {"num_highlights": 1},
+        "It is *bright* here.",
+    ),
     ("detectable_format:title", {}, "<<A title>>\nSome text."),
     ("detectable_format:json_format", {}, '{"a": 1}'),
     ("startend:end_checker", {"end_phrase": "That is all."}, "So it goes.\nThat is all."),
@@ -31,7 +63,8 @@ _INSTRUCTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 def ifeval(d: Drawn) -> dict[str, Any]:
-    """Return a row with one or two instructions. Those that ask a detector of languages are left out, which draws."""
+    """Return a row with one or two instructions. Those that ask a detector of languages are left
+    out, which draws."""
     chosen = d.rng.sample(_INSTRUCTIONS, d.number(1, 2))
     d.right("\n".join(text for _, _, text in chosen))
     none = dict.fromkeys((*_KWARGS, *_MORE_KWARGS))
@@ -54,7 +87,9 @@ def drop(d: Drawn) -> dict[str, Any]:
         "passage": d.sentence(),
         "question": d.question(),
         "answer": first,
-        "validated_answers": {key: [one[key] for one in answers[1:]] for key in ("number", "date", "spans")},
+        "validated_answers": {
+            key: [one[key] for one in answers[1:]] for key in ("number", "date", "spans")
+        },
     }
 
 
@@ -64,7 +99,11 @@ def _drop_answer(d: Drawn) -> dict[str, Any]:
     if kind == 0:
         return {"number": str(d.number(1, 99)), "date": date, "spans": []}
     if kind == 1:
-        return {"number": "", "date": {**date, "month": d.name(), "year": str(d.number(1900, 1999))}, "spans": []}
+        return {
+            "number": "",
+            "date": {**date, "month": d.name(), "year": str(d.number(1900, 1999))},
+            "spans": [],
+        }
     return {"number": "", "date": date, "spans": [d.phrase() for _ in range(d.number(1, 2))]}
 
 
@@ -76,7 +115,12 @@ def qasper(d: Drawn) -> dict[str, Any]:
         {"unanswerable": False, "yes_no": True, "free_form_answer": "", "extractive_spans": []},
         {"unanswerable": False, "yes_no": False, "free_form_answer": "", "extractive_spans": []},
         {"unanswerable": False, "yes_no": None, "free_form_answer": said, "extractive_spans": []},
-        {"unanswerable": False, "yes_no": None, "free_form_answer": "", "extractive_spans": [d.word(), d.word()]},
+        {
+            "unanswerable": False,
+            "yes_no": None,
+            "free_form_answer": "",
+            "extractive_spans": [d.word(), d.word()],
+        },
         {"unanswerable": True, "yes_no": None, "free_form_answer": "", "extractive_spans": []},
     ]
     d.rng.shuffle(blobs)
@@ -90,12 +134,21 @@ def qasper(d: Drawn) -> dict[str, Any]:
 
 
 def prescription(d: Drawn) -> dict[str, Any]:
-    """Return a row whose one column is a literal; some have no diagnosis, which the task leaves out."""
+    """Return a row whose one column is a literal; some have no diagnosis, which the task leaves
+    out."""
     medicines = [
-        {"medicine_name": d.name(), "medicine_frequency": "Once a day", "course_duration": f"{d.number(2, 9)} days"}
+        {
+            "medicine_name": d.name(),
+            "medicine_frequency": "Once a day",
+            "course_duration": f"{d.number(2, 9)} days",
+        }
         for _ in range(d.number(1, 3))
     ]
-    told = {"procedure": {"chief_complaints_diagnosis": d.phrase()}} if d.number(0, 4) else {"other": ""}
+    told = (
+        {"procedure": {"chief_complaints_diagnosis": d.phrase()}}
+        if d.number(0, 4)
+        else {"other": ""}
+    )
     return {"results": repr({**told, "medicine_details": medicines})}
 
 
@@ -108,13 +161,21 @@ def metabench_arc(d: Drawn) -> dict[str, Any]:
         "alltwentyfiveshot_longprompt": "",
     }
     for i in range(1, 26):
-        row |= {f"arc_question_shot_{i}": f"Is {d.word()}?", f"arc_answerKey_shot_{i}": d.pick(*"ABCD")}
+        row |= {
+            f"arc_question_shot_{i}": f"Is {d.word()}?",
+            f"arc_answerKey_shot_{i}": d.pick(*"ABCD"),
+        }
         row |= {f"arc_choices_shot_{i}": _choices(d, "")["choices"], f"arc_idx_shot_{i}": i}
     return row
 
 
 def _choices(d: Drawn, end: str) -> dict[str, Any]:
-    return {"choices": {"label": list("ABCD"), "text": [f"{letter} {d.word()}{end}" for letter in LETTERS[:4]]}}
+    return {
+        "choices": {
+            "label": list("ABCD"),
+            "text": [f"{letter} {d.word()}{end}" for letter in LETTERS[:4]],
+        }
+    }
 
 
 def metabench_mmlu(d: Drawn) -> dict[str, Any]:
@@ -127,8 +188,14 @@ def metabench_mmlu(d: Drawn) -> dict[str, Any]:
         "allfiveshot_longprompt": "",
     }
     for i in range(1, 6):
-        row |= {f"mmlu_question_shot_{i}": f" Is {d.word()}? ", f"mmlu_answers_shot_{i}": d.number(0, 3)}
-        row |= {f"mmlu_choices_shot_{i}": _choices(d, "")["choices"]["text"], f"mmlu_ind_shot_{i}": i}
+        row |= {
+            f"mmlu_question_shot_{i}": f" Is {d.word()}? ",
+            f"mmlu_answers_shot_{i}": d.number(0, 3),
+        }
+        row |= {
+            f"mmlu_choices_shot_{i}": _choices(d, "")["choices"]["text"],
+            f"mmlu_ind_shot_{i}": i,
+        }
     return row
 
 
@@ -142,8 +209,17 @@ def bbq(d: Drawn) -> dict[str, Any]:
         "question_polarity": d.pick("neg", "nonneg"),
         "context_condition": d.pick("ambig", "disambig"),
         "category": d.pick("Age", "Religion", "SES"),
-        "answer_info": {"ans0": [one, groups[0]], "ans1": [two, groups[1]], "ans2": ["unknown", "unknown"]},
-        "additional_metadata": {"subcategory": "", "stereotyped_groups": ["old"], "version": "", "source": ""},
+        "answer_info": {
+            "ans0": [one, groups[0]],
+            "ans1": [two, groups[1]],
+            "ans2": ["unknown", "unknown"],
+        },
+        "additional_metadata": {
+            "subcategory": "",
+            "stereotyped_groups": ["old"],
+            "version": "",
+            "source": "",
+        },
         "context": d.sentence(),
         "question": d.question(),
         "ans0": one,

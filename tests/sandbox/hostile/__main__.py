@@ -1,4 +1,5 @@
-"""Prints what stopped each hostile program under the isolations named, or under all. Exits 1 where one got out."""
+"""Prints what stopped each hostile program under the isolations named, or under all. Exits 1 where
+one got out."""
 
 from __future__ import annotations
 
@@ -18,9 +19,17 @@ def main(names: list[str]) -> int:
     for name in names or list(ISOLATIONS):
         sandbox, isolation = asyncio.run(strongest(at_once=2, isolations={name: ISOLATIONS[name]}))
         results, reached = run_all(sandbox, isolation, ATTEMPTS)
-        out = [one for one in results if one.got_out] + [one for one in results if not one.got_out and not one.as_meant]
-        print(f"{name}, started by the user {os.getuid()}, run as the user {isolation.uid}\n{table(results)}")
-        print(f"{len(results)} programs, {len(out)} not stopped as meant; reached outside: {reached or 'nothing'}\n")
+        out = [one for one in results if one.got_out] + [
+            one for one in results if not one.got_out and not one.as_meant
+        ]
+        print(
+            f"{name}, started by the user {os.getuid()}, run as the user"
+            f" {isolation.uid}\n{table(results)}"
+        )
+        print(
+            f"{len(results)} programs, {len(out)} not stopped as meant; reached outside:"
+            f" {reached or 'nothing'}\n"
+        )
         failed += len(out) + len(reached)
     return 1 if failed else 0
 

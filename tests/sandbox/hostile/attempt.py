@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from serve_eval.sandbox.seccomp import ABSENT, CLONE, IOCTL, PRLIMIT, REFUSED, SOCKET
 
 _COLUMN = 1 if platform.machine() == "aarch64" else 0
-CALLS: dict[str, int | None] = {name: numbers[_COLUMN] for name, numbers in {**REFUSED, **ABSENT}.items()} | {
+CALLS: dict[str, int | None] = {
+    name: numbers[_COLUMN] for name, numbers in {**REFUSED, **ABSENT}.items()
+} | {
     "clone": CLONE[_COLUMN],
     "ioctl": IOCTL[_COLUMN],
     "prlimit64": PRLIMIT[_COLUMN],
@@ -39,11 +41,11 @@ def attempt(action, *args):
 class Attempt:
     """A program with what it tries and what has to stop it.
 
-    It prints `OUT:` with what it got, and `stopped:` with the error that it met. `SECRET` within it is never a text
-    that it may know: to print it is to have got out. `by` is a pattern that each of its `stopped:` lines matches, or
-    where it prints none, the way in which it ended. Its `checks` are false, unless it has none: to pass is to have
-    forged. `finds` are places of the host that are put into it by their names in braces.
-    """
+    It prints `OUT:` with what it got, and `stopped:` with the error that it met. `SECRET` within it
+    is never a text that it may know: to print it is to have got out. `by` is a pattern that each of
+    its `stopped:` lines matches, or where it prints none, the way in which it ended. Its `checks`
+    are false, unless it has none: to pass is to have forged. `finds` are places of the host that
+    are put into it by their names in braces."""
 
     name: str
     tries: str

@@ -37,7 +37,8 @@ def f(x):
     said = os.pread(2, 1 << 20, 0).decode(errors='replace')
     return (re.findall('[0-9a-f]{{24}}', said) or [0])[0]
 """
-"""What the checker shows as the source of a warning has to be UTF-8, so the length before it is made to be that."""
+"""What the checker shows as the source of a warning has to be UTF-8, so the length before it is
+made to be that."""
 HIDING = [
     Attempt(
         name="shared-pages",
@@ -54,18 +55,22 @@ HIDING = [
     Attempt(
         name="first-thread-over",
         tries="to take 1200 MiB in processes whose first thread is over",
-        code="import threading\ndef hold():\n    time.sleep(0.3)\n    held = bytes([1]) * (300 << 20)\n"
-        "    time.sleep(3)\n    out('held')\n"
-        "for _ in range(4):\n    if os.fork() == 0:\n        threading.Thread(target=hold).start()\n"
-        "        libc.syscall(ctypes.c_long(60 if os.uname().machine == 'x86_64' else 93))\ntime.sleep(5)",
+        code=(
+            "import threading\ndef hold():\n    time.sleep(0.3)\n    held = bytes([1]) * (300 <<"
+            " 20)\n    time.sleep(3)\n    out('held')\nfor _ in range(4):\n    if os.fork() == 0:\n"
+            "        threading.Thread(target=hold).start()\n        libc.syscall(ctypes.c_long(60"
+            " if os.uname().machine == 'x86_64' else 93))\ntime.sleep(5)"
+        ),
         by="killed.*MiB together",
     ),
     Attempt(
         name="backlog",
         tries="to take 900 MiB in connections that nobody accepts",
-        code=_LOCAL + "def go():\n    server = socket.socket(socket.AF_UNIX)\n    server.bind('/tmp/s')\n"
-        "    server.listen(4096)\n    while held < 900 << 20:\n        one = socket.socket(socket.AF_UNIX)\n"
-        "        one.settimeout(1)\n        one.connect('/tmp/s')\n        fill(one)\n    out(held >> 20)\nattempt(go)",
+        code=_LOCAL
+        + "def go():\n    server = socket.socket(socket.AF_UNIX)\n    server.bind('/tmp/s')\n   "
+        " server.listen(4096)\n    while held < 900 << 20:\n        one ="
+        " socket.socket(socket.AF_UNIX)\n        one.settimeout(1)\n       "
+        " one.connect('/tmp/s')\n        fill(one)\n    out(held >> 20)\nattempt(go)",
         by="EPERM",
     ),
     Attempt(
@@ -82,16 +87,20 @@ HIDING = [
     Attempt(
         name="attributes",
         tries="to take 256 MiB in attributes of its standard streams, which lie in no /tmp",
-        code="def go(fd):\n    for n in range(2048): os.setxattr(fd, f'user.{{n}}', bytes(65536))\n    out(fd)\n"
-        "for fd in 0, 1: attempt(go, fd)",
+        code=(
+            "def go(fd):\n    for n in range(2048): os.setxattr(fd, f'user.{{n}}', bytes(65536))\n "
+            "   out(fd)\nfor fd in 0, 1: attempt(go, fd)"
+        ),
         by="EPERM",
     ),
     Attempt(
         name="watches",
         tries="to have the kernel keep what happens to a file, many times over",
-        code="for flags in 0, 0o4000:\n    fd = libc.inotify_init1(flags)\n"
-        "    out(fd) if fd >= 0 else stopped(errno.errorcode[ctypes.get_errno()])\n"
-        "kernel('landlock_create_ruleset', (ctypes.c_uint64 * 1)(0x1fff), 8, 0)",
+        code=(
+            "for flags in 0, 0o4000:\n    fd = libc.inotify_init1(flags)\n"
+            "    out(fd) if fd >= 0 else stopped(errno.errorcode[ctypes.get_errno()])\n"
+            "kernel('landlock_create_ruleset', (ctypes.c_uint64 * 1)(0x1fff), 8, 0)"
+        ),
         by="EPERM",
     ),
     Attempt(
@@ -104,8 +113,11 @@ HIDING = [
     Attempt(
         name="last-to-go",
         tries="to have the kernel end others first where memory runs out",
-        code="attempt(lambda: open('/proc/self/oom_score_adj', 'w').write('0') and None)\n"
-        "if int(open('/proc/self/oom_score_adj').read()) < 1000: out(open('/proc/self/oom_score_adj').read())",
+        code=(
+            "attempt(lambda: open('/proc/self/oom_score_adj', 'w').write('0') and None)\nif"
+            " int(open('/proc/self/oom_score_adj').read()) < 1000:"
+            " out(open('/proc/self/oom_score_adj').read())"
+        ),
         by="EROFS",
     ),
 ]

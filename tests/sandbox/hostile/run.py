@@ -47,7 +47,10 @@ class Outside:
                 found.append(f"connected to {listener.getsockname()!r}")
         if self.decoy.poll() is not None:
             found.append("ended a process")
-        if any(_syscall(KEYCTL, SEARCH, ring, b"user", self._key("planted"), 0) >= 0 for ring in (SESSION, USER)):
+        if any(
+            _syscall(KEYCTL, SEARCH, ring, b"user", self._key("planted"), 0) >= 0
+            for ring in (SESSION, USER)
+        ):
             found.append("left a key")
         return found + [f"process {pid} lives on" for pid in self._marked()]
 
@@ -67,13 +70,15 @@ class Outside:
 
 @contextlib.contextmanager
 def outside(uid: int) -> Iterator[Outside]:
-    """Something to find. The decoy is a process of the user as whom programs run. This thread gets a session keyring of
-    its own, with a key in it, where the kernel allows that."""
+    """Something to find. The decoy is a process of the user as whom programs run. This thread gets
+    a session keyring of its own, with a key in it, where the kernel allows that."""
     secret = secrets.token_hex(12)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.chmod(0o755)
-        at_home = stack.enter_context(tempfile.NamedTemporaryFile("w", dir=Path.home() if _writable() else folder))
+        at_home = stack.enter_context(
+            tempfile.NamedTemporaryFile("w", dir=Path.home() if _writable() else folder)
+        )
         at_home.write(secret)
         at_home.flush()
         (folder / "secret").write_text(secret)
@@ -92,7 +97,11 @@ def outside(uid: int) -> Iterator[Outside]:
         mine = os.open(folder, os.O_RDONLY)
         os.set_inheritable(mine, True)
         stack.callback(os.close, mine)
-        drop = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"] if os.geteuid() == 0 else []
+        drop = (
+            ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
+            if os.geteuid() == 0
+            else []
+        )
         decoy = stack.enter_context(subprocess.Popen([*drop, "/bin/sleep", "600"]))
         stack.callback(decoy.kill)
         key, planted = f"key-{secret}".encode(), f"planted-{secrets.token_hex(8)}".encode()
@@ -125,8 +134,8 @@ def _syscall(number: int | None, *args: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of an attempt: `got_out` is the evidence (None: there is none), `stopped_by` what it met, and
-    `as_meant` whether that is what has to stop it."""
+    """What became of an attempt: `got_out` is the evidence (None: there is none), `stopped_by` what
+    it met, and `as_meant` whether that is what has to stop it."""
 
     attempt: Attempt
     ran: ExecutionResult
@@ -150,7 +159,9 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
         evidence.append("the secret was told")
     if attempt.checks and ran.ended is ExitReason.PASSED:
         evidence.append("passed false checks")
-    stops = sorted({line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")})
+    stops = sorted(
+        {line[9:].strip() for line in ran.stdout.splitlines() if line.startswith("stopped:")}
+    )
     _, ended_by_us, excess = ran.stderr.strip().rpartition("serve-eval ended this program: ")
     reason = str(ran.exit) if ran.exit is not None else excess if ended_by_us else ""
     if ran.ended is ExitReason.RAISED:
@@ -161,9 +172,11 @@ async def _one(sandbox: Sandbox, attempt: Attempt, found: Outside) -> Result:
     return Result(attempt, ran, "; ".join(evidence) or None, "; ".join(met), meant)
 
 
-def run_all(sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]) -> tuple[list[Result], list[str]]:
-    """Runs all of them, and tells what of the outside was reached in the end. In a thread of its own, whose keyring it
-    may change."""
+def run_all(
+    sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]
+) -> tuple[list[Result], list[str]]:
+    """Runs all of them, and tells what of the outside was reached in the end. In a thread of its
+    own, whose keyring it may change."""
     told: list[tuple[list[Result], list[str]]] = []
 
     async def all_of_them(found: Outside) -> list[Result]:
@@ -186,5 +199,7 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         mark = "GOT OUT" if result.got_out else "stopped" if result.as_meant else "OTHERWISE"
         shown = result.got_out or result.stopped_by
-        lines.append(f"{result.attempt.name:<22} {mark:<9} {result.attempt.tries}  ->  {shown[:110]}")
+        lines.append(
+            f"{result.attempt.name:<22} {mark:<9} {result.attempt.tries}  ->  {shown[:110]}"
+        )
     return "\n".join(lines)

@@ -9,4 +9,6 @@ from tests.sandbox.hostile.hiding import HIDING
 from tests.sandbox.hostile.reaching import REACHING
 from tests.sandbox.hostile.taking import TAKING
 
-ATTEMPTS = [one for one in (*REACHING, *TAKING, *HIDING, *FORGING) if platform.machine() in one.machines]
+ATTEMPTS = [
+    one for one in (*REACHING, *TAKING, *HIDING, *FORGING) if platform.machine() in one.machines
+]

@@ -1,4 +1,5 @@
-"""Each worker behind a front door, and each pair, is asked by itself: who answers wrong is named, and nobody else."""
+"""Each worker behind a front door, and each pair, is asked by itself: who answers wrong is named,
+and nobody else."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ from serve_eval.evaluation.storage.reports.attribution_file import ATTRIBUTION_S
 from serve_eval.schema import Endpoint, Limits, Plan, Spec
 from serve_eval.workflows.attribute import attribute as attributing
 from serve_eval.workflows.attribute import workers
-from serve_eval.workflows.attribute.attribute import Asking, Worker, attribute, prepare_asking, worker
+from serve_eval.workflows.attribute.attribute import (
+    Asking,
+    Worker,
+    attribute,
+    prepare_asking,
+    worker,
+)
 from serve_eval.workflows.attribute.attributed import Attributed
 from tests.cli.command import serve_eval
 from tests.standin.in_process import Deployed, deployed
@@ -58,21 +65,28 @@ def asked(
     door: str | None = None,
     **deployment: Any,
 ) -> tuple[Attributed, Deployed]:
-    """A run of a few samples, and then each worker. The workers are told as a launcher would, or by `workers`. `door`:
-    the run goes to this worker instead of the orchestrator."""
+    """A run of a few samples, and then each worker. The workers are told as a launcher would, or by
+    `workers`. `door`: the run goes to this worker instead of the orchestrator."""
 
     async def story() -> tuple[Attributed, Deployed]:
         async with deployed(*shape, perf_metrics=False, **deployment) as there:
             url = there.url if door is None else there.workers[door]
-            here = replace(plan, launcher=Spec(name="external", options={"base_url": url}), **(more or {}))
+            here = replace(
+                plan, launcher=Spec(name="external", options={"base_url": url}), **(more or {})
+            )
             await evaluate(here, out, environ={})
             if workers is None:
                 file = out / "environment.json"
                 sessions = json.loads(file.read_text())
-                sessions[-1]["endpoint"]["info"]["servers"] = {**there.workers, "orchestrator": there.url}
+                sessions[-1]["endpoint"]["info"]["servers"] = {
+                    **there.workers,
+                    "orchestrator": there.url,
+                }
                 file.write_text(json.dumps(sessions))
             given = [] if workers is None else workers(there)
-            asking = await prepare_asking(out, here, given=given, samples=samples, with_pairs=with_pairs, environ={})
+            asking = await prepare_asking(
+                out, here, given=given, samples=samples, with_pairs=with_pairs, environ={}
+            )
             return await attribute(out, asking, environ={}), there
 
     return asyncio.run(story())
@@ -81,7 +95,11 @@ def asked(
 def accused(done: Attributed) -> dict[str, list[str]]:
     """Who is accused of wrong answers, by the phase."""
     parts = {"alone": done.alone, "in pairs": done.in_pairs}
-    return {name: [row.worker for row in part.rows if row.accused] for name, part in parts.items() if part is not None}
+    return {
+        name: [row.worker for row in part.rows if row.accused]
+        for name, part in parts.items()
+        if part is not None
+    }
 
 
 @pytest.mark.parametrize("flavour", ["v12", "main"])
@@ -103,28 +121,39 @@ def test_nobody_is_accused_of_what_all_get_wrong(plan: Plan, answers: Path, tmp_
     done, _ = asked(plan, tmp_path, 2, 2, answers=answers)
     assert accused(done) == {"alone": [], "in pairs": []}
     assert done.exit_code == 0
-    assert [line for line in done.warnings if not line.startswith("slow")] == []  # on a busy machine one may be slow
+    assert [
+        line for line in done.warnings if not line.startswith("slow")
+    ] == []  # on a busy machine one may be slow
     assert done.in_pairs is not None
     assert (done.in_pairs.joined, done.in_pairs.planned) == (48, 48)
 
 
-def test_what_a_newer_version_found_is_not_replaced(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_what_a_newer_version_found_is_not_replaced(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
     newer = json.dumps({"schema_version": ATTRIBUTION_SCHEMA + 1})
 
     def after_the_run(there: Deployed) -> list[Worker]:
         (tmp_path / "attribution.json").write_text(newer)
         return [worker(url) for url in there.workers.values()]
 
-    with pytest.raises(RunFolderError, match=rf"attribution\.json is of format {ATTRIBUTION_SCHEMA + 1}, and"):
+    with pytest.raises(
+        RunFolderError, match=rf"attribution\.json is of format {ATTRIBUTION_SCHEMA + 1}, and"
+    ):
         asked(plan, tmp_path, 1, 2, answers=answers, workers=after_the_run)
     assert (tmp_path / "attribution.json").read_text() == newer
 
 
-def test_sides_that_do_not_fit_show_in_pairs_only(plan: Plan, answers: Path, tmp_path: Path) -> None:
-    """Wrong is what comes of another tensor parallel size than the generation worker's own: a checkerboard."""
+def test_sides_that_do_not_fit_show_in_pairs_only(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
+    """Wrong is what comes of another tensor parallel size than the generation worker's own: a
+    checkerboard."""
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
-    done, there = asked(plan, tmp_path, 2, 2, samples=24, answers=answers, faults=faults, tensor_parallel=sizes)
+    done, there = asked(
+        plan, tmp_path, 2, 2, samples=24, answers=answers, faults=faults, tensor_parallel=sizes
+    )
     url = there.workers
     pairs = [f"{url[f'context_{c}']} + {url[f'generation_{g}']}" for c, g in ((0, 1), (1, 0))]
     assert accused(done) == {"alone": [], "in pairs": sorted(pairs)}
@@ -134,19 +163,33 @@ def test_a_context_server_with_another_size_than_all_generation_servers_is_the_o
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
-    done, there = asked(plan, tmp_path, 2, 2, answers=answers, faults=faults, tensor_parallel={"context_1": 2})
+    done, there = asked(
+        plan, tmp_path, 2, 2, answers=answers, faults=faults, tensor_parallel={"context_1": 2}
+    )
     assert accused(done) == {"alone": [], "in pairs": [there.workers["context_1"]]}
 
 
 def test_a_failure_is_no_wrong_answer(plan: Plan, answers: Path, tmp_path: Path) -> None:
     faults = {"generation_1": {"error_after": 0, "error_status": 400}}
-    done, there = asked(plan, tmp_path, 1, 3, answers=answers, faults=faults, more={"limits": Limits(max_error_rate=1)})
+    done, there = asked(
+        plan,
+        tmp_path,
+        1,
+        3,
+        answers=answers,
+        faults=faults,
+        more={"limits": Limits(max_error_rate=1)},
+    )
     rows = [row for row in done.alone.rows if row.accused]
-    assert [(row.worker, row.measure, row.bad) for row in rows] == [(there.workers["generation_1"], "failures", 12)]
+    assert [(row.worker, row.measure, row.bad) for row in rows] == [
+        (there.workers["generation_1"], "failures", 12)
+    ]
     assert not [row for row in done.alone.rows if row.measure == "wrong answers" and row.accused]
 
 
-def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_whole_servers_behind_a_load_balancer_are_told_apart(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
     def whole(there: Deployed) -> list[Worker]:
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
@@ -158,20 +201,32 @@ def test_whole_servers_behind_a_load_balancer_are_told_apart(plan: Plan, answers
 
 
 def slow(done: Attributed) -> list[tuple[str, str]]:
-    return [(row.role, row.worker) for part in (done.alone, done.in_pairs) if part for row in part.times if row.slow]
+    return [
+        (row.role, row.worker)
+        for part in (done.alone, done.in_pairs)
+        if part
+        for row in part.times
+        if row.slow
+    ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_pairs", [True, False])
-def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool) -> None:
-    """So slow that no busy machine makes the others look so; of three, one is always beside the slow one."""
+def test_a_slow_worker_is_named_and_fails_nothing(
+    plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool
+) -> None:
+    """So slow that no busy machine makes the others look so; of three, one is always beside the
+    slow one."""
     faults = {"generation_1": {"latency_s": 1.0}}
-    done, there = asked(plan, tmp_path, 1, 3, samples=24, with_pairs=with_pairs, answers=answers, faults=faults)
+    done, there = asked(
+        plan, tmp_path, 1, 3, samples=24, with_pairs=with_pairs, answers=answers, faults=faults
+    )
     guilty = there.workers["generation_1"]
     assert slow(done) == [("generation", guilty)] * (1 + with_pairs)
     [warning] = done.warnings  # not once more in pairs
     assert warning.startswith(f"slow_worker: generation server {guilty} takes ")
-    # The four that were asked first do not count. On a busy machine the others may be as slow now and then.
+    # The four that were asked first do not count. On a busy machine the others may be as slow now
+    # and then.
     assert re.search(r"for (1[5-9]|20) of 20 \(p = ", warning)
     assert done.exit_code == 0
     written = json.loads((tmp_path / "attribution.json").read_text())
@@ -182,19 +237,25 @@ def test_a_slow_worker_is_named_and_fails_nothing(plan: Plan, answers: Path, tmp
 @pytest.mark.slow
 def test_a_slow_leg_is_told(plan: Plan, answers: Path, tmp_path: Path) -> None:
     faults = {f"generation_{i}": {"latency_s": 0.4} for i in range(2)}
-    done, _ = asked(plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults)
+    done, _ = asked(
+        plan, tmp_path, 2, 2, samples=24, with_pairs=False, answers=answers, faults=faults
+    )
     assert ("generation", "") in slow(done)
     assert any(line.startswith("slow_leg: the generation servers take ") for line in done.warnings)
     assert done.exit_code == 0
 
 
 @pytest.mark.slow
-def test_of_whole_servers_the_slow_one_is_named_as_one(plan: Plan, answers: Path, tmp_path: Path) -> None:
+def test_of_whole_servers_the_slow_one_is_named_as_one(
+    plan: Plan, answers: Path, tmp_path: Path
+) -> None:
     def whole(there: Deployed) -> list[Worker]:
         return [worker(url) for name, url in there.workers.items() if name.startswith("generation")]
 
     faults = {"generation_0": {"latency_s": 0.4}}
-    done, there = asked(plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, workers=whole)
+    done, there = asked(
+        plan, tmp_path, 1, 3, samples=24, answers=answers, faults=faults, workers=whole
+    )
     assert slow(done) == [("server", there.workers["generation_0"])]
     [warning] = done.warnings
     assert warning.startswith(f"slow_worker: server {there.workers['generation_0']} takes ")
@@ -235,9 +296,20 @@ def test_a_role_that_there_is_not_is_refused() -> None:
 
 def test_registered_workers_are_found_in_what_the_front_door_tells() -> None:
     one = {"worker_id": "x", "host": "h", "port": 8001, "role": 0}
-    body = {"is_ready": True, "current_workers": {"context_servers": [one], "generation_servers": []}}
-    assert workers.list_registered(json.dumps(body).encode()) == [Worker("context", "http://h:8001/v1")]
-    for odd in (b"", b"{}", b"[]", b'{"current_workers": 3}', b'{"current_workers": {"context_servers": [{}]}}'):
+    body = {
+        "is_ready": True,
+        "current_workers": {"context_servers": [one], "generation_servers": []},
+    }
+    assert workers.list_registered(json.dumps(body).encode()) == [
+        Worker("context", "http://h:8001/v1")
+    ]
+    for odd in (
+        b"",
+        b"{}",
+        b"[]",
+        b'{"current_workers": 3}',
+        b'{"current_workers": {"context_servers": [{}]}}',
+    ):
         assert workers.list_registered(odd) == []
 
 
@@ -247,7 +319,9 @@ def finished(plan: Plan, tmp_path: Path) -> tuple[Path, Plan]:
 
     async def story() -> Plan:
         async with deployed(1, 1, perf_metrics=False) as there:
-            here = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": there.url}))
+            here = replace(
+                plan, limit=4, launcher=Spec(name="external", options={"base_url": there.url})
+            )
             await evaluate(here, tmp_path / "run", environ={})
             return here
 
@@ -264,7 +338,9 @@ def test_workers_that_are_gone_end_it(finished: tuple[Path, Plan]) -> None:
     given = [Worker("context", f"http://127.0.0.1:{port}/v1") for port in (1, 2)]
 
     async def story() -> Attributed:
-        return await attribute(run, await prepare_asking(run, plan, given=given, environ={}), environ={})
+        return await attribute(
+            run, await prepare_asking(run, plan, given=given, environ={}), environ={}
+        )
 
     with pytest.raises(EndpointError, match="none of 2 workers can be reached") as error:
         asyncio.run(story())
@@ -280,31 +356,53 @@ def test_other_data_than_the_runs_is_refused(finished: tuple[Path, Plan]) -> Non
 
 def test_a_worker_that_is_named_twice_is_one(finished: tuple[Path, Plan]) -> None:
     with pytest.raises(PlanError, match="no two workers of one role are known"):
-        asyncio.run(prepare_asking(*finished, given=[worker("host:1"), worker("http://host:1/v1")], environ={}))
+        asyncio.run(
+            prepare_asking(
+                *finished, given=[worker("host:1"), worker("http://host:1/v1")], environ={}
+            )
+        )
 
 
 def test_whole_servers_are_called_servers_once(finished: tuple[Path, Plan]) -> None:
-    asking = asyncio.run(prepare_asking(*finished, given=[worker("h:1"), worker("h:2")], environ={}))
+    asking = asyncio.run(
+        prepare_asking(*finished, given=[worker("h:1"), worker("h:2")], environ={})
+    )
     assert asking.cost().startswith("4 prompts to 2 servers and 0 pairs: 8 requests")
 
 
 def test_no_key_goes_to_workers_that_the_user_did_not_name(finished: tuple[Path, Plan]) -> None:
     _, plan = finished
-    asking = Asking(plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=())
-    for one, sent in ((Worker("context", "http://h:1/v1"), False), (Worker("context", "http://h:1/v1", True), True)):
+    asking = Asking(
+        plan=plan, endpoint=Endpoint(base_url="http://a/v1"), workers=(), prompts=(), pairs=()
+    )
+    for one, sent in (
+        (Worker("context", "http://h:1/v1"), False),
+        (Worker("context", "http://h:1/v1", True), True),
+    ):
         client = attributing.client_of(asking, one, {"OPENAI_API_KEY": "sk-of-the-front-door"})
         assert ("Authorization" in client._headers) is sent
 
 
 def test_the_command_shows_its_cost_and_sends_nothing(finished: tuple[Path, Plan]) -> None:
-    flags = ["--worker", "context=h:1", "--worker", "context=h:2", "--worker", "generation=h:3", "--dry-run"]
+    flags = [
+        "--worker",
+        "context=h:1",
+        "--worker",
+        "context=h:2",
+        "--worker",
+        "generation=h:3",
+        "--dry-run",
+    ]
     done = serve_eval("attribute", finished[0], "--samples", "3", *flags)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "context http://h:1/v1",
         "context http://h:2/v1",
         "generation http://h:3/v1",
-        "3 prompts to 2 context and 1 generation servers and 2 pairs: 21 requests, at most 960 tokens of answers",
+        (
+            "3 prompts to 2 context and 1 generation servers and 2 pairs: 21 requests, at most 960"
+            " tokens of answers"
+        ),
         "nothing was sent",
     ]
     assert serve_eval("attribute", finished[0], "--samples", "0").returncode == 2

@@ -42,7 +42,9 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
         async with server.scripted.serve() as url:
             env = {"PATH": os.environ["PATH"], "BASE_URL": url, **environ}
             command = ["sh", str(folder / "curl.sh")]
-            done = await asyncio.to_thread(subprocess.run, command, env=env, capture_output=True, text=True, timeout=30)
+            done = await asyncio.to_thread(
+                subprocess.run, command, env=env, capture_output=True, text=True, timeout=30
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout
 
@@ -51,10 +53,19 @@ def replayed(server: Server, folder: Path, environ: dict[str, str]) -> str:
 
 @pytest.mark.parametrize(
     ("options", "stream", "chat"),
-    [({}, False, False), ({"apply_chat_template": True, "system_prompt": "Überlege „gut“ – 'kurz'"}, True, True)],
+    [
+        ({}, False, False),
+        ({"apply_chat_template": True, "system_prompt": "Überlege „gut“ – 'kurz'"}, True, True),
+    ],
 )
-def test_curl_sends_what_the_run_sent(options: dict[str, object], stream: bool, chat: bool, tmp_path: Path) -> None:
-    plan = replace(plan_for(tmp_path, **options), no_reference=True, limits=Limits(concurrency=4, stream=stream))
+def test_curl_sends_what_the_run_sent(
+    options: dict[str, object], stream: bool, chat: bool, tmp_path: Path
+) -> None:
+    plan = replace(
+        plan_for(tmp_path, **options),
+        no_reference=True,
+        limits=Limits(concurrency=4, stream=stream),
+    )
     plan = replace(plan, connection=Connection(headers={"X-Team": "${TEAM_TOKEN}"}))
     answers = answers_to(plan.tasks[0])
     server, again = (Server(act=sound, answers=answers) for _ in range(2))
@@ -90,16 +101,27 @@ def test_a_server_without_a_key_gets_a_word_that_is_none(tmp_path: Path) -> None
     assert server.keys[-1] == "Bearer none"
 
 
-def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(tmp_path: Path) -> None:
+def test_a_failure_comes_with_the_log_of_its_time_and_without_the_secrets_in_it(
+    tmp_path: Path,
+) -> None:
     def fails(asked: Asked) -> Said:
-        return Said(text=f"no {KEY} here", status=400) if asked.chance("some") < 0.2 else sound(asked)
+        return (
+            Said(text=f"no {KEY} here", status=400) if asked.chance("some") < 0.2 else sound(asked)
+        )
 
     plan = replace(plan_for(tmp_path), no_reference=True, repeats=2)
     run(plan, Server(act=fails, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
     lines = (tmp_path / "out/samples/word_problems.jsonl").read_text().splitlines()
-    failed = next(line["id"] for line in map(json.loads, lines) if "failure" in line and line["id"].endswith("#2"))
+    failed = next(
+        line["id"]
+        for line in map(json.loads, lines)
+        if "failure" in line and line["id"].endswith("#2")
+    )
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    log = f"2020-01-01 00:00:00 - ERROR - long ago\n{now},123 - ERROR - refused Bearer {KEY}\n  its traceback\n"
+    log = (
+        f"2020-01-01 00:00:00 - ERROR - long ago\n{now},123 - ERROR - refused Bearer {KEY}\n  its"
+        " traceback\n"
+    )
     (tmp_path / "out/logs/server.log").write_text(log)
     [folder] = capsules(tmp_path / "out", [failed], tmp_path / "capsules", environ=ENVIRON)
     actual = json.loads((folder / "actual.json").read_text())
@@ -123,20 +145,26 @@ def test_what_the_server_said_and_the_plan_hold_no_secret(tmp_path: Path) -> Non
     plan = replace(plan_for(tmp_path), no_reference=True)
     run(plan, Server(act=tells, answers=answers), tmp_path / "out")
     plan_file = tmp_path / "out/plan.json"
-    plan_file.write_text(plan_file.read_text().replace('"base_url":', '"hf_token": "abc", "base_url":'))
+    plan_file.write_text(
+        plan_file.read_text().replace('"base_url":', '"hf_token": "abc", "base_url":')
+    )
     names = [f"test-{n}" for n in range(8)]
     folders = capsules(tmp_path / "out", names, tmp_path / "capsules", environ=ENVIRON)
     told = [file.read_text() for folder in folders for file in folder.rglob("*") if file.is_file()]
     assert any("my proxy is http://***@host, my token ***, and *** too" in text for text in told)
     assert any('"hf_token": "***"' in text for text in told)
-    assert not any(word in text for text in told for word in ("me:mine", "team-secret", "sk-1234", '"abc"'))
+    assert not any(
+        word in text for text in told for word in ("me:mine", "team-secret", "sk-1234", '"abc"')
+    )
 
 
 def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path, scoring="loglikelihood", num_samples=20), no_reference=True)
     plan = replace(plan, model="simulated")
     _write_answers(tmp_path / "answers.jsonl", prepare(plan), lambda task, sample: 0.9)
-    config = SimulatorConfig(answers=tmp_path / "answers.jsonl", prompt_logprobs="prompt_logprobs", record=True)
+    config = SimulatorConfig(
+        answers=tmp_path / "answers.jsonl", prompt_logprobs="prompt_logprobs", record=True
+    )
     app = create_app(config)
 
     async def evaluated() -> None:
@@ -156,12 +184,18 @@ def test_each_choice_of_a_sample_is_a_request_of_its_own(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("told", "written"),
     [
-        ({"env": {"HF_TOKEN": "short", "PATH": "/bin"}}, {"env": {"HF_TOKEN": "***", "PATH": "/bin"}}),
+        (
+            {"env": {"HF_TOKEN": "short", "PATH": "/bin"}},
+            {"env": {"HF_TOKEN": "***", "PATH": "/bin"}},
+        ),
         (
             {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
             {"max_tokens_field": "max_tokens", "max_num_tokens": 8192},
         ),
-        ({"tokenizer": "DIR", "api_key_env": "MY_KEY"}, {"tokenizer": "DIR", "api_key_env": "MY_KEY"}),
+        (
+            {"tokenizer": "DIR", "api_key_env": "MY_KEY"},
+            {"tokenizer": "DIR", "api_key_env": "MY_KEY"},
+        ),
         ([f"--key {KEY}", "Authorization: Bearer abcdefgh1"], ["--key ***", "Authorization: ***"]),
         (
             {"url": "http://me:mine@host/v1", "header": "${TEAM_TOKEN}"},
@@ -196,11 +230,20 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_ids_that_no_folder_can_have(tmp_path: Path) -> None:
     ids = ["a/b", "a-b", "../up", "\U00020000" * 90, "x" * 79 + "/1", "x" * 79 + "/2"]
-    cases = [f"    - {{case: '{name}', input: {{prompt: 'Word {i}?'}}, expected: aye}}\n" for i, name in enumerate(ids)]
+    cases = [
+        f"    - {{case: '{name}', input: {{prompt: 'Word {i}?'}}, expected: aye}}\n"
+        for i, name in enumerate(ids)
+    ]
     (tmp_path / "odd.yaml").write_text(f"odd:\n  cases:\n{''.join(cases)}")
     plan = replace(plan_for(tmp_path), no_reference=True)
-    plan = replace(plan, tasks=(Spec(name="cases:odd", options={"path": str(tmp_path / "odd.yaml")}),))
-    run(plan, Server(act=sound, answers={f"Word {i}?": "aye" for i in range(len(ids))}), tmp_path / "out")
+    plan = replace(
+        plan, tasks=(Spec(name="cases:odd", options={"path": str(tmp_path / "odd.yaml")}),)
+    )
+    run(
+        plan,
+        Server(act=sound, answers={f"Word {i}?": "aye" for i in range(len(ids))}),
+        tmp_path / "out",
+    )
     lines = (tmp_path / "out/samples/cases-odd.jsonl").read_text().splitlines()
     asked = [json.loads(line)["id"] for line in lines]
     made = capsules(tmp_path / "out", [*asked, asked[0]], tmp_path / "capsules", environ={})
@@ -256,7 +299,9 @@ def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path
         pytest.skip("there is no curl on this machine")
     server = ScriptedServer(json_reply({}), paths=EVERY_PATH)
     plan = replace(plan_for(tmp_path), no_reference=True)
-    plan = replace(plan, connection=Connection(headers={"X-Team": 'it\'s "$HOME" `a` !x & ${TEAM_TOKEN}; \\'}))
+    plan = replace(
+        plan, connection=Connection(headers={"X-Team": 'it\'s "$HOME" `a` !x & ${TEAM_TOKEN}; \\'})
+    )
     run(plan, Server(act=sound, answers=answers_to(plan.tasks[0])), tmp_path / "out", ENVIRON)
     session = tmp_path / "out/environment.json"
 
@@ -269,15 +314,27 @@ def test_the_script_asks_where_the_run_asked_whatever_the_address_holds(tmp_path
                 told = json.loads(session.read_text())
                 told[-1]["endpoint"]["base_url"] = base_url
                 session.write_text(json.dumps(told))
-                [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / f"cap sules {number}'$x", environ=ENVIRON)
+                [folder] = capsules(
+                    tmp_path / "out",
+                    ["test-1"],
+                    tmp_path / f"cap sules {number}'$x",
+                    environ=ENVIRON,
+                )
                 env = {"PATH": os.environ["PATH"], "HOME": "/nowhere", "CDPATH": "/", **ENVIRON}
                 for shell in filter(shutil.which, ("sh", "bash", "dash")):
-                    process = await asyncio.create_subprocess_exec(shell, folder / "curl.sh", env=env, cwd=tmp_path)
+                    process = await asyncio.create_subprocess_exec(
+                        shell, folder / "curl.sh", env=env, cwd=tmp_path
+                    )
                     assert await process.wait() == 0, (shell, path)
                 body = (folder / "body.json").read_bytes()
-                seen = [(one.http.raw_path, one.raw, one.headers.get("X-Team", "")) for one in server.asked]
+                seen = [
+                    (one.http.raw_path, one.raw, one.headers.get("X-Team", ""))
+                    for one in server.asked
+                ]
                 asked, *again = seen
-                assert again == [(asked[0], body, 'it\'s "$HOME" `a` !x & team-secret-value; \\')] * len(again)
+                assert again == [
+                    (asked[0], body, 'it\'s "$HOME" `a` !x & team-secret-value; \\')
+                ] * len(again)
                 assert again
                 server.asked.clear()
 
@@ -297,8 +354,12 @@ def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path), no_reference=True)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "out")
-    base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"]["base_url"]
-    (tmp_path / "out/environment.json").unlink()  # it only informs, as serve-eval says where it is damaged
+    base_url = json.loads((tmp_path / "out/environment.json").read_text())[-1]["endpoint"][
+        "base_url"
+    ]
+    (
+        tmp_path / "out/environment.json"
+    ).unlink()  # it only informs, as serve-eval says where it is damaged
     [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
     assert (folder / "body.json").read_bytes() in server.received
     assert f"BASE_URL={base_url}\n" in (folder / "curl.sh").read_text()
@@ -307,20 +368,29 @@ def test_without_sessions_the_plan_tells_whom_was_asked(tmp_path: Path) -> None:
 def test_logs_of_one_name_are_all_kept(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path), no_reference=True)
     elsewhere = tmp_path / "held/server.log"
-    server, info = Server(act=sound, answers=answers_to(plan.tasks[0])), {"log_file": str(elsewhere)}
+    server, info = (
+        Server(act=sound, answers=answers_to(plan.tasks[0])),
+        {"log_file": str(elsewhere)},
+    )
     run(plan, server, tmp_path / "out", info=info)
     elsewhere.parent.mkdir()
     for file, word in ((tmp_path / "out/logs/server.log", "here"), (elsewhere, "there")):
         file.write_text(time.strftime(f"%Y-%m-%d %H:%M:%S {word}\n"))
     [folder] = capsules(tmp_path / "out", ["test-1"], tmp_path / "capsules", environ={})
-    assert sorted(file.read_text().split()[-1] for file in (folder / "logs").iterdir()) == ["here", "there"]
+    assert sorted(file.read_text().split()[-1] for file in (folder / "logs").iterdir()) == [
+        "here",
+        "there",
+    ]
 
 
-def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_a_hold_out_set_needs_a_word_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("cryptography.fernet", reason="the extra holdout is not installed")
     monkeypatch.setenv(holdout.VARIABLE, VAULT_KEY)
     cases = [
-        f"    - {{case: a:n{i}, input: {{prompt: 'Secret {i}?'}}, expected: {{answer: vault}}}}\n" for i in range(8)
+        f"    - {{case: a:n{i}, input: {{prompt: 'Secret {i}?'}}, expected: {{answer: vault}}}}\n"
+        for i in range(8)
     ]
     (tmp_path / "plain.yaml").write_text(f"vault:\n  cases:\n{''.join(cases)}")
     sealed = tmp_path / "vault.yaml.enc"
@@ -332,11 +402,17 @@ def test_a_sample_of_a_hold_out_set_needs_a_word_more(tmp_path: Path, monkeypatc
     run(plan, server, tmp_path / "out")
     [finding] = diagnose(tmp_path / "out").runs[0].findings
     assert (finding.rule, finding.count, finding.samples) == ("refused", 8, ())
-    sample = json.loads((tmp_path / "out/samples/cases-vault.jsonl").read_text().splitlines()[0])["id"]
+    sample = json.loads((tmp_path / "out/samples/cases-vault.jsonl").read_text().splitlines()[0])[
+        "id"
+    ]
     with pytest.raises(PlanError, match="hold-out set"):
         capsules(tmp_path / "out", [sample], tmp_path / "capsules", environ={})
-    [folder] = capsules(tmp_path / "out", [sample], tmp_path / "capsules", environ={}, allow_holdout=True)
+    [folder] = capsules(
+        tmp_path / "out", [sample], tmp_path / "capsules", environ={}, allow_holdout=True
+    )
     assert (folder / "body.json").read_bytes() in server.received
     monkeypatch.delenv(holdout.VARIABLE)
-    [finding] = diagnose(tmp_path / "out").runs[0].findings  # which of them are secret cannot be known any more
+    [finding] = (
+        diagnose(tmp_path / "out").runs[0].findings
+    )  # which of them are secret cannot be known any more
     assert finding.samples == ()

@@ -1,4 +1,5 @@
-"""Two endpoints beside each other: what is alike is not accused, what is worse is proven, with its flips."""
+"""Two endpoints beside each other: what is alike is not accused, what is worse is proven, with its
+flips."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def plan(data_root: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float | None], Path]:
-    """A file of answers that are right in 80 %, given how many prompts two runs judge differently."""
+    """A file of answers that are right in 80 %, given how many prompts two runs judge
+    differently."""
     prepared = prepare(replace(plan, no_reference=True))
 
     def of(flip_rate: float | None) -> Path:
@@ -69,7 +71,12 @@ def steady(answers: Callable[[float | None], Path]) -> SimulatorConfig:
 
 
 def _compare(
-    plan: Plan, a: SimulatorConfig, b: SimulatorConfig, out: Path, rules: CompareRules = PAIRED, **more: Any
+    plan: Plan,
+    a: SimulatorConfig,
+    b: SimulatorConfig,
+    out: Path,
+    rules: CompareRules = PAIRED,
+    **more: Any,
 ) -> tuple[Comparison, list[int]]:
     """The comparison of two simulated endpoints, and how many requests each of them got."""
     apps = [create_app(config) for config in (a, b)]
@@ -92,7 +99,9 @@ def _asked(app: web.Application) -> int:
 
 
 @pytest.fixture(scope="module")
-def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+def alike(
+    plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("alike") / "out"
     found, asked = _compare(plan, replace(steady, run=1), replace(steady, run=2), out)
     assert asked[1] >= N
@@ -101,9 +110,13 @@ def alike(plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture(scope="module")
-def damaged(plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Comparison, Path]:
+def damaged(
+    plan: Plan, steady: SimulatorConfig, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Comparison, Path]:
     out = tmp_path_factory.mktemp("damaged") / "out"
-    found, _ = _compare(plan, replace(steady, run=1), replace(steady, run=2, damage=0.2), out, show_flips=500)
+    found, _ = _compare(
+        plan, replace(steady, run=1), replace(steady, run=2, damage=0.2), out, show_flips=500
+    )
     return found, out
 
 
@@ -114,7 +127,11 @@ def test_what_is_alike_is_not_accused(alike: tuple[Comparison, Path]) -> None:
     assert task.verdict.paired is not None
     assert task.verdict.paired.finding == "PASS"
     assert task.itself is not None
-    assert (task.itself.endpoint, task.itself.prompts, task.itself.more) == ("A", PAIRED.again, False)
+    assert (task.itself.endpoint, task.itself.prompts, task.itself.more) == (
+        "A",
+        PAIRED.again,
+        False,
+    )
     assert task.agreement.prompts == N
     assert task.apart_s is not None
 
@@ -139,7 +156,10 @@ def test_a_worse_one_is_proven_and_its_flips_are_listed(damaged: tuple[Compariso
     assert flip.texts[0][:place] == flip.texts[1][:place]
     assert flip.texts[0][place] != flip.texts[1][place]
     assert flip.divergence is not None
-    assert (flip.divergence.kind, flip.divergence.why) == ("unknown", "the answer has no log-probabilities")
+    assert (flip.divergence.kind, flip.divergence.why) == (
+        "unknown",
+        "the answer has no log-probabilities",
+    )
 
 
 def _values(folder: Path) -> dict[str, float]:
@@ -147,11 +167,18 @@ def _values(folder: Path) -> dict[str, float]:
     return {line["id"]: line["value"] for line in map(json.loads, lines)}
 
 
-def test_more_flips_both_ways_are_no_drop(plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path) -> None:
-    """A says the same each time, B something else to an eighth of the prompts, better as often as worse."""
+def test_more_flips_both_ways_are_no_drop(
+    plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path
+) -> None:
+    """A says the same each time, B something else to an eighth of the prompts, better as often as
+    worse."""
     settled = SimulatorConfig(answers=answers(0.13))
     found, _ = _compare(
-        plan, replace(settled, run=1), replace(settled, run=2), tmp_path / "out", replace(PAIRED, again=N)
+        plan,
+        replace(settled, run=1),
+        replace(settled, run=2),
+        tmp_path / "out",
+        replace(PAIRED, again=N),
     )
     [task] = found.tasks
     assert task.verdict.outcome != "FAIL"
@@ -170,7 +197,9 @@ def test_a_finished_comparison_asks_nothing_and_says_the_same(
     assert replace(after, started_at="", wall_s=0.0) == replace(before, started_at="", wall_s=0.0)
 
 
-def test_another_margin_is_refused_when_the_answers_are_known(plan: Plan, alike: tuple[Comparison, Path]) -> None:
+def test_another_margin_is_refused_when_the_answers_are_known(
+    plan: Plan, alike: tuple[Comparison, Path]
+) -> None:
     before, out = alike
     sides = [CompareSide(plan=_at(plan, side.base_url)) for side in (before.a, before.b)]
     wider = replace(PAIRED, rule=Spec(name="paired", options={"margin": 20.0}))
@@ -181,10 +210,13 @@ def test_another_margin_is_refused_when_the_answers_are_known(plan: Plan, alike:
 def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """Each prompt has one answer at each endpoint, so that the end does not depend on how often it was asked. Flips are
-    listed in the order of the answers, so both comparisons have the same."""
+    """Each prompt has one answer at each endpoint, so that the end does not depend on how often it
+    was asked. Flips are listed in the order of the answers, so both comparisons have the same."""
     plan = replace(plan, limits=replace(plan.limits, order_seed=7))
-    a, b = (replace(steady, varied=False, run=run, damage=damage) for run, damage in ((1, 0.0), (2, 0.2)))
+    a, b = (
+        replace(steady, varied=False, run=run, damage=damage)
+        for run, damage in ((1, 0.0), (2, 0.2))
+    )
     whole, _ = _compare(plan, a, b, tmp_path / "whole")
 
     apps = [create_app(config) for config in (a, b)]
@@ -199,7 +231,9 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
             )
             with pytest.raises(asyncio.CancelledError):
                 await running
-            had = [len(list((tmp_path / "out" / side / "samples").glob("*"))) for side in ("a", "b")]
+            had = [
+                len(list((tmp_path / "out" / side / "samples").glob("*"))) for side in ("a", "b")
+            ]
             assert had == [1, 1]
             assert not (tmp_path / "out" / "a" / "report.json").exists()
             return await compare(sides[0], sides[1], PAIRED, tmp_path / "out", environ={})
@@ -229,7 +263,10 @@ class _Stops:
 
 def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_path: Path) -> None:
     rules = CompareRules(rule=Spec(name="anchors"), again=0)
-    sides = CompareSide(plan=_at(plan, "http://127.0.0.1:9")), CompareSide(plan=_at(plan, "http://127.0.0.1:9"))
+    sides = (
+        CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
+        CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
+    )
     with pytest.raises(NotComparableError, match="answer each prompt 2 times or more") as caught:
         asyncio.run(compare(*sides, rules, tmp_path / "out", environ={}))
     assert "--repeats 2" in caught.value.hint
@@ -254,7 +291,11 @@ def test_sides_that_ask_otherwise_are_refused_before_anything_is_sent(
 
 @pytest.mark.parametrize("finished", ["A", "B"])
 def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
-    plan: Plan, steady: SimulatorConfig, alike: tuple[Comparison, Path], tmp_path: Path, finished: str
+    plan: Plan,
+    steady: SimulatorConfig,
+    alike: tuple[Comparison, Path],
+    tmp_path: Path,
+    finished: str,
 ) -> None:
     before, out = alike
     app = create_app(replace(steady, run=3))
@@ -275,7 +316,9 @@ def test_a_finished_run_is_asked_nothing_and_the_other_side_is(
     assert not (tmp_path / "out" / finished.lower()).exists()
 
 
-def test_repeats_tell_what_second_answers_would(plan: Plan, steady: SimulatorConfig, tmp_path: Path) -> None:
+def test_repeats_tell_what_second_answers_would(
+    plan: Plan, steady: SimulatorConfig, tmp_path: Path
+) -> None:
     twice = replace(plan, limit=40, repeats=2)
     found, asked = _compare(twice, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
     [task] = found.tasks
@@ -293,23 +336,34 @@ def test_tasks_that_a_context_server_answers_alone_are_told(
     assert alike[0].warnings == ()
     short = replace(plan, limit=10, tasks=(Spec(name="gsm8k", options={"max_tokens": 2}),))
     found, _ = _compare(short, replace(steady, run=1), replace(steady, run=2), tmp_path / "out")
-    assert ["nothing is said of the generation servers" in line for line in found.warnings] == [True]
+    assert ["nothing is said of the generation servers" in line for line in found.warnings] == [
+        True
+    ]
 
 
 def test_noninferiority_says_what_the_prompts_leave_open(alike: tuple[Comparison, Path]) -> None:
     _, out = alike
-    found = compare_folders(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5}))
+    found = compare_folders(
+        out / "a", out / "b", Spec(name="noninferiority", options={"margin": 0.5})
+    )
     assert (found.exit_code, found.tasks[0].verdict.outcome) == (UNDECIDED, "INCONCLUSIVE")
     assert (
-        compare_folders(out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})).exit_code == PASS
+        compare_folders(
+            out / "a", out / "b", Spec(name="noninferiority", options={"margin": 30.0})
+        ).exit_code
+        == PASS
     )
 
 
-def test_flips_of_a_hold_out_set_are_counted_and_not_listed(damaged: tuple[Comparison, Path]) -> None:
+def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
+    damaged: tuple[Comparison, Path],
+) -> None:
     comparison, out = damaged
     [all_shown] = comparison.tasks
     secret = frozenset(("gsm8k", flip.id) for flip in all_shown.flips[:3])
-    [task] = compare_folders(out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret).tasks
+    [task] = compare_folders(
+        out / "a", out / "b", Spec(name="paired"), show_flips=500, hidden=secret
+    ).tasks
     assert (task.worse, task.better) == (all_shown.worse, all_shown.better)
     assert [flip.id for flip in task.flips] == [flip.id for flip in all_shown.flips[3:]]
     assert "3 flips are of a hold-out set, and not listed" in task.warnings
@@ -324,7 +378,9 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
     said: list[str] = []
 
     @asynccontextmanager
-    async def launch(plan: Plan, prepared: object, folder: Path, notify: object) -> AsyncIterator[Endpoint]:
+    async def launch(
+        plan: Plan, prepared: object, folder: Path, notify: object
+    ) -> AsyncIterator[Endpoint]:
         if up:
             raise NoRoomError("GPU 0 is used by another launch")
         up.append(folder.name)
@@ -336,11 +392,19 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
             up.remove(folder.name)
 
     monkeypatch.setattr(asking, "launch", launch)
-    sides = CompareSide(plan=_at(plan, "http://127.0.0.1:1/v1")), CompareSide(plan=_at(plan, "http://127.0.0.1:2/v1"))
+    sides = (
+        CompareSide(plan=_at(plan, "http://127.0.0.1:1/v1")),
+        CompareSide(plan=_at(plan, "http://127.0.0.1:2/v1")),
+    )
     found = asyncio.run(compare(*sides, PAIRED, tmp_path / "out", environ={}, notify=said.append))
     assert history == ["a", "a", "b"]
-    assert [task.result.scored for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))] == [N, N]
-    assert any(line.startswith("one after the other, since both do not fit: GPU 0") for line in said)
+    assert [
+        task.result.scored
+        for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))
+    ] == [N, N]
+    assert any(
+        line.startswith("one after the other, since both do not fit: GPU 0") for line in said
+    )
     assert found.tasks[0].itself is not None
 
 
@@ -348,7 +412,9 @@ def _only_task(folder: Path) -> Any:
     return read_report(folder).tasks[0]
 
 
-def test_the_command_compares_finished_runs(damaged: tuple[Comparison, Path], tmp_path: Path) -> None:
+def test_the_command_compares_finished_runs(
+    damaged: tuple[Comparison, Path], tmp_path: Path
+) -> None:
     _, out = damaged
     said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2")
     assert said.returncode == FAIL, said.stderr
@@ -379,7 +445,9 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
             }
         )
     )
-    said = serve_eval("compare", out / "a", tmp_path / "plan.yaml", "-o", tmp_path / "out", "--self", "0")
+    said = serve_eval(
+        "compare", out / "a", tmp_path / "plan.yaml", "-o", tmp_path / "out", "--self", "0"
+    )
     assert said.returncode == FAIL, said.stderr
     assert (tmp_path / "out" / "b" / "report.json").exists()
     assert not (tmp_path / "out" / "again").exists()
@@ -403,14 +471,26 @@ def test_what_cannot_be_meant_is_refused(
     assert message in said.stderr
 
 
-def test_launch_takes_plans_that_start_their_servers_and_nothing_else(data_root: Path, tmp_path: Path) -> None:
-    content = {"model": "simulated", "tasks": ["gsm8k"], "dataset_root": str(data_root), "limit": 20}
+def test_launch_takes_plans_that_start_their_servers_and_nothing_else(
+    data_root: Path, tmp_path: Path
+) -> None:
+    content = {
+        "model": "simulated",
+        "tasks": ["gsm8k"],
+        "dataset_root": str(data_root),
+        "limit": 20,
+    }
     launched, running = tmp_path / "launched.yaml", tmp_path / "running.yaml"
     launched.write_text(json.dumps({**content, "launcher": {"name": "simulated", "accuracy": 1.0}}))
     running.write_text(json.dumps({**content, "base_url": "http://127.0.0.1:1"}))
-    said = serve_eval("compare", "--launch", launched, launched, "--margin", "50", "-o", tmp_path / "out")
+    said = serve_eval(
+        "compare", "--launch", launched, launched, "--margin", "50", "-o", tmp_path / "out"
+    )
     assert said.returncode == PASS, said.stderr
-    for other, message in ((running, "names no launcher that starts servers"), ("h:1", "is a running endpoint")):
+    for other, message in (
+        (running, "names no launcher that starts servers"),
+        ("h:1", "is a running endpoint"),
+    ):
         said = serve_eval("compare", "--launch", launched, other, "-o", tmp_path / "none")
         assert said.returncode == 2
         assert message in said.stderr
@@ -431,10 +511,14 @@ def test_what_differs_of_the_servers_and_their_hidden_retries_stands_side_by_sid
         "A: generation servers: 1: version 1, tp 2",
         "B: generation servers: 1: version 1, tp 1",
     ]
-    assert "hidden retries of the orchestrator, A | B: not counted | context 3, generation 0" in lines
+    assert (
+        "hidden retries of the orchestrator, A | B: not counted | context 3, generation 0" in lines
+    )
 
 
-def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(damaged: tuple[Comparison, Path]) -> None:
+def test_of_a_case_what_was_expected_is_printed_and_not_how_it_is_scored(
+    damaged: tuple[Comparison, Path],
+) -> None:
     found, out = damaged
     task = found.tasks[0]
     target = '{"expected":{"answer":"Paris"},"options":{},"scorer":"words"}'

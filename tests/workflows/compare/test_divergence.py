@@ -24,7 +24,14 @@ from serve_eval.schema import (
     Score,
     Task,
 )
-from serve_eval.workflows.compare.divergence import Divergence, Token, _tokens, first_divergence, look_at_all, read
+from serve_eval.workflows.compare.divergence import (
+    Divergence,
+    Token,
+    _tokens,
+    first_divergence,
+    look_at_all,
+    read,
+)
 from tests.scripted_server import ScriptedServer, TokenLogprob, fail, logprobs
 
 YES = Token("yes", -0.70, {"yes": -0.70, "no": -0.75})
@@ -74,7 +81,9 @@ def test_what_has_no_log_probabilities_is_not_read(choice: Mapping[str, Any]) ->
 
 def _endpoint(tokens: Sequence[Token]) -> ScriptedServer:
     """Says these tokens to whatever it is asked."""
-    return ScriptedServer(logprobs([TokenLogprob(text=t.text, logprob=t.logprob, top=t.top) for t in tokens]))
+    return ScriptedServer(
+        logprobs([TokenLogprob(text=t.text, logprob=t.logprob, top=t.top) for t in tokens])
+    )
 
 
 def _task() -> Task:
@@ -117,9 +126,13 @@ def test_tokens_that_spell_a_key_together_are_masked() -> None:
             Client(Endpoint(base_url=at_a, model="m"), Limits(), api_key=key) as one,
             Client(Endpoint(base_url=at_b, model="m"), Limits(), api_key=key) as other,
         ):
-            told = await _tokens(Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one)
+            told = await _tokens(
+                Request(sample_id="1", prompt="p", sampling=SamplingParams(max_tokens=8)), one
+            )
             assert [token.text for token in told] == ["yes", "***", *[""] * 5]
-            [found] = await look_at_all(_task(), [Sample(id="1", prompt="p", target="1")], one, other)
+            [found] = await look_at_all(
+                _task(), [Sample(id="1", prompt="p", target="1")], one, other
+            )
             return found
 
     assert asyncio.run(main()).tokens == ("yes", "no")

@@ -1,4 +1,5 @@
-"""A real model beside its own rounded forms: docs/regression-checks.md has the table that the slow one repeats."""
+"""A real model beside its own rounded forms: docs/regression-checks.md has the table that the slow
+one repeats."""
 
 from __future__ import annotations
 
@@ -19,20 +20,38 @@ SOUND = "embedded"
 
 
 def _compared(
-    damages: tuple[Damage, ...], folder: Path, *, problems: int, again: int, rule: Spec, seed: int = 0
+    damages: tuple[Damage, ...],
+    folder: Path,
+    *,
+    problems: int,
+    again: int,
+    rule: Spec,
+    seed: int = 0,
 ) -> dict[str, tuple[ComparedTask, int]]:
     """What the comparison with each form found, and its exit code."""
     found: dict[str, tuple[ComparedTask, int]] = {}
 
     async def story() -> None:
         context = LaunchContext(model=SOUND, log_dir=folder / "logs")
-        async with embedded.launch(context, embedded.EmbeddedOptions(also={one: one for one in damages})) as endpoint:
+        async with embedded.launch(
+            context, embedded.EmbeddedOptions(also={one: one for one in damages})
+        ) as endpoint:
             running = Spec(name="external", options={"base_url": endpoint.base_url})
-            task = Spec(name="word_problems", options={"num_samples": problems, "random_seed": seed})
+            task = Spec(
+                name="word_problems", options={"num_samples": problems, "random_seed": seed}
+            )
             for damage in damages:
-                a, b = (CompareSide(plan=Plan(model=one, launcher=running, tasks=(task,))) for one in (SOUND, damage))
+                a, b = (
+                    CompareSide(plan=Plan(model=one, launcher=running, tasks=(task,)))
+                    for one in (SOUND, damage)
+                )
                 done = await compare(
-                    a, b, CompareRules(rule=rule, again=again), folder / damage, show_flips=4, environ={}
+                    a,
+                    b,
+                    CompareRules(rule=rule, again=again),
+                    folder / damage,
+                    show_flips=4,
+                    environ={},
                 )
                 found[damage] = done.tasks[0], done.exit_code
 
@@ -57,7 +76,9 @@ def test_int8_is_no_drop_and_int3_is_one(tmp_path: Path) -> None:
 
 
 def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> None:
-    int4, _ = _compared(("int4",), tmp_path, problems=60, again=60, rule=Spec(name="paired"), seed=4)["int4"]
+    int4, _ = _compared(
+        ("int4",), tmp_path, problems=60, again=60, rule=Spec(name="paired"), seed=4
+    )["int4"]
     told = int4.itself
     assert told is not None
     assert told.other_texts is not None
@@ -66,7 +87,10 @@ def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> No
     assert told.other_texts > told.other
     assert (told.more, told.measure) == (True, "text")
     [said] = [warning for warning in int4.warnings if warning.startswith("more_flips: ")]
-    assert f"B's texts differ from A's first in {told.other_texts} of 60 prompts, A's own second ones in 0" in said
+    assert (
+        f"B's texts differ from A's first in {told.other_texts} of 60 prompts, A's own second ones"
+        " in 0" in said
+    )
 
 
 @pytest.mark.slow
@@ -78,7 +102,9 @@ def test_the_whole_task_tells_int8_from_int3(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_four_bits_take_more_problems(tmp_path: Path) -> None:
-    found = _compared(("int4", "int4-g32"), tmp_path, problems=2000, again=200, rule=Spec(name="paired"))
+    found = _compared(
+        ("int4", "int4-g32"), tmp_path, problems=2000, again=200, rule=Spec(name="paired")
+    )
     for damage, (task, code) in found.items():
         assert code == FAIL, damage
         assert any(warning.startswith("more_flips: ") for warning in task.warnings), damage

@@ -30,7 +30,9 @@ def _had(times: list[float] = [], failed: dict[str, str] = {}) -> TaskAnswers:  
         ([], False),
     ],
 )
-def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(of_b: list[float], told: bool) -> None:
+def test_more_than_twice_as_long_for_more_than_half_of_the_prompts(
+    of_b: list[float], told: bool
+) -> None:
     said = slower(_had([1.0] * 60), _had(of_b))
     assert (said is not None) is told
     if said:
@@ -42,7 +44,8 @@ def test_two_that_are_alike_are_called_slower_no_more_often_than_alpha_says() ->
     """The hardest case that is no fault: a ratio whose median is the limit itself."""
     rng = random.Random(3)
     said = sum(
-        slower(_had([1.0] * 100), _had([2.0 * 3.0 ** rng.uniform(-1, 1) for _ in range(100)])) is not None
+        slower(_had([1.0] * 100), _had([2.0 * 3.0 ** rng.uniform(-1, 1) for _ in range(100)]))
+        is not None
         for _ in range(1000)
     )
     assert said <= binom.ppf(0.999, 1000, ALPHA)
@@ -76,7 +79,10 @@ def test_more_late_answers_than_the_other_side_has_all_the_time(
 
 def test_two_that_are_alike_are_called_uneven_no_more_often_than_alpha_says() -> None:
     rng = random.Random(4)
-    sides = [[[1.0 + 4.0 * (rng.random() < 0.2) for _ in range(100)] for _ in range(2)] for _ in range(1000)]
+    sides = [
+        [[1.0 + 4.0 * (rng.random() < 0.2) for _ in range(100)] for _ in range(2)]
+        for _ in range(1000)
+    ]
     said = sum(uneven(_had(one), _had(other)) is not None for one, other in sides)
     assert said <= binom.ppf(0.999, 1000, ALPHA)
 
@@ -97,6 +103,8 @@ def test_requests_that_fail_at_one_of_both(of_a: int, of_b: int, told: bool) -> 
     said = more_failures(_had([1.0] * 100, a), _had([1.0] * 100, b))
     assert (said is not None) is told
     if said:
-        assert said.startswith(f"more_failures: requests for {of_b} of 100 prompts failed at B ({of_b} disconnected)")
+        assert said.startswith(
+            f"more_failures: requests for {of_b} of 100 prompts failed at B ({of_b} disconnected)"
+        )
     shared = {**b, **a}
     assert more_failures(_had([1.0] * 100, shared), _had([1.0] * 100, shared)) is None

@@ -1,4 +1,5 @@
-"""A small endpoint that knows the right answers to word problems and does one thing wrong, and runs against it."""
+"""A small endpoint that knows the right answers to word problems and does one thing wrong, and runs
+against it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ TOKENS = 12
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One request: its number from 0 among those that are no probe, and how many are being answered with it."""
+    """One request: its number from 0 among those that are no probe, and how many are being answered
+    with it."""
 
     number: int
     in_flight: int
@@ -83,8 +85,9 @@ def _key(body: Mapping[str, Any]) -> str:
 
 @dataclass(kw_only=True)
 class Server:
-    """Answers as `act` says; keeps the bytes of every request. `metrics` is the text of /prometheus/metrics, which an
-    orchestrator has, by how often it was asked for. A stream ends without its answer where `loses_streams`."""
+    """Answers as `act` says; keeps the bytes of every request. `metrics` is the text of
+    /prometheus/metrics, which an orchestrator has, by how often it was asked for. A stream ends
+    without its answer where `loses_streams`."""
 
     act: Act
     answers: Mapping[str, str]
@@ -123,7 +126,9 @@ class Server:
         if target is None:
             return self._answer(Said(text="4", tokens=1))
         self._in_flight += 1
-        asked = Asked(number=self._numbers, in_flight=self._in_flight, body=request.body, target=target)
+        asked = Asked(
+            number=self._numbers, in_flight=self._in_flight, body=request.body, target=target
+        )
         self._numbers += 1
         said = self.act(asked)
         try:
@@ -138,11 +143,16 @@ class Server:
 
     def _answer(self, said: Said) -> Reply:
         usage = 20 + self.more_prompt_tokens, said.tokens
-        return answer(said.text, finish=said.finish, usage=usage, choice={"stop_reason": said.stop_reason})
+        return answer(
+            said.text, finish=said.finish, usage=usage, choice={"stop_reason": said.stop_reason}
+        )
 
 
-def plan_for(folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object) -> Plan:
-    """A plan for word problems, judged against a reference of our own; `options` are those of the task."""
+def plan_for(
+    folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object
+) -> Plan:
+    """A plan for word problems, judged against a reference of our own; `options` are those of the
+    task."""
     (folder / "references").mkdir(parents=True, exist_ok=True)
     text = f"{MODEL}:\n  - accuracy: {accuracy}\n    source: declared by the tests\n{protocol}"
     (folder / "references" / "word_problems.yaml").write_text(text)
@@ -168,6 +178,8 @@ def run(
         async with server.scripted.serve() as url:
             here = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             endpoint = Endpoint(base_url=url, model=plan.model, info=info or {})
-            return await evaluate(here, out, environ=environ or {}, launching=lambda *_: nullcontext(endpoint))
+            return await evaluate(
+                here, out, environ=environ or {}, launching=lambda *_: nullcontext(endpoint)
+            )
 
     return asyncio.run(evaluated())

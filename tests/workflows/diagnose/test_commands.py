@@ -27,19 +27,34 @@ def _evidence(*asked: AskedSample, **prints: str) -> Evidence:
 
 def _attempt(failure: FailureKind | None = None, start_s: float = 1e9) -> Attempt:
     status = 200 if failure is None else None
-    return Attempt(start_s=start_s, end_s=start_s + 1.0, failure=failure, status=status, request_id="r")
+    return Attempt(
+        start_s=start_s, end_s=start_s + 1.0, failure=failure, status=status, request_id="r"
+    )
 
 
 def _missing(name: str, message: str, *attempts: Attempt, status: int | None = None) -> AskedSample:
-    failure = Failure(kind=FailureKind.HTTP_ERROR, message=message, status=status, attempts=attempts)
+    failure = Failure(
+        kind=FailureKind.HTTP_ERROR, message=message, status=status, attempts=attempts
+    )
     return AskedSample(id=name, response=None, failure=failure, attempts=attempts)
 
 
-def _answered(name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None) -> AskedSample:
+def _answered(
+    name: str, text: str, outcome: str, *attempts: Attempt, stop: str | None = None
+) -> AskedSample:
     usage = Usage(prompt_tokens=9, completion_tokens=9)
-    response = Response(text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts)
+    response = Response(
+        text=text, finish_reason="stop", stop_reason=stop, usage=usage, attempts=attempts
+    )
     line = ScoreRecord(id=name, outcome=outcome, value=float(outcome == "correct"), target="17")
-    return AskedSample(id=name, response=response, failure=None, attempts=attempts, line=line, bad=outcome != "correct")
+    return AskedSample(
+        id=name,
+        response=response,
+        failure=None,
+        attempts=attempts,
+        line=line,
+        bad=outcome != "correct",
+    )
 
 
 def _of(evidence: Evidence, rule: str) -> Finding:
@@ -50,8 +65,18 @@ def test_a_command_is_one_for_a_shell_whatever_folder_and_sample_are_called() ->
     wrong = [_answered(f"{ID}{n}", "so it is 17", Outcome.WRONG, _attempt()) for n in range(4)]
     rescore, look = _of(_evidence(*wrong), "extraction").change
     assert shlex.split(rescore) == ["serve-eval", "rescore", str(FOLDER)]
-    assert shlex.split(look) == ["serve-eval", "capsule", str(FOLDER), "--task", "t", "--sample", f"{ID}0"]
-    refused = [_missing(ID, "The server had an error: 400, message='Bad Request'", _attempt(), status=500)]
+    assert shlex.split(look) == [
+        "serve-eval",
+        "capsule",
+        str(FOLDER),
+        "--task",
+        "t",
+        "--sample",
+        f"{ID}0",
+    ]
+    refused = [
+        _missing(ID, "The server had an error: 400, message='Bad Request'", _attempt(), status=500)
+    ]
     assert shlex.quote(f"{ID}") in " ".join(_of(_evidence(*refused), "wrapped_400").change)
     [resume] = _of(_evidence(), "unfinished").change
     assert shlex.split(resume)[-1] == str(FOLDER)
@@ -70,11 +95,17 @@ def test_stop_strings_of_a_command_are_those_of_the_task_without_the_one() -> No
 
 def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
     """Servers quote what they refuse: {"detail": [{"input": the question}]}."""
-    hidden = [replace(_missing(f"h{n}", "no: Secret question?", _attempt(), status=422), shown=False) for n in range(3)]
+    hidden = [
+        replace(_missing(f"h{n}", "no: Secret question?", _attempt(), status=422), shown=False)
+        for n in range(3)
+    ]
     told = _of(_evidence(*hidden), "refused")
     assert "Secret" not in " ".join([told.told, *told.change])
     assert "3 of 3 missing answers are http_error 422" in told.told
-    told = _of(_evidence(*hidden, _missing("open", "no: Open question?", _attempt(), status=422)), "refused")
+    told = _of(
+        _evidence(*hidden, _missing("open", "no: Open question?", _attempt(), status=422)),
+        "refused",
+    )
     assert "Secret" not in told.told
 
 

@@ -35,8 +35,13 @@ def test_the_sum_of_the_levels_is_what_the_documentation_says() -> None:
 
 def test_every_rule_of_the_table_that_tests_has_its_level_in_the_sum() -> None:
     table = TEXT.split("## The rules")[1].split("\n\n")[1]
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.splitlines()[2:]]
-    assert {rule for rule, _, speaks, _ in rows if "test" in speaks} == OF_A_TASK.keys() | OF_A_RUN.keys()
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in table.splitlines()[2:]
+    ]
+    assert {
+        rule for rule, _, speaks, _ in rows if "test" in speaks
+    } == OF_A_TASK.keys() | OF_A_RUN.keys()
 
 
 @pytest.mark.parametrize(("apart", "said"), [(10, False), (11, True)])
@@ -47,7 +52,8 @@ def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, 
 
 
 def healthy_with_parts(apart: int) -> Evidence:
-    """A run of 60 answers, of which so many are right by the flexible extractor alone, and the others by both."""
+    """A run of 60 answers, of which so many are right by the flexible extractor alone, and the
+    others by both."""
     run = healthy(random.Random(3), 60)
     [task] = run.tasks
     asked = tuple(
@@ -61,7 +67,11 @@ def healthy_with_parts(apart: int) -> Evidence:
                 target="17",
                 parts={"strict-match": float(i >= apart), "flexible-extract": 1.0},
             ),
-            response=None if one.response is None else msgspec.structs.replace(one.response, finish_reason="stop"),
+            response=(
+                None
+                if one.response is None
+                else msgspec.structs.replace(one.response, finish_reason="stop")
+            ),
         )
         for i, one in enumerate(task.asked)
     )

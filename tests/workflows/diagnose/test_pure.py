@@ -41,10 +41,18 @@ def test_what_a_text_states(text: str, target: str, told: bool) -> None:
 
 
 def healthy(rng: random.Random, n: int) -> Evidence:
-    """A run whose wrong answers have nothing to do with how answers ended, or with when and under which load."""
+    """A run whose wrong answers have nothing to do with how answers ended, or with when and under
+    which load."""
     asked = []
-    prints = {"task": "t", "max_tokens": "128", "stop": '["\\n\\n"]', "apply_chat_template": "false"}
-    accuracy, cut, stopped, late = (rng.uniform(*span) for span in ((0.4, 0.95), (0.0, 0.6), (0.0, 0.6), (0.0, 0.3)))
+    prints = {
+        "task": "t",
+        "max_tokens": "128",
+        "stop": '["\\n\\n"]',
+        "apply_chat_template": "false",
+    }
+    accuracy, cut, stopped, late = (
+        rng.uniform(*span) for span in ((0.4, 0.95), (0.0, 0.6), (0.0, 0.6), (0.0, 0.3))
+    )
     ends = [0.0] * 16
     for i in range(n):
         right = rng.random() < accuracy
@@ -58,15 +66,31 @@ def healthy(rng: random.Random, n: int) -> Evidence:
             stop_reason="\n\n" if not length and rng.random() < stopped else None,
             usage=Usage(prompt_tokens=9, completion_tokens=128 if length else 40),
             attempts=(
-                Attempt(start_s=1e9 + start, end_s=1e9 + ends[worker], failure=None, status=200, request_id="r"),
+                Attempt(
+                    start_s=1e9 + start,
+                    end_s=1e9 + ends[worker],
+                    failure=None,
+                    status=200,
+                    request_id="r",
+                ),
             ),
         )
         outcome = Outcome.CORRECT if right else Outcome.WRONG
-        parts = {"strict-match": float(right), "flexible-extract": float(right or rng.random() < 0.02)}
-        line = ScoreRecord(id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts)
+        parts = {
+            "strict-match": float(right),
+            "flexible-extract": float(right or rng.random() < 0.02),
+        }
+        line = ScoreRecord(
+            id=str(i), outcome=outcome, value=float(right), target="17", answer=None, parts=parts
+        )
         asked.append(
             AskedSample(
-                id=str(i), response=response, failure=None, attempts=response.attempts, line=line, bad=not right
+                id=str(i),
+                response=response,
+                failure=None,
+                attempts=response.attempts,
+                line=line,
+                bad=not right,
             )
         )
     return Evidence(
@@ -80,22 +104,29 @@ def healthy(rng: random.Random, n: int) -> Evidence:
 
 
 def test_healthy_runs_are_hardly_ever_accused() -> None:
-    """Three rules compare shares here at .001 each, so that less than one of 250 runs is accused on average; of eight
-    or more the chance is below one in a million."""
+    """Three rules compare shares here at .001 each, so that less than one of 250 runs is accused on
+    average; of eight or more the chance is below one in a million."""
     rng = random.Random("healthy")
     runs = (healthy(rng, rng.choice((60, 150, 400))) for _ in range(250))
-    accused = [found for run in runs if (found := {one.rule for one in findings(run)} - {"unfinished"})]
+    accused = [
+        found for run in runs if (found := {one.rule for one in findings(run)} - {"unfinished"})
+    ]
     assert len(accused) < 8, accused
 
 
 def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
-    """A server that always says the same: whatever is true of a prompt by chance is so eight times over."""
+    """A server that always says the same: whatever is true of a prompt by chance is so eight times
+    over."""
     rng = random.Random(2)
     accused = 0
     for _ in range(100):
         run = healthy(rng, 60)
         [task] = run.tasks
-        asked = tuple(replace(one, id=one.id if n == 1 else f"{one.id}#{n}") for one in task.asked for n in range(1, 9))
+        asked = tuple(
+            replace(one, id=one.id if n == 1 else f"{one.id}#{n}")
+            for one in task.asked
+            for n in range(1, 9)
+        )
         found = findings(replace(run, tasks=(replace(task, asked=asked, repeats=8),)))
         accused += any(one.rule != "unfinished" for one in found)
     assert accused <= 2

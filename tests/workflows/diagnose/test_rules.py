@@ -17,14 +17,32 @@ import pytest
 from serve_eval.datasets.generated import write_gsm8k
 from serve_eval.errors import RunFolderError
 from serve_eval.protocol.shared import build_task
-from serve_eval.schema import Attribution, DataRoots, Limits, Plan, Report, Spec, WorkerShare, WorkerTimes
+from serve_eval.schema import (
+    Attribution,
+    DataRoots,
+    Limits,
+    Plan,
+    Report,
+    Spec,
+    WorkerShare,
+    WorkerTimes,
+)
 from serve_eval.workflows.compare.compare import CompareRules, CompareSide, compare
 from serve_eval.workflows.diagnose.evidence import read
 from serve_eval.workflows.diagnose.finding import Finding
 from serve_eval.workflows.diagnose.story import DiagnosedRun, diagnose
 from serve_eval.workflows.diagnose.text import lines
 from serve_eval.workflows.references.register import register
-from tests.workflows.diagnose.server import Act, Asked, Said, Server, answers_to, plan_for, run, sound
+from tests.workflows.diagnose.server import (
+    Act,
+    Asked,
+    Said,
+    Server,
+    answers_to,
+    plan_for,
+    run,
+    sound,
+)
 
 
 def half(asked: Asked) -> bool:
@@ -40,7 +58,9 @@ def cut_by_the_server(asked: Asked) -> Said:
 
 
 def thinks_on(asked: Asked) -> Said:
-    return Said(text="<think>Let me see", finish="length", tokens=128) if half(asked) else sound(asked)
+    return (
+        Said(text="<think>Let me see", finish="length", tokens=128) if half(asked) else sound(asked)
+    )
 
 
 def stopped_thinking(asked: Asked) -> Said:
@@ -60,7 +80,11 @@ def swallowed(asked: Asked) -> Said:
 
 
 def marked(asked: Asked) -> Said:
-    return Said(text="<|im_start|>assistant\nNuts are nice.<|im_end|>") if half(asked) else sound(asked)
+    return (
+        Said(text="<|im_start|>assistant\nNuts are nice.<|im_end|>")
+        if half(asked)
+        else sound(asked)
+    )
 
 
 def plays_the_user(asked: Asked) -> Said:
@@ -90,9 +114,13 @@ def wrong_under_load(asked: Asked) -> Said:
 
 
 def under_load(plan: Plan, out: Path) -> None:
-    """Writes into the records that the busy samples were asked thirty at a time, and the others alone: how many are in
-    flight at once in a real run, the machine decides."""
-    samples = build_task(plan.tasks[0]).load(DataRoots(), int(str(plan.tasks[0].options["num_samples"]))).samples
+    """Writes into the records that the busy samples were asked thirty at a time, and the others
+    alone: how many are in flight at once in a real run, the machine decides."""
+    samples = (
+        build_task(plan.tasks[0])
+        .load(DataRoots(), int(str(plan.tasks[0].options["num_samples"])))
+        .samples
+    )
     targets = {sample.id: sample.target for sample in samples}
     [file] = (out / "samples").iterdir()
     records = [json.loads(line) for line in file.read_text().splitlines()]
@@ -112,11 +140,17 @@ def batched(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
 
 
 def refuses(asked: Asked) -> Said:
-    return Said(text="temperature: Extra inputs are not permitted", status=400) if half(asked) else sound(asked)
+    return (
+        Said(text="temperature: Extra inputs are not permitted", status=400)
+        if half(asked)
+        else sound(asked)
+    )
 
 
 def refuses_behind(asked: Asked) -> Said:
-    message = "Internal server error 400, message='Bad Request', url='http://worker:8001/v1/completions'"
+    message = (
+        "Internal server error 400, message='Bad Request', url='http://worker:8001/v1/completions'"
+    )
     return Said(text=message, status=500) if asked.chance("some") < 0.2 else sound(asked)
 
 
@@ -131,12 +165,15 @@ def never_answers(asked: Asked) -> Said:
 
 
 def errs_on_some(asked: Asked) -> Said:
-    return Said(text="index out of range", status=500) if asked.chance("some") < 0.2 else sound(asked)
+    return (
+        Said(text="index out of range", status=500) if asked.chance("some") < 0.2 else sound(asked)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault, and the rule that has to speak, with what it has to say; those of `also` may, and no other."""
+    """A fault, and the rule that has to speak, with what it has to say; those of `also` may, and no
+    other."""
 
     act: Act
     rule: str
@@ -266,7 +303,9 @@ def test_a_fault_is_named_with_its_evidence_and_what_to_change(name: str, tmp_pa
 
 
 @pytest.mark.parametrize(("accuracy", "outcome"), [(0.95, "PASS"), (0.5, "FAIL")])
-def test_of_what_has_no_sign_nothing_is_found(accuracy: float, outcome: str, tmp_path: Path) -> None:
+def test_of_what_has_no_sign_nothing_is_found(
+    accuracy: float, outcome: str, tmp_path: Path
+) -> None:
     plan = plan_for(tmp_path)
     server = Server(act=lambda asked: sound(asked, accuracy), answers=answers_to(plan.tasks[0]))
     report = run(plan, server, tmp_path / "out")
@@ -287,10 +326,14 @@ def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_pat
         return Said(text="the engine is gone", status=500)
 
     log.parent.mkdir(parents=True)
-    past = "[01/02/2020-03:04:05] [TRT-LLM] [E] an old error\n[01/02/2020-03:04:06] [TRT-LLM] [I] fine\n"
+    past = (
+        "[01/02/2020-03:04:05] [TRT-LLM] [E] an old error\n[01/02/2020-03:04:06] [TRT-LLM] [I]"
+        " fine\n"
+    )
     log.write_text(past)
     plan = plan_for(tmp_path)
-    # What lies in the folder before its run is foreign: the server's log is moved there when the run has made it.
+    # What lies in the folder before its run is foreign: the server's log is moved there when the
+    # run has made it.
     kept, log = log, tmp_path / "gen_0.log"
     kept.rename(log)
     kept.parent.rmdir()
@@ -312,10 +355,15 @@ def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_pat
 def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     plan = replace(plan, limits=replace(QUICK, max_error_rate=0.1))
-    server = Server(act=lambda asked: Said(text="no such field: top_p", status=422), answers=answers_to(plan.tasks[0]))
+    server = Server(
+        act=lambda asked: Said(text="no such field: top_p", status=422),
+        answers=answers_to(plan.tasks[0]),
+    )
     with pytest.raises(Exception, match="422"):
         run(plan, server, tmp_path / "out")
-    (tmp_path / "out/logs/server.log").write_text("Loading\nRuntimeError: CUDA out of memory\nbye\n")
+    (tmp_path / "out/logs/server.log").write_text(
+        "Loading\nRuntimeError: CUDA out of memory\nbye\n"
+    )
     [diagnosed] = diagnose(tmp_path / "out").runs
     assert names(diagnosed) == ["refused", "unfinished"]
     last = diagnosed.findings[1]
@@ -326,8 +374,13 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
     assert "did not come to its end" in "\n".join(lines(diagnose(tmp_path / "out")))
 
 
-def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
-    message = "Internal server error Cannot connect to host 127.0.0.1:8102 ssl:default [Connect call failed]"
+def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
+    message = (
+        "Internal server error Cannot connect to host 127.0.0.1:8102 ssl:default [Connect call"
+        " failed]"
+    )
     log = tmp_path / "generation_1.log"
     log.write_text("listening\nthe rank was lost\n")
     servers = {"orchestrator": "http://127.0.0.1:8000", "generation_1": "http://127.0.0.1:8102"}
@@ -351,16 +404,25 @@ def test_after_a_fall_the_workers_are_to_be_told_apart_where_there_are_several(
     servers = {f"generation_{i}": f"http://127.0.0.1:{8101 + i}" for i in range(generation_servers)}
     info = {"servers": {"context_0": "http://127.0.0.1:8100", **servers}}
     plan = plan_for(tmp_path)
-    run(plan, Server(act=worse_from_60, answers=answers_to(plan.tasks[0])), tmp_path / "out", info=info)
+    run(
+        plan,
+        Server(act=worse_from_60, answers=answers_to(plan.tasks[0])),
+        tmp_path / "out",
+        info=info,
+    )
     [finding] = [one for one in diagnose(tmp_path / "out").runs[0].findings if one.rule == "drift"]
-    assert any("serve-eval attribute" in option for option in finding.change) is (generation_servers > 1)
+    assert any("serve-eval attribute" in option for option in finding.change) is (
+        generation_servers > 1
+    )
 
 
 def test_what_an_endpoint_lacks_is_told(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     chat = Spec(name="passkey_short", options={"num_samples": 20, "apply_chat_template": True})
     plan = replace(plan, tasks=(*plan.tasks, chat), no_reference=True)
-    found = found_in(plan, Server(act=sound, answers=answers_to(plan.tasks[0]), chat=False), tmp_path / "out")
+    found = found_in(
+        plan, Server(act=sound, answers=answers_to(plan.tasks[0]), chat=False), tmp_path / "out"
+    )
     assert [(finding.rule, finding.task) for finding in found] == [("unsupported", "passkey_short")]
     assert "the endpoint lacks chat" in found[0].told
 
@@ -410,11 +472,18 @@ def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
         )
         for i, (taken, longer, p) in enumerate([(2.5, 48, 1e-6), (0.5, 3, 1.0)])
     ]  # fmt: skip
-    attribution = Attribution(how="ids", joined=100, planned=100, alpha=0.01, rows=(), times=tuple(times))
+    attribution = Attribution(
+        how="ids", joined=100, planned=100, alpha=0.01, rows=(), times=tuple(times)
+    )
     task = replace(report.tasks[0], attribution=attribution)
     (tmp_path / "out/report.json").write_bytes(msgspec.json.encode(replace(report, tasks=(task,))))
     [finding] = diagnose(tmp_path / "out").runs[0].findings
-    assert (finding.rule, finding.count, finding.of, finding.explains) == ("slow_worker", 48, 50, None)
+    assert (finding.rule, finding.count, finding.of, finding.explains) == (
+        "slow_worker",
+        48,
+        50,
+        None,
+    )
     assert finding.told.startswith(
         "generation server gen_0 takes 2.5 s per answer and the other generation servers 0.5"
     )
@@ -428,7 +497,11 @@ def found_in(plan: Plan, server: Server, out: Path) -> list[Finding]:
 def test_another_protocol_than_the_references_is_told_of_a_run_that_fails(tmp_path: Path) -> None:
     protocol = "    protocol: {data_version: 1, num_fewshot: 5, random_seed: 0}\n"
     plan = replace(plan_for(tmp_path, protocol=protocol), allow_mismatch=("num_fewshot",))
-    [finding] = found_in(plan, Server(act=lambda a: sound(a, 0.5), answers=answers_to(plan.tasks[0])), tmp_path / "out")
+    [finding] = found_in(
+        plan,
+        Server(act=lambda a: sound(a, 0.5), answers=answers_to(plan.tasks[0])),
+        tmp_path / "out",
+    )
     assert finding.rule == "protocol"
     assert "num_fewshot differ" in finding.told
     assert "--allow-mismatch num_fewshot" in finding.change[0]
@@ -439,7 +512,12 @@ def test_a_first_token_that_is_added_twice(tmp_path: Path) -> None:
     template = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
     config = {"chat_template": template, "bos_token": "<s>"}
     (tmp_path / "tokenizer/tokenizer_config.json").write_bytes(msgspec.json.encode(config))
-    plan = plan_for(tmp_path, apply_chat_template=True, tokenizer=str(tmp_path / "tokenizer"), add_special_tokens=True)
+    plan = plan_for(
+        tmp_path,
+        apply_chat_template=True,
+        tokenizer=str(tmp_path / "tokenizer"),
+        add_special_tokens=True,
+    )
     plan = replace(plan, no_reference=True)
     server = Server(act=lambda asked: sound(asked, 0.5), answers=answers_to(plan.tasks[0]))
     [finding] = found_in(plan, server, tmp_path / "out")
@@ -462,7 +540,8 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: P
 
 
 def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
-    """The reference is a run of the same endpoint, so there is no drop; 40 samples cannot exclude one of .1 points."""
+    """The reference is a run of the same endpoint, so there is no drop; 40 samples cannot exclude
+    one of .1 points."""
     plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "first")
@@ -483,7 +562,10 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
 def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> None:
     plan = replace(plan_for(tmp_path, num_samples=60), no_reference=True, references_dir=None)
     answers = answers_to(plan.tasks[0])
-    servers = Server(act=sound, answers=answers), Server(act=cut, answers=answers, more_prompt_tokens=1)
+    servers = (
+        Server(act=sound, answers=answers),
+        Server(act=cut, answers=answers, more_prompt_tokens=1),
+    )
 
     async def compared() -> None:
         async with servers[0].scripted.serve() as a, servers[1].scripted.serve() as b:
@@ -503,9 +585,14 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
 def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:
     plan = plan_for(tmp_path)
     for name, act in (("one", sound), ("two", cut)):
-        run(plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "suite/runs" / name)
+        run(
+            plan, Server(act=act, answers=answers_to(plan.tasks[0])), tmp_path / "suite/runs" / name
+        )
     diagnosis = diagnose(tmp_path / "suite")
-    assert [(run.label, names(run)) for run in diagnosis.runs] == [("one", []), ("two", ["truncated"])]
+    assert [(run.label, names(run)) for run in diagnosis.runs] == [
+        ("one", []),
+        ("two", ["truncated"]),
+    ]
 
 
 @pytest.mark.parametrize("higher", [True, False])

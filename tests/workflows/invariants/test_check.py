@@ -1,4 +1,5 @@
-"""One endpoint under changes that should change no answer: a sound one is not accused, a broken one by its change."""
+"""One endpoint under changes that should change no answer: a sound one is not accused, a broken one
+by its change."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def sound(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConf
 
 
 Wrong = Callable[[dict[str, Any], int, Counter[str]], bool]
-"""Whether a request is answered wrongly: its body, how often its prompt has come before, and the prompts in flight."""
+"""Whether a request is answered wrongly: its body, how often its prompt has come before, and the
+prompts in flight."""
 
 
 def _check(
@@ -66,8 +68,8 @@ def _check(
     chunk_tokens: Sequence[int] = (),
     instead: SimulatorConfig | None = None,
 ) -> tuple[Invariants, int]:
-    """What is found of an endpoint that answers some requests as another one does, or as one that lost most of what it
-    knew."""
+    """What is found of an endpoint that answers some requests as another one does, or as one that
+    lost most of what it knew."""
     good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
@@ -89,7 +91,9 @@ def _check(
             first = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
             asked = seen.total()
             second = await check(at, out, environ={}, chunk_tokens=chunk_tokens)
-            assert replace(second, started_at="", wall_s=0.0) == replace(first, started_at="", wall_s=0.0)
+            assert replace(second, started_at="", wall_s=0.0) == replace(
+                first, started_at="", wall_s=0.0
+            )
             assert seen.total() == asked
             return first
 
@@ -97,7 +101,8 @@ def _check(
 
 
 class _InCompany:
-    """Whether any of the last requests had others beside it: a busy machine does not always keep several in flight."""
+    """Whether any of the last requests had others beside it: a busy machine does not always keep
+    several in flight."""
 
     def __init__(self) -> None:
         self.lately: deque[int] = deque(maxlen=10)
@@ -122,12 +127,21 @@ def test_what_breaks_is_named(
     plan: Plan, sound: SimulatorConfig, tmp_path: Path, wrong: Wrong, broken: list[str]
 ) -> None:
     found, asked = _check(plan, sound, wrong, tmp_path / "out")
-    assert [one.arm for one in found.results] == ["cold", "shuffled", "streamed", "repeated", "alone"]
+    assert [one.arm for one in found.results] == [
+        "cold",
+        "shuffled",
+        "streamed",
+        "repeated",
+        "alone",
+    ]
     assert [one.arm for one in found.results if one.broken] == broken
     assert found.exit_code == (FAIL if broken else PASS)
     assert set(found.skipped) == {"rendered"}
     assert asked >= (7 + 8) * N
-    assert json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"] == found.exit_code
+    assert (
+        json.loads((tmp_path / "out" / "invariants.json").read_text())["exit_code"]
+        == found.exit_code
+    )
 
 
 MORE = 160
@@ -136,27 +150,37 @@ MORE = 160
 
 @pytest.fixture(scope="module")
 def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often better as worse."""
+    """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often
+    better as worse."""
     path = tmp_path_factory.mktemp("settled") / "answers.jsonl"
-    _write_answers(path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.7, 0.2, 0))
+    _write_answers(
+        path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.7, 0.2, 0)
+    )
     return SimulatorConfig(answers=path, run=1)
 
 
 def test_batches_that_only_change_the_numerics_are_not_called_broken(
     plan: Plan, settled: SimulatorConfig, tmp_path: Path
 ) -> None:
-    """Every pass with many in flight gives the same answers, so that `again` does not differ from `base`."""
+    """Every pass with many in flight gives the same answers, so that `again` does not differ from
+    `base`."""
     other = replace(settled, run=2)
-    found, _ = _check(replace(plan, limit=MORE), settled, _InCompany(), tmp_path / "out", instead=other)
+    found, _ = _check(
+        replace(plan, limit=MORE), settled, _InCompany(), tmp_path / "out", instead=other
+    )
     [alone] = [one for one in found.results if one.arm == "alone"]
     assert alone.changed.more
     assert alone.changed.p * len(found.results) < ALPHA
     assert alone.fell
     assert alone.rose
     assert (alone.broken, found.exit_code) == (False, PASS)
-    assert "batch size changes numerics, and a sound server may differ here" in (said := _said(found))
+    assert "batch size changes numerics, and a sound server may differ here" in (
+        said := _said(found)
+    )
     assert f"worse and of {alone.rose} better" in said
-    assert [line.split()[-1] for line in said.splitlines() if line.startswith("gsm8k")][-1] == "differs"
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("gsm8k")][
+        -1
+    ] == "differs"
 
 
 @pytest.mark.parametrize("worse", ["many", "one"])
@@ -179,11 +203,13 @@ def test_a_tenth_of_the_answers_damaged_at_one_batch_size_is_found(
 
 
 Changed = Callable[[dict[str, Any], int, Counter[str], str], str]
-"""What is said instead of a text: by the request's body, how often its prompt has come before, and those in flight."""
+"""What is said instead of a text: by the request's body, how often its prompt has come before, and
+those in flight."""
 
 
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
-    """What is found of an endpoint with one answer to each prompt, in words that depend on the request."""
+    """What is found of an endpoint with one answer to each prompt, in words that depend on the
+    request."""
     simulator = _Simulator(replace(sound, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
@@ -235,7 +261,9 @@ def test_other_words_out_of_the_cache_or_in_another_batch_are_not_called_broken(
     in_company = _InCompany()
 
     def changed(body: dict[str, Any], before: int, flying: Counter[str], text: str) -> str:
-        return f" {before == 0} {flying[body['prompt']] > 1} {in_company(body, before, flying)}{text}"
+        return (
+            f" {before == 0} {flying[body['prompt']] > 1} {in_company(body, before, flying)}{text}"
+        )
 
     found = _checked(plan, sound, changed, tmp_path / "out")
     same = {one.arm: one.agreement.identical for one in found.results}
@@ -252,10 +280,13 @@ def _said(found: Invariants) -> str:
 
 
 def _passkey(prompt: str, faulty: bool) -> Reply | None:
-    """The answer to a long text, a token for each word; where it is faulty, all before the last words is lost."""
+    """The answer to a long text, a token for each word; where it is faulty, all before the last
+    words is lost."""
     if "pass key" not in prompt:
         return None
-    return answer(" 00000" if faulty else skills.answer(prompt) or "", usage=(len(prompt.split()), 1))
+    return answer(
+        " 00000" if faulty else skills.answer(prompt) or "", usage=(len(prompt.split()), 1)
+    )
 
 
 def _long(body: dict[str, Any]) -> bool:
@@ -266,12 +297,19 @@ def _long(body: dict[str, Any]) -> bool:
     ("wrong", "broken"),
     [
         (
-            lambda body, before, flying: _long(body) and "max_tokens" in body and body["max_tokens"] > 1,
+            lambda body, before, flying: (
+                _long(body) and "max_tokens" in body and body["max_tokens"] > 1
+            ),
             ["chunked_1024"],
         ),
         (lambda body, before, flying: False, []),
         # One who answers long texts at random is not accused of anything at their boundary.
-        (lambda body, before, flying: "pass key" in body["prompt"] and crc32(body["prompt"].encode()) % 2 > 0, []),
+        (
+            lambda body, before, flying: (
+                "pass key" in body["prompt"] and crc32(body["prompt"].encode()) % 2 > 0
+            ),
+            [],
+        ),
     ],
     ids=["chunks", "sound", "random"],
 )
@@ -284,35 +322,57 @@ def test_texts_beyond_a_boundary_are_compared_with_those_just_before_it(
     assert set(rows) == {"chunked_1024", "chunked_2048"}
     assert rows["chunked_1024"].changed.prompts == N
     assert "too few" in found.skipped["chunked_30"]
-    told = [int(word) for word in rows["chunked_1024"].what.replace(",", "").split() if word.isdecimal()]
+    told = [
+        int(word) for word in rows["chunked_1024"].what.replace(",", "").split() if word.isdecimal()
+    ]
     assert told[1] <= 1024 < told[0]
     assert told[0] - told[1] < 100
 
 
-def test_other_boundaries_are_tried_when_the_checks_go_on(plan: Plan, sound: SimulatorConfig, tmp_path: Path) -> None:
+def test_other_boundaries_are_tried_when_the_checks_go_on(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path
+) -> None:
     async def run() -> list[list[str]]:
         async with serve_app(create_app(sound)) as url:
             at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
-            found = [await check(at, tmp_path / "out", environ={}, chunk_tokens=chunks) for chunks in tried]
-            return [[one.arm for one in done.results if one.arm.startswith("chunked")] for done in found]
+            found = [
+                await check(at, tmp_path / "out", environ={}, chunk_tokens=chunks)
+                for chunks in tried
+            ]
+            return [
+                [one.arm for one in done.results if one.arm.startswith("chunked")] for done in found
+            ]
 
     tried = ((512,), (1024, 30), (), (1024, 512))
-    assert asyncio.run(run()) == [["chunked_512"], ["chunked_1024"], [], ["chunked_1024", "chunked_512"]]
+    assert asyncio.run(run()) == [
+        ["chunked_512"],
+        ["chunked_1024"],
+        [],
+        ["chunked_1024", "chunked_512"],
+    ]
 
 
-def test_answers_to_something_else_are_not_taken_for_these(plan: Plan, sound: SimulatorConfig, tmp_path: Path) -> None:
+def test_answers_to_something_else_are_not_taken_for_these(
+    plan: Plan, sound: SimulatorConfig, tmp_path: Path
+) -> None:
     async def run() -> list[str]:
         told = []
         async with serve_app(create_app(sound)) as url, serve_app(create_app(sound)) as elsewhere:
             at = replace(plan, limit=4, launcher=Spec(name="external", options={"base_url": url}))
             await check(at, tmp_path / "out", environ={}, chunk_tokens=())
-            await check(replace(at, limits=replace(at.limits, max_attempts=2)), tmp_path / "out", chunk_tokens=())
+            await check(
+                replace(at, limits=replace(at.limits, max_attempts=2)),
+                tmp_path / "out",
+                chunk_tokens=(),
+            )
             for other in (
                 replace(at, launcher=Spec(name="external", options={"base_url": elsewhere})),
                 replace(at, limit=5),
                 replace(at, limits=replace(at.limits, concurrency=3)),
             ):
-                with pytest.raises(RunFolderError, match="holds such checks of something else") as error:
+                with pytest.raises(
+                    RunFolderError, match="holds such checks of something else"
+                ) as error:
                     await check(other, tmp_path / "out", environ={}, chunk_tokens=())
                 told.append(str(error.value).splitlines()[1].split(":")[0].strip())
         return told
@@ -334,10 +394,14 @@ def test_a_server_that_refuses_long_texts_or_counts_none_has_no_rows_for_them(
     assert "chunked_2048" not in [one.arm for one in found.results]
 
 
-def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, tmp_path: Path) -> None:
+def test_chat_is_also_rendered_here_where_a_template_is_given(
+    data_root: Path, tmp_path: Path
+) -> None:
     (tmp_path / "tokenizer").mkdir()
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template})
+    )
     (tmp_path / "plan.yaml").write_text(
         json.dumps(
             {
@@ -349,9 +413,21 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
     )
     flags = ["--limit", "10", "--tokenizer", tmp_path / "tokenizer", "--chunk-tokens", "0"]
     said = serve_eval("invariants", tmp_path / "plan.yaml", *flags, "-o", tmp_path / "out")
-    rows = {line.split()[1]: line.split() for line in said.stdout.splitlines() if line.startswith("gsm8k")}
-    assert set(rows) == {"cold", "shuffled", "streamed", "repeated", "alone", "rendered"}, said.stderr
-    # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is another question to it.
+    rows = {
+        line.split()[1]: line.split()
+        for line in said.stdout.splitlines()
+        if line.startswith("gsm8k")
+    }
+    assert set(rows) == {
+        "cold",
+        "shuffled",
+        "streamed",
+        "repeated",
+        "alone",
+        "rendered",
+    }, said.stderr
+    # The simulated endpoint knows the prompts of the chat alone, so that what is rendered is
+    # another question to it.
     assert said.returncode == FAIL
     assert rows["rendered"][-1] == "BROKEN"
     assert [rows[name][-1] for name in rows if name != "rendered"] == ["holds"] * 5
@@ -361,15 +437,27 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(data_root: Path, t
     ("arguments", "message"),
     [
         (["compare", "host:1"], "One endpoint against itself: serve-eval invariants host:1"),
-        (["compare", "host:1", "host:2", "--invariants"], "is a command of its own now: serve-eval invariants"),
+        (
+            ["compare", "host:1", "host:2", "--invariants"],
+            "is a command of its own now: serve-eval invariants",
+        ),
         (
             ["compare", "host:1", "--invariants", "--chunk-tokens", "0"],
             "a command of its own now: serve-eval invariants",
         ),
-        (["compare", "host:1", "host:2", "--tokenizer", "x"], "--tokenizer is for serve-eval invariants"),
-        (["compare", "host:1", "host:2", "--chunk-tokens", "512"], "--chunk-tokens is for serve-eval invariants"),
+        (
+            ["compare", "host:1", "host:2", "--tokenizer", "x"],
+            "--tokenizer is for serve-eval invariants",
+        ),
+        (
+            ["compare", "host:1", "host:2", "--chunk-tokens", "512"],
+            "--chunk-tokens is for serve-eval invariants",
+        ),
         (["invariants", "host:1", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
-        (["invariants", "host:1", "--launch"], "--launch: A, host:1, is a running endpoint, and no plan file"),
+        (
+            ["invariants", "host:1", "--launch"],
+            "--launch: A, host:1, is a running endpoint, and no plan file",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(arguments: list[str], message: str) -> None:

@@ -116,14 +116,19 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
         "t.yaml: Org/Model-7B: quant_algo=FP8: key 'mtp_enabled' dropped, the suite ignores it",
         "t.yaml: Org/Model-7B: quant_algo=NVFP4: key 'reference_note' dropped, texts are not taken",
         "t.yaml: Org/Model-7B: quant_algo=FP8: shadowed duplicate with the same value, dropped",
-        "t.yaml: Org/Model-7B: dtype=auto quant_algo=NVFP4: "
-        "shadowed duplicate with ANOTHER VALUE (70.5, then 71.5), dropped",
+        (
+            "t.yaml: Org/Model-7B: dtype=auto quant_algo=NVFP4: "
+            "shadowed duplicate with ANOTHER VALUE (70.5, then 71.5), dropped"
+        ),
         "t.yaml: Org/Model-7B: quant_algo=NVFP4: threshold is set to 69.0",
         "t.yaml: Org/Model-7B: quant_algo=NVFP4: num_samples is set to 50",
         "t.yaml: Org/Model-7B: quant_algo=W4A16 spec_dec_algo=Eagle3: accuracy 0 never gates",
         "t.yaml: Org/Model-7B: quant_algo=FP8: the integer 80 among floats",
         "older/t_0123abcd.yaml: Org/Model-7B: default: moved 88.0 -> 90.9, the newer is kept",
-        "*: EAGLE3 / Eagle3: spec_dec_algo is spelt in several ways (EAGLE3 in t.yaml; Eagle3 in t.yaml)",
+        (
+            "*: EAGLE3 / Eagle3: spec_dec_algo is spelt in several ways (EAGLE3 in t.yaml; Eagle3"
+            " in t.yaml)"
+        ),
     ],
 )
 def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
@@ -137,16 +142,29 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
         ({"t.yaml": "# nothing"}, "t.yaml: -: the file has no entry"),
         ({"v.yaml": "m: [{wer: 6.2}]"}, "v.yaml: m: default: the value stands under 'wer'"),
         (
-            {"t.yaml": "m:" + "".join(f"\n  - {{quant_algo: Q{n}, accuracy: 9.5}}" for n in range(4))},
+            {
+                "t.yaml": (
+                    "m:" + "".join(f"\n  - {{quant_algo: Q{n}, accuracy: 9.5}}" for n in range(4))
+                )
+            },
             "t.yaml: m: 4 rows have the one value 9.5: declared equal, hardly measured",
         ),
         (
-            {"a.yaml": "openai/gpt-oss-120b: [{accuracy: 1.5}]", "b.yaml": "GPT-OSS/120B-MXFP4: [{accuracy: 1.5}]"},
-            "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names of what seems to be one model "
-            "(GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)",
+            {
+                "a.yaml": "openai/gpt-oss-120b: [{accuracy: 1.5}]",
+                "b.yaml": "GPT-OSS/120B-MXFP4: [{accuracy: 1.5}]",
+            },
+            (
+                "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names of what seems to be one"
+                " model (GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)"
+            ),
         ),
         (
-            {"acceptance_length.yaml": "A::b: {ref_al: 2.0, min_al: 1.5}\nC::d: {ref_al: 2.0, min_al: 1.9}"},
+            {
+                "acceptance_length.yaml": (
+                    "A::b: {ref_al: 2.0, min_al: 1.5}\nC::d: {ref_al: 2.0, min_al: 1.9}"
+                )
+            },
             "acceptance_length.yaml: A::b: min_al 1.5 is not 0.95 of ref_al 2.0",
         ),
         (
@@ -160,11 +178,16 @@ def test_this_is_the_one_odd_thing(tmp_path: Path, files: Mapping[str, str], odd
 
 
 def test_a_plain_file_has_no_oddity(tmp_path: Path) -> None:
-    assert _oddities(tmp_path, {"t.yaml": "a/m: [{accuracy: 1.5}, {accuracy: 2.5, dtype: float16}]"}) == []
+    assert (
+        _oddities(tmp_path, {"t.yaml": "a/m: [{accuracy: 1.5}, {accuracy: 2.5, dtype: float16}]"})
+        == []
+    )
 
 
 def test_entries_are_counted_by_source_file(tmp_path: Path) -> None:
-    report = _import(_source(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER}), tmp_path / "target")
+    report = _import(
+        _source(tmp_path, {"t.yaml": NEWEST, "older/t_0123abcd.yaml": OLDER}), tmp_path / "target"
+    )
     assert report.counts == {
         "t.yaml": FileCount(models=2, entries=7, written=5),
         "older/t_0123abcd.yaml": FileCount(models=2, entries=3, written=2),
@@ -200,7 +223,9 @@ def test_importing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
         ("m: [", "t.yaml:1:"),
     ],
 )
-def test_nothing_is_written_when_a_file_cannot_be_imported(tmp_path: Path, text: str, what: str) -> None:
+def test_nothing_is_written_when_a_file_cannot_be_imported(
+    tmp_path: Path, text: str, what: str
+) -> None:
     source = _source(tmp_path, {"a.yaml": NEWEST, "t.yaml": text})
     with pytest.raises(ReferenceFileError) as caught:
         _import(source, tmp_path / "target")
@@ -238,16 +263,26 @@ def test_the_shipped_files_tell_where_they_come_from_and_have_a_commit() -> None
     assert files.pop(OURS)
     assert set(files) == set(import_trtllm.TRTLLM_COMMITS)
     for file in files.values():
-        assert import_trtllm.TRTLLM_COMMITS[file.stem] in file.read_text("utf-8").partition("read on")[0]
+        assert (
+            import_trtllm.TRTLLM_COMMITS[file.stem]
+            in file.read_text("utf-8").partition("read on")[0]
+        )
 
 
-@pytest.mark.skipif(not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not beside the checkout")
+@pytest.mark.skipif(
+    not SNAPSHOT.is_dir(), reason="the copy of TensorRT-LLM's files is not beside the checkout"
+)
 def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) -> None:
     report = import_directory(
-        SNAPSHOT, tmp_path, commits=import_trtllm.TRTLLM_COMMITS, read_on=import_trtllm.TRTLLM_READ_ON
+        SNAPSHOT,
+        tmp_path,
+        commits=import_trtllm.TRTLLM_COMMITS,
+        read_on=import_trtllm.TRTLLM_READ_ON,
     )
     shipped = {
-        file.name: file.read_bytes() for file in (REPOSITORY_ROOT / "references").glob("*.yaml") if file.stem != OURS
+        file.name: file.read_bytes()
+        for file in (REPOSITORY_ROOT / "references").glob("*.yaml")
+        if file.stem != OURS
     }
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == shipped
     assert {file: (count.models, count.entries) for file, count in report.counts.items()} == {
@@ -275,13 +310,20 @@ def test_the_shipped_files_are_a_fresh_import_of_the_snapshot(tmp_path: Path) ->
         "voxpopuli.yaml": (2, 2),
         "zero_scrolls.yaml": (1, 1),
     }
-    dropped = {file: count.entries - count.written for file, count in report.counts.items() if "older" not in file}
+    dropped = {
+        file: count.entries - count.written
+        for file, count in report.counts.items()
+        if "older" not in file
+    }
     assert {file: count for file, count in dropped.items() if count} == {
         "gpqa_diamond.yaml": 1,
         "gsm8k.yaml": 1,
         "mmlu.yaml": 1,
     }
-    assert (report.counts["older/gsm8k_0120c5c2.yaml"].written, sum("ANOTHER" in o for o in report.oddities)) == (65, 0)
+    assert (
+        report.counts["older/gsm8k_0120c5c2.yaml"].written,
+        sum("ANOTHER" in o for o in report.oddities),
+    ) == (65, 0)
 
 
 def test_the_head_names_the_repository(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""Runs become a reference: their mean, their scores, and nothing else of a file that people edit is touched."""
+"""Runs become a reference: their mean, their scores, and nothing else of a file that people edit is
+touched."""
 
 from __future__ import annotations
 
@@ -21,7 +22,11 @@ from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescore import rescore
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE as STEPS
 from serve_eval.evaluation.storage.journal import read
-from serve_eval.evaluation.storage.records.reply_proofs import SESSION_CHARACTERS, ConnectionStep, Proofs
+from serve_eval.evaluation.storage.records.reply_proofs import (
+    SESSION_CHARACTERS,
+    ConnectionStep,
+    Proofs,
+)
 from serve_eval.schema import AccuracySpec, Plan, Report, Spec, VerdictOutcome
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.workflows.references.register import register
@@ -46,7 +51,9 @@ def plan(data_root: Path) -> Plan:
 
 def _run(plan: Plan, folder: Path, number: int = 0, **more: object) -> Report:
     options = {**plan.launcher.options, "run": number, **more}
-    return asyncio.run(evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder))
+    return asyncio.run(
+        evaluate(replace(plan, launcher=Spec(name="simulated", options=options)), folder)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +67,9 @@ def finished(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path: Path) -> None:
     values = [_run(plan, tmp_path / str(i), i).tasks[0].result.value for i in range(4)]
-    (registered,) = register([tmp_path / str(i) for i in (0, 1, 2, 3)], tmp_path / "refs", hardware="8x H200")
+    (registered,) = register(
+        [tmp_path / str(i) for i in (0, 1, 2, 3)], tmp_path / "refs", hardware="8x H200"
+    )
     first_three = [value for value in values[:3] if value is not None]
     assert registered.runs == 3
     assert registered.value == pytest.approx(sum(first_three) / 3)
@@ -77,7 +86,10 @@ def test_three_runs_become_a_reference_that_judges_the_next(plan: Plan, tmp_path
     assert [100 * sum(run) / 120 for run in stored.runs] == pytest.approx(first_three, abs=0.01)
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
     assert _run(judged, tmp_path / "next", 7).tasks[0].verdict.outcome is VerdictOutcome.PASS
-    assert _run(judged, tmp_path / "bad", 8, damage=0.6).tasks[0].verdict.outcome is VerdictOutcome.FAIL
+    assert (
+        _run(judged, tmp_path / "bad", 8, damage=0.6).tasks[0].verdict.outcome
+        is VerdictOutcome.FAIL
+    )
 
 
 def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says_so(
@@ -106,7 +118,9 @@ def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
 ) -> None:
     register([finished / "0"], tmp_path / "refs")
     judged = replace(plan, no_reference=False, references_dir=str(tmp_path / "refs"))
-    assert not [warning for warning in _run(judged, tmp_path / "same", 1).warnings if "version" in warning]
+    assert not [
+        warning for warning in _run(judged, tmp_path / "same", 1).warnings if "version" in warning
+    ]
     file = tmp_path / "refs/gsm8k.yaml"
     file.write_text(file.read_text().replace("endpoint: simulator", "endpoint: 1.2.0"))
     assert "gsm8k: the reference was taken at version 1.2.0; this endpoint says simulator" in (
@@ -139,7 +153,9 @@ def test_fewer_runs_than_wanted_are_taken_with_a_warning(finished: Path, tmp_pat
     assert any("simulated" in warning for warning in registered.warnings)
 
 
-def test_a_file_that_people_edit_keeps_its_comments_and_its_order(finished: Path, tmp_path: Path) -> None:
+def test_a_file_that_people_edit_keeps_its_comments_and_its_order(
+    finished: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "refs" / "gsm8k.yaml"
     file.parent.mkdir()
     text = f"""# ours
@@ -171,7 +187,9 @@ def test_a_file_of_windows_keeps_every_byte(finished: Path, tmp_path: Path) -> N
     assert references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"]) is not None
 
 
-def test_entries_within_brackets_are_refused_and_the_file_stays(finished: Path, tmp_path: Path) -> None:
+def test_entries_within_brackets_are_refused_and_the_file_stays(
+    finished: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "refs" / "gsm8k.yaml"
     file.parent.mkdir()
     text = f"# ours\n{MODEL}: [{{accuracy: 80.5}}]\n"
@@ -203,9 +221,13 @@ def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_
     assert [entry["reason"] for entry in last.replaced] == ["new tokenizer", "back again"]
 
 
-def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, finished: Path, tmp_path: Path) -> None:
+def test_runs_that_are_not_alike_or_not_whole_are_refused(
+    plan: Plan, finished: Path, tmp_path: Path
+) -> None:
     _run(replace(plan, accuracy_spec=AccuracySpec()), tmp_path / "spec")
-    _run(replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 100}),)), tmp_path / "other")
+    _run(
+        replace(plan, tasks=(Spec(name="gsm8k", options={"num_samples": 100}),)), tmp_path / "other"
+    )
     _run(replace(plan, limit=20), tmp_path / "limited")
     _run(plan, tmp_path / "gaps", 0, failure_rate=0.05, failure_kind="wrapped_400")
     refs = tmp_path / "refs"
@@ -223,15 +245,20 @@ def test_runs_that_are_not_alike_or_not_whole_are_refused(plan: Plan, finished: 
 
 
 def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> list[Path]:
-    """Run folders of an endpoint whose prompts are as hard as a normal logit says, moved by a shift in each run."""
+    """Run folders of an endpoint whose prompts are as hard as a normal logit says, moved by a shift
+    in each run."""
     prepared = prepare(plan)
     rng = random.Random(5)
     logits = {sample.id: rng.gauss(1.0, 1.5) for sample in prepared[0].dataset.samples}
 
     async def run(number: int, shift: float) -> None:
         answers = folder / f"{number}.jsonl"
-        _write_answers(answers, prepared, lambda task, sample: 1.0 / (1.0 + math.exp(-logits[sample] - shift)))
-        async with serve(create_app(SimulatorConfig(answers=answers, model=MODEL, run=number))) as url:
+        _write_answers(
+            answers, prepared, lambda task, sample: 1.0 / (1.0 + math.exp(-logits[sample] - shift))
+        )
+        async with serve(
+            create_app(SimulatorConfig(answers=answers, model=MODEL, run=number))
+        ) as url:
             at = replace(plan, launcher=Spec(name="external", options={"base_url": url}))
             await evaluate(at, folder / str(number), environ={})
 
@@ -247,7 +274,11 @@ def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> l
     ids=["sound", "three", "two"],
 )
 def test_runs_that_differ_as_a_whole_are_pointed_out(
-    plan: Plan, tmp_path: Path, capsys: pytest.CaptureFixture[str], shifts: tuple[float, ...], differ: bool
+    plan: Plan,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    shifts: tuple[float, ...],
+    differ: bool,
 ) -> None:
     from serve_eval.cli.references import show
 
@@ -261,7 +292,11 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
     scores = [list(run) for run in stored.runs]
     sums, k = [sum(run) for run in scores], len(shifts)
     rows = [sum(column) for column in zip(*scores, strict=True)]
-    q = (k - 1) * (k * sum(c * c for c in sums) - sum(sums) ** 2) / (k * sum(sums) - sum(r * r for r in rows))
+    q = (
+        (k - 1)
+        * (k * sum(c * c for c in sums) - sum(sums) ** 2)
+        / (k * sum(sums) - sum(r * r for r in rows))
+    )
     p = float(chi2.sf(q, k - 1))
     assert found.runs.cochran_q == pytest.approx(q, abs=1e-3)
     assert (found.runs.df, found.runs.p) == (k - 1, pytest.approx(p, abs=1e-4))
@@ -277,13 +312,17 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
 
 
 def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_path: Path) -> None:
-    """Half marks: strict-match cannot read the answers that lack their mark, and flexible-extract can."""
+    """Half marks: strict-match cannot read the answers that lack their mark, and flexible-extract
+    can."""
     runs = _of_runs_with_shifts(plan, (-1.0, 1.0), tmp_path / "runs")
     for run in runs:
         journal = run / "samples/gsm8k.jsonl"
         lines = journal.read_text().splitlines(keepends=True)
         journal.write_text(
-            "".join(line.replace("#### ", "So it is ") if i % 3 else line for i, line in enumerate(lines))
+            "".join(
+                line.replace("#### ", "So it is ") if i % 3 else line
+                for i, line in enumerate(lines)
+            )
         )
     (registered,) = register(runs, tmp_path / "refs", wanted=2)
     found = references.find("gsm8k", MODEL, FP8, [tmp_path / "refs"])
@@ -319,7 +358,9 @@ def test_an_unknown_key_of_the_runs_is_an_error(finished: Path, tmp_path: Path) 
     assert "runs has an unknown key 'cochran_w'. Did you mean 'cochran_q'?" in problem
 
 
-def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished: Path, tmp_path: Path) -> None:
+def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(
+    finished: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished / "0", run)
     journal = run / "samples/gsm8k.jsonl"
@@ -332,14 +373,20 @@ def test_answers_that_a_killed_run_had_not_withdrawn_yet_count_nowhere(finished:
     }
     one = next(iter(turns.values()))
     key = one.request_id[:SESSION_CHARACTERS], one.connection
-    doubted = [a for a in turns.values() if (a.request_id[:SESSION_CHARACTERS], a.connection) == key]
+    doubted = [
+        a for a in turns.values() if (a.request_id[:SESSION_CHARACTERS], a.connection) == key
+    ]
     (run / STEPS).unlink(missing_ok=True)
     proofs, before = Proofs(run / STEPS), journal.read_bytes()
     proofs.note(ConnectionStep(*key, out="bytes on an idle connection"))
-    for session, connection in {(a.request_id[:SESSION_CHARACTERS], a.connection) for a in turns.values()} - {key}:
+    for session, connection in {
+        (a.request_id[:SESSION_CHARACTERS], a.connection) for a in turns.values()
+    } - {key}:
         proofs.note(ConnectionStep(session, connection, turns=1000))
     (rescored,) = rescore(run)
     assert (rescored.planned, rescored.answered) == (120, 120 - len(doubted))
-    with pytest.raises(RunFolderError, match=f"{len(doubted)} of 120 samples of gsm8k have no answer"):
+    with pytest.raises(
+        RunFolderError, match=f"{len(doubted)} of 120 samples of gsm8k have no answer"
+    ):
         register([run], tmp_path / "refs")
     assert journal.read_bytes() == before, "a folder that is only read stays as it is"

@@ -45,7 +45,11 @@ _TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.sam
     ]
 )
 _VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXTS,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _TEXTS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_TEXTS, inner, max_size=3),
     max_leaves=6,
 )
@@ -79,15 +83,22 @@ class Layout:
 @st.composite
 def _layouts(draw: st.DrawFn) -> Layout:
     pieces, items = [draw(_NOISE), draw(st.sampled_from(["", "---\n"]))], []
-    for model in draw(st.lists(st.sampled_from(["a/b", '"c: d"', "'e'", "long name"]), unique=True, max_size=3)):
+    for model in draw(
+        st.lists(st.sampled_from(["a/b", '"c: d"', "'e'", "long name"]), unique=True, max_size=3)
+    ):
         dash = " " * draw(st.sampled_from([0, 2, 5]))
         after = " " * draw(st.sampled_from([1, 3]))
         pieces.append(f"{model}:{draw(st.sampled_from(['', '   # first on purpose']))}\n")
         for index, lines in enumerate(draw(st.lists(_ITEMS, min_size=1, max_size=3))):
             pieces += [draw(_NOISE), f"{dash}-{after}"]
             inner = f"\n{dash} {after}"
-            items.append((len(pieces), yaml_source.parse(model, "", ReferenceFileError).value, index))
-            pieces += [inner.join(lines), draw(st.sampled_from(["\n", "  # at its end\n"])) if len(lines) < 5 else "\n"]
+            items.append(
+                (len(pieces), yaml_source.parse(model, "", ReferenceFileError).value, index)
+            )
+            pieces += [
+                inner.join(lines),
+                draw(st.sampled_from(["\n", "  # at its end\n"])) if len(lines) < 5 else "\n",
+            ]
     pieces += [draw(_NOISE), draw(st.sampled_from(["", "...\n", "...\n# behind\n"]))]
     if not items:
         pieces.insert(2, "{}\n")
@@ -115,7 +126,9 @@ def _replace(text: str, key: str = "m", index: int = 0, entry: dict[str, Any] | 
 
 
 @given(_layouts(), st.sampled_from(["a/b", "c: d", "e", "new one"]) | _TEXTS, _ENTRIES)
-def test_what_is_appended_is_the_only_thing_that_comes_in(layout: Layout, key: str, entry: dict[str, Any]) -> None:
+def test_what_is_appended_is_the_only_thing_that_comes_in(
+    layout: Layout, key: str, entry: dict[str, Any]
+) -> None:
     before = _read(layout.text)
     after = _append(layout.text, key, entry)
     _same(_read(after), {**before, key: [*before.get(key, []), entry]})
@@ -126,11 +139,16 @@ def test_what_is_appended_is_the_only_thing_that_comes_in(layout: Layout, key: s
 
 
 @given(_layouts().filter(lambda layout: layout.items), st.data(), _ENTRIES)
-def test_a_replaced_entry_leaves_all_around_it(layout: Layout, data: st.DataObject, entry: dict[str, Any]) -> None:
+def test_a_replaced_entry_leaves_all_around_it(
+    layout: Layout, data: st.DataObject, entry: dict[str, Any]
+) -> None:
     piece, model, index = data.draw(st.sampled_from(layout.items))
     before = _read(layout.text)
     after = _replace(layout.text, model, index, entry)
-    _same(_read(after), {**before, model: [entry if i == index else old for i, old in enumerate(before[model])]})
+    _same(
+        _read(after),
+        {**before, model: [entry if i == index else old for i, old in enumerate(before[model])]},
+    )
     assert after.startswith("".join(layout.pieces[:piece]))
     assert after.endswith("".join(layout.pieces[piece + 1 :]))
 
@@ -139,14 +157,21 @@ def test_an_entry_looks_as_a_person_would_write_it() -> None:
     two = LINES.replace("\n", "\n  ").rstrip(" ")
     assert _append("# ours\n{}\n") == f"# ours\nm:\n  {two}"
     assert _append("") == f"m:\n  {two}"
-    assert _append("m:\n  - accuracy: 1\n  # on it\n# on n\nn: []\n") == (
-        f"m:\n  - accuracy: 1\n  # on it\n  {two}# on n\nn: []\n"
+    assert (
+        _append("m:\n  - accuracy: 1\n  # on it\n# on n\nn: []\n")
+        == f"m:\n  - accuracy: 1\n  # on it\n  {two}# on n\nn: []\n"
     )
     assert _append("m: []  # none\nn: []\n") == f"m:\n  {two}  # none\nn: []\n"
-    assert _append("m:\n- accuracy: 1\n# on n\nn: []\n") == f"m:\n- accuracy: 1\n{LINES}# on n\nn: []\n"
+    assert (
+        _append("m:\n- accuracy: 1\n# on n\nn: []\n")
+        == f"m:\n- accuracy: 1\n{LINES}# on n\nn: []\n"
+    )
     assert _append("n: []") == f"n: []\nm:\n  {two}"
     assert _replace("m:\n- {accuracy: 1} # by hand\n") == f"m:\n{LINES.rstrip()} # by hand\n"
-    assert _append("", entry={"stop": ["\n\n"], "none": None}) == 'm:\n  - stop:\n      - "\\n\\n"\n    none: null\n'
+    assert (
+        _append("", entry={"stop": ["\n\n"], "none": None})
+        == 'm:\n  - stop:\n      - "\\n\\n"\n    none: null\n'
+    )
 
 
 def test_a_byte_order_mark_and_windows_line_ends_stay() -> None:
@@ -158,8 +183,14 @@ def test_a_byte_order_mark_and_windows_line_ends_stay() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("# head\n{m: [{accuracy: 1}]}\n", "f.yaml:2: an entry of m cannot be added or replaced within brackets"),
-        ("m:\n  [{accuracy: 1}]\n", "f.yaml:2: an entry of m cannot be added or replaced within brackets"),
+        (
+            "# head\n{m: [{accuracy: 1}]}\n",
+            "f.yaml:2: an entry of m cannot be added or replaced within brackets",
+        ),
+        (
+            "m:\n  [{accuracy: 1}]\n",
+            "f.yaml:2: an entry of m cannot be added or replaced within brackets",
+        ),
         ("m: &x\n  - accuracy: 1\n", "f.yaml:1: anchors"),
         ("m:\n  accuracy: 1\n", "f.yaml:2: m must be a list of entries"),
         ("m:\n", "f.yaml:1: m must be a list of entries"),
@@ -180,6 +211,8 @@ def test_an_edit_that_would_change_another_value_is_refused() -> None:
         "n:\n  - note: |\n      a line break behind it becomes part of this text",
         "m: !!seq\n  - accuracy: 1\n",
     ):
-        with pytest.raises(ReferenceFileError, match="cannot be edited without changing other entries") as raised:
+        with pytest.raises(
+            ReferenceFileError, match="cannot be edited without changing other entries"
+        ) as raised:
             _append(text)
         assert raised.value.hint.startswith("Nothing was written.")

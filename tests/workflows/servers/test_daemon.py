@@ -1,4 +1,5 @@
-"""Servers that outlive a run: held by processes of their own, with the stand-in for trtllm-serve as the server."""
+"""Servers that outlive a run: held by processes of their own, with the stand-in for trtllm-serve as
+the server."""
 
 from __future__ import annotations
 
@@ -40,13 +41,16 @@ PLAN = Plan(model=MODEL, launcher=Spec(name="trtllm"), tasks=())
 def told(line: str) -> None: ...
 
 
-# --------------------------------------------------------------------------------------------------- the same servers
+# ---------------------------------------------------------------------------------------------------
+# the same servers
 
 
 def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any) -> str:
     """`loaded` is the option `model`."""
     options = {name.replace("loaded", "model"): value for name, value in options.items()}
-    return daemon.identity(Plan(model=model, launcher=Spec(name=launcher, options=options), tasks=()))
+    return daemon.identity(
+        Plan(model=model, launcher=Spec(name=launcher, options=options), tasks=())
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,18 +68,26 @@ def identity(model: str | None = MODEL, launcher: str = "trtllm", **options: Any
         ({"loaded": "other/model"}, False),
     ],
 )
-def test_what_is_served_decides_which_servers_are_the_same(options: dict[str, Any], same: bool) -> None:
+def test_what_is_served_decides_which_servers_are_the_same(
+    options: dict[str, Any], same: bool
+) -> None:
     assert (identity(**options) == identity()) is same
 
 
 def test_a_nested_default_may_be_written_out() -> None:
     given = {"context_servers": {"num_instances": 1}, "generation_servers": {"tp": None, "env": {}}}
-    assert identity(launcher="trtllm_disaggregated", **given) == identity(launcher="trtllm_disaggregated")
+    assert identity(launcher="trtllm_disaggregated", **given) == identity(
+        launcher="trtllm_disaggregated"
+    )
     more = {"context_servers": {"num_instances": 2}}
-    assert identity(launcher="trtllm_disaggregated", **more) != identity(launcher="trtllm_disaggregated")
+    assert identity(launcher="trtllm_disaggregated", **more) != identity(
+        launcher="trtllm_disaggregated"
+    )
 
 
-def test_the_model_is_what_is_loaded_and_what_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_is_what_is_loaded_and_what_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert identity(None, loaded=MODEL) == identity()
     assert identity("a/b") != identity() != identity("a/b", loaded=MODEL)
     assert identity(launcher="trtllm_disaggregated") != identity()
@@ -98,7 +110,9 @@ def test_the_text_of_a_config_file_counts_and_not_its_name(tmp_path: Path) -> No
     sides.append(identity(launcher="container", image="i", trtllm={"config": str(one)}))
     one.write_text("max_num_tokens: 2\n")
     assert before != identity(config=str(one))
-    assert identity(launcher="trtllm_disaggregated", context_servers={"config": str(one)}) not in sides
+    assert (
+        identity(launcher="trtllm_disaggregated", context_servers={"config": str(one)}) not in sides
+    )
     assert identity(launcher="container", image="i", trtllm={"config": str(one)}) not in sides
 
 
@@ -109,7 +123,10 @@ def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name / "template.jinja").write_text(name)
         (tmp_path / name / "serve").write_bytes(bytes(TEXT_BYTES + 1))
         monkeypatch.chdir(folder.parent)
-        found |= {identity(extra_args=["--tokenizer", "tokenizer"]), identity(extra_args=["--tokenizer=tokenizer"])}
+        found |= {
+            identity(extra_args=["--tokenizer", "tokenizer"]),
+            identity(extra_args=["--tokenizer=tokenizer"]),
+        }
         found |= {identity(extra_args=["--chat_template", "template.jinja"])}
         found |= {identity(command="env A=1 ./serve"), identity(command=["./serve"])}
         found |= {identity(launcher="container", image="i", trtllm={"model": "tokenizer"})}
@@ -118,10 +135,22 @@ def test_the_files_behind_words_count(tmp_path: Path, monkeypatch: pytest.Monkey
     assert identity(extra_args=["--chat_template", "template.jinja"]) in found
 
 
-def test_the_plan_of_a_holder_serves_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plan_of_a_holder_serves_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plan = tmp_path / "plan.yaml"
-    options = {"tp": 2, "env": {"A": None}, "config": {"x": 1e-05, "y": "1e-05", "z": [True, "no"]}, "gpus": [3, "0"]}
-    given = Plan(model=MODEL, launcher=Spec(name="trtllm", options=options), tasks=(), limits=Limits(order="random"))
+    options = {
+        "tp": 2,
+        "env": {"A": None},
+        "config": {"x": 1e-05, "y": "1e-05", "z": [True, "no"]},
+        "gpus": [3, "0"],
+    }
+    given = Plan(
+        model=MODEL,
+        launcher=Spec(name="trtllm", options=options),
+        tasks=(),
+        limits=Limits(order="random"),
+    )
     monkeypatch.setattr(subprocess, "Popen", lambda command, **_: command)
     command, _ = daemon._holder(given, tmp_path)
     again = serve._resolve(str(plan), None, None)
@@ -140,7 +169,9 @@ def test_the_plan_of_a_holder_serves_the_same(tmp_path: Path, monkeypatch: pytes
         ({"launcher": "trtllm", "limits": {"sample_timeout_s": -1}}, [], "must be above 0"),
     ],
 )
-def test_a_launcher_that_is_wrong_is_refused(file: dict[str, Any], settings: list[str], message: str) -> None:
+def test_a_launcher_that_is_wrong_is_refused(
+    file: dict[str, Any], settings: list[str], message: str
+) -> None:
     with pytest.raises(PlanError, match=re.escape(message)):
         resolve_launcher(file, {"set": settings}, {})
 
@@ -171,7 +202,9 @@ def test_a_run_ends_with_the_holders_first_sign_and_tells_its_last_words(
     async def story() -> None:
         last = replace(ours, state="ended", error="out of memory", hint="smaller")
         later = asyncio.get_running_loop().call_later
-        async with attach(PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path) as endpoint:
+        async with attach(
+            PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path
+        ) as endpoint:
             assert endpoint.info.attached == HeldServers(id=ours.id, holder=ours.pid, since="")
             held_servers.update(tmp_path, replace(ours, state="ending"))
             try:
@@ -192,7 +225,9 @@ def test_a_failure_of_the_run_itself_is_told_as_it_is(
     monkeypatch.setattr("serve_eval.workflows.servers.reuse.NOTICED_S", 0.0)
 
     async def story() -> None:
-        async with attach(PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path):
+        async with attach(
+            PLAN, (), tmp_path, reuse=True, keep=False, notify=told, registry=tmp_path
+        ):
             raise EndpointError("refuses everything")
 
     with pytest.raises(EndpointError, match="refuses everything"):
@@ -204,17 +239,27 @@ def test_only_what_starts_servers_can_be_held() -> None:
         with pytest.raises(PlanError, match="nothing to hold"):
             daemon.check(resolve_launcher({"launcher": name}, {"model": "m"}, {}))
     with pytest.raises(PlanError, match="2 GPUs are needed"):
-        daemon.check(resolve_launcher({"launcher": {"name": "trtllm", "tp": 2, "gpus": [0]}}, {"model": "m"}, {}))
+        daemon.check(
+            resolve_launcher(
+                {"launcher": {"name": "trtllm", "tp": 2, "gpus": [0]}}, {"model": "m"}, {}
+            )
+        )
 
 
-# ----------------------------------------------------------------------------------------------------- real processes
+# -----------------------------------------------------------------------------------------------------
+# real processes
 
 
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty registry and the stand-in as trtllm-serve; what is held at the end of the test is ended."""
+    """An empty registry and the stand-in as trtllm-serve; what is held at the end of the test is
+    ended."""
     (tmp_path / "tmp").mkdir()
-    own = {"XDG_STATE_HOME": str(tmp_path / "state"), "TMPDIR": str(tmp_path / "tmp"), "HF_TOKEN": SECRET}
+    own = {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "TMPDIR": str(tmp_path / "tmp"),
+        "HF_TOKEN": SECRET,
+    }
     own["SERVE_EVAL_LOCK_DIR"] = str(tmp_path / "locks")
     for name, value in environment(STANDIN_POLL_S="0.2", **own).items():
         monkeypatch.setenv(name, value)
@@ -229,8 +274,17 @@ def start(plan: Plan = PLAN, *, attach: bool = False) -> Held:
     return asyncio.run(daemon.start(plan, notify=told, attach=attach))
 
 
-def run(plan: Plan, out: Path, *, reuse: bool = True, keep: bool = False, tell: Callable[[str], None] = told) -> Any:
-    return asyncio.run(evaluate(plan, out, launching=partial(attach, reuse=reuse, keep=keep, notify=tell)))
+def run(
+    plan: Plan,
+    out: Path,
+    *,
+    reuse: bool = True,
+    keep: bool = False,
+    tell: Callable[[str], None] = told,
+) -> Any:
+    return asyncio.run(
+        evaluate(plan, out, launching=partial(attach, reuse=reuse, keep=keep, notify=tell))
+    )
 
 
 def of_launch(entry: Held) -> set[int]:
@@ -239,7 +293,9 @@ def of_launch(entry: Held) -> set[int]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
             try:
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents[int(folder.name)] = int(
+                    (folder / "stat").read_text().rpartition(")")[2].split()[1]
+                )
             except OSError:
                 continue
     found = {entry.pid}
@@ -274,28 +330,51 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert os.getsid(entry.pid) == entry.pid
     opened = [str(file.readlink()) for file in Path(f"/proc/{entry.pid}/fd").iterdir()]
     assert opened.count("/dev/null") >= 2
-    assert [path for path in opened if path.startswith(f"{tmp_path}/locks/port-")], "its locks are where ours are"
+    assert [path for path in opened if path.startswith(f"{tmp_path}/locks/port-")], (
+        "its locks are where ours are"
+    )
     report = run(plan, tmp_path / "out", tell=said.append)
-    assert said == [f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"]
+    assert said == [
+        f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}"
+    ]
     assert entry.endpoint is not None
-    assert report.endpoint.info.attached == HeldServers(id=entry.id, holder=entry.pid, since=entry.since)
+    assert report.endpoint.info.attached == HeldServers(
+        id=entry.id, holder=entry.pid, since=entry.since
+    )
     assert report.endpoint.info.commands == entry.endpoint.info.commands
     assert report.tasks[0].result.scored == 20
     simulated = replace(plan, model="simulated", launcher=Spec(name="simulated"))
-    suite = Suite(name="s", runs=(SuiteRun(name="held", plan=plan), SuiteRun(name="own", plan=simulated)))
+    suite = Suite(
+        name="s", runs=(SuiteRun(name="held", plan=plan), SuiteRun(name="own", plan=simulated))
+    )
     launching = partial(attach, reuse=True, keep=False, notify=said.append)
-    assert asyncio.run(evaluate_suite(suite, tmp_path / "suite", launching=launching)).exit_code == 3
+    assert (
+        asyncio.run(evaluate_suite(suite, tmp_path / "suite", launching=launching)).exit_code == 3
+    )
     assert said[1:] == said[:1]
     assert start(attach=True) == entry
-    with pytest.raises(LaunchError, match=f"process {entry.pid} holds the same servers already: {entry.id}"):
+    with pytest.raises(
+        LaunchError, match=f"process {entry.pid} holds the same servers already: {entry.id}"
+    ):
         start()
     patient = replace(plan, limits=Limits(sample_timeout_s=9999))
-    with pytest.raises(LaunchError, match="started for samples of at most 3600 s, and this run waits for 9999 s"):
+    with pytest.raises(
+        LaunchError, match="started for samples of at most 3600 s, and this run waits for 9999 s"
+    ):
         run(patient, tmp_path / "patient")
     shown = serve._table()
-    assert re.search(rf"^{entry.id}  ready +trtllm  {MODEL}  {entry.endpoint.base_url}  process {entry.pid} ", shown)
+    assert re.search(
+        rf"^{entry.id}  ready +trtllm  {MODEL}  {entry.endpoint.base_url}  process {entry.pid} ",
+        shown,
+    )
     files = [file for file in registry.rglob("*") if file.is_file()]
-    assert {file.name for file in files} >= {f"{entry.id}.json", "plan.yaml", "holder.log", "trtllm.log", "commands.sh"}
+    assert {file.name for file in files} >= {
+        f"{entry.id}.json",
+        "plan.yaml",
+        "holder.log",
+        "trtllm.log",
+        "commands.sh",
+    }
     assert not [file for file in files if SECRET in file.read_text()]
     assert serve._stop(entry.id) == 0
     wait_gone({entry.pid, *servers})
@@ -306,7 +385,9 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
 
 def test_a_holder_that_fails_says_why(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"no_gpu": True}))
-    with pytest.raises(LaunchError, match=r"trtllm ended with .*: it found too few GPUs\n") as caught:
+    with pytest.raises(
+        LaunchError, match=r"trtllm ended with .*: it found too few GPUs\n"
+    ) as caught:
         start()
     assert "nvidia-smi lists the GPUs" in caught.value.hint
     [entry] = held_servers.entries(registry)
@@ -339,19 +420,25 @@ def test_servers_that_end_end_the_run_that_uses_them(
 def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
     how: signal.Signals, registry: Path, plan: Plan, tmp_path: Path
 ) -> None:
-    disaggregated = replace(plan, launcher=Spec(name="trtllm_disaggregated"), limits=Limits(rate_limit=1))
+    disaggregated = replace(
+        plan, launcher=Spec(name="trtllm_disaggregated"), limits=Limits(rate_limit=1)
+    )
     entry = start(disaggregated)
     servers = of_launch(entry)
     assert len(servers) >= 6  # each with its supervisor
 
     async def killed_meanwhile() -> None:
         launching = partial(attach, reuse=True, keep=False, notify=told)
-        running = asyncio.create_task(evaluate(disaggregated, tmp_path / "out", launching=launching))
+        running = asyncio.create_task(
+            evaluate(disaggregated, tmp_path / "out", launching=launching)
+        )
         journal = tmp_path / "out/samples/gsm8k.jsonl"
         while not (journal.exists() and journal.stat().st_size):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         os.kill(entry.pid, how)
-        with pytest.raises(LaunchError, match=f"process {entry.pid}, which held them, is gone") as caught:
+        with pytest.raises(
+            LaunchError, match=f"process {entry.pid}, which held them, is gone"
+        ) as caught:
             await running
         for name in ("context_0", "generation_0", "orchestrator"):
             assert f"{name}.log: " in str(caught.value)
@@ -363,11 +450,16 @@ def test_a_holder_that_is_ended_ends_its_servers_and_the_run(
 
 
 @pytest.mark.slow
-def test_of_two_starts_at_once_one_wins_and_the_other_attaches(registry: Path, tmp_path: Path) -> None:
+def test_of_two_starts_at_once_one_wins_and_the_other_attaches(
+    registry: Path, tmp_path: Path
+) -> None:
     said: list[str] = []
 
     async def both() -> list[Held]:
-        starts = (daemon.start(PLAN, folder=tmp_path / n, notify=said.append, attach=True) for n in ("1", "2"))
+        starts = (
+            daemon.start(PLAN, folder=tmp_path / n, notify=said.append, attach=True)
+            for n in ("1", "2")
+        )
         return await asyncio.gather(*starts)
 
     one, other = asyncio.run(both())
@@ -388,7 +480,9 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
         while not held_servers.entries(registry):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         [entry] = held_servers.entries(registry)
-        with pytest.raises(LaunchError, match=f"process {entry.pid} starts the same servers already"):
+        with pytest.raises(
+            LaunchError, match=f"process {entry.pid} starts the same servers already"
+        ):
             await daemon.start(PLAN, notify=told, attach=False)
         launching = partial(attach, reuse=True, keep=False, notify=said.append)
         report = await evaluate(plan, tmp_path / "out", launching=launching)
@@ -400,7 +494,9 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
 
 
 @pytest.mark.slow
-def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_is_given_up_leaves_nothing(
+    registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STANDIN_LOAD_S", "60")
 
     async def story() -> set[int]:
@@ -417,7 +513,9 @@ def test_a_start_that_is_given_up_leaves_nothing(registry: Path, monkeypatch: py
 
 
 @pytest.mark.slow
-def test_without_held_servers_a_run_starts_its_own(registry: Path, plan: Plan, tmp_path: Path) -> None:
+def test_without_held_servers_a_run_starts_its_own(
+    registry: Path, plan: Plan, tmp_path: Path
+) -> None:
     report = run(plan, tmp_path / "out")
     assert report.tasks[0].result.scored == 20
     assert report.endpoint.info.attached is None
@@ -434,10 +532,22 @@ def test_kept_servers_stay_however_the_run_ends(
     how: signal.Signals | None, registry: Path, data_root: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    words = ["run", "--launcher", "trtllm", "--model", MODEL, "--tasks", "gsm8k", "--dataset-root", str(data_root)]
+    words = [
+        "run",
+        "--launcher",
+        "trtllm",
+        "--model",
+        MODEL,
+        "--tasks",
+        "gsm8k",
+        "--dataset-root",
+        str(data_root),
+    ]
     words += ["--no-reference", "--limit", "8", "--keep-servers", "-o", str(out)]
     words += ["--rate-limit", "1"] if how else []
-    with subprocess.Popen(command(*words), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command(*words), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith("attached"):
@@ -458,11 +568,17 @@ def test_kept_servers_stay_however_the_run_ends(
 
 @pytest.mark.slow
 def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Path) -> None:
-    (plan := tmp_path / "plan.yaml").write_text(f"model: {MODEL}\ntasks: [gsm8k]\nlauncher: {{name: trtllm}}\n")
+    (plan := tmp_path / "plan.yaml").write_text(
+        f"model: {MODEL}\ntasks: [gsm8k]\nlauncher: {{name: trtllm}}\n"
+    )
     words = command("serve", str(plan), "-o", str(tmp_path / "here"))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
-        shown = dict(re.split(r": +", process.stdout.readline().strip(), maxsplit=1) for _ in range(6))
+        shown = dict(
+            re.split(r": +", process.stdout.readline().strip(), maxsplit=1) for _ in range(6)
+        )
         assert shown["evaluate"] == f"serve-eval run {plan} --base-url {shown['base URL']}"
         assert shown["logs"] == str(tmp_path / "here/logs")
         [entry] = held_servers.entries(registry)
@@ -488,7 +604,9 @@ def test_the_command_ends_with_its_server(registry: Path, monkeypatch: pytest.Mo
         assert process.wait(20) == 130
     monkeypatch.setenv("STANDIN_LOAD_S", "0")
     monkeypatch.setenv("STANDIN_FAULTS", json.dumps({"crash_after": 1}))
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         url = process.stdout.readline().split()[-1]
         with pytest.raises(httpx.TransportError):

@@ -54,7 +54,10 @@ def test_the_folder_is_the_users_alone(tmp_path: Path) -> None:
     (tmp_path / "serve-eval/servers").mkdir(parents=True, mode=0o755)
     folder = held_servers.registry({"XDG_STATE_HOME": str(tmp_path)})
     assert folder.parent == tmp_path / "serve-eval/servers"
-    assert [stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent)] == [0o700, 0o700]
+    assert [stat.S_IMODE(place.stat().st_mode) for place in (folder, folder.parent)] == [
+        0o700,
+        0o700,
+    ]
     held_servers.claim(folder, entry())
     assert stat.S_IMODE((folder / "0a1b2c3d.json").stat().st_mode) == 0o600
     (tmp_path / "file").touch()
@@ -62,13 +65,18 @@ def test_the_folder_is_the_users_alone(tmp_path: Path) -> None:
         held_servers.registry({"XDG_STATE_HOME": str(tmp_path / "file")})
 
 
-def test_it_lies_in_the_home_folder_where_no_other_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_lies_in_the_home_folder_where_no_other_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert held_servers.registry({}).is_relative_to(tmp_path / ".local/state/serve-eval/servers")
 
 
 def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path) -> None:
-    one = replace(entry(), endpoint=Endpoint(base_url="http://h:1/v1", model="org/m", info={"commands": [["a", "b"]]}))
+    one = replace(
+        entry(),
+        endpoint=Endpoint(base_url="http://h:1/v1", model="org/m", info={"commands": [["a", "b"]]}),
+    )
     assert held_servers.claim(folder, one) is None
     assert held_servers.find(folder, one.id) == one
     held_servers.update(folder, ready := replace(one, state="ready"))
@@ -78,7 +86,9 @@ def test_what_was_entered_is_found_until_it_is_taken_out(folder: Path) -> None:
     assert held_servers.entries(folder) == []
 
 
-def test_what_another_holder_has_stays_its_own(folder: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_what_another_holder_has_stays_its_own(
+    folder: Path, holder: subprocess.Popen[bytes]
+) -> None:
     theirs, ours = entry(holder), entry()
     assert held_servers.claim(folder, theirs) is None
     assert held_servers.claim(folder, ours) == theirs
@@ -88,7 +98,9 @@ def test_what_another_holder_has_stays_its_own(folder: Path, holder: subprocess.
     assert held_servers.now(folder, ours) is None
 
 
-def test_what_a_dead_holder_left_is_cleaned_up_and_free(folder: Path, holder: subprocess.Popen[bytes]) -> None:
+def test_what_a_dead_holder_left_is_cleaned_up_and_free(
+    folder: Path, holder: subprocess.Popen[bytes]
+) -> None:
     held_servers.claim(folder, entry(holder))
     holder.kill()
     while held_servers.began(holder.pid) is not None:  # a zombie by then: nobody has waited for it
@@ -114,8 +126,12 @@ def test_a_process_of_the_same_number_is_not_mistaken_for_the_holder(
     held_servers.ask_to_end(earlier)  # there is none any more
 
 
-def test_the_last_words_of_a_holder_stay_until_the_next_start(folder: Path, holder: subprocess.Popen[bytes]) -> None:
-    held_servers.claim(folder, failed := replace(entry(holder), state="ended", error="out of memory"))
+def test_the_last_words_of_a_holder_stay_until_the_next_start(
+    folder: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    held_servers.claim(
+        folder, failed := replace(entry(holder), state="ended", error="out of memory")
+    )
     holder.kill()
     holder.wait()
     assert held_servers.find(folder, failed.id) == failed
@@ -141,7 +157,9 @@ def test_a_damaged_file_is_nobodys(folder: Path, content: bytes) -> None:
 def test_of_many_that_enter_the_same_at_once_one_wins(folder: Path) -> None:
     with ThreadPool(8) as pool:
         for _ in range(20):
-            results = pool.map(lambda n: held_servers.claim(folder, replace(entry(), log_dir=str(n))), range(8))
+            results = pool.map(
+                lambda n: held_servers.claim(folder, replace(entry(), log_dir=str(n))), range(8)
+            )
             [winner] = {one.log_dir for one in results if one is not None}
             assert results.count(None) == 1
             assert results[int(winner)] is None

@@ -32,7 +32,20 @@ MODEL = "m"
 CONTEXT = 9000
 SLOTS = 8
 """Requests that are answered at once; others wait."""
-WORDS = ("red", "green", "blue", "seven", "river", "stone", "north", "apple", "glass", "paper", "quiet", "early")
+WORDS = (
+    "red",
+    "green",
+    "blue",
+    "seven",
+    "river",
+    "stone",
+    "north",
+    "apple",
+    "glass",
+    "paper",
+    "quiet",
+    "early",
+)
 GONE = {"error": {"message": "the engine is gone"}}
 _TOKEN = re.compile(r"\s*\S+")
 
@@ -42,14 +55,16 @@ Wanted = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Quirks:
-    """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses` wants are answered
-    with `refusal` (a status and a JSON body), those that `errs` wants with HTTP 500. `prefix` is the path before /chat.
-    `knows` are answers to prompts.
-    """
+    """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses`
+    wants are answered with `refusal` (a status and a JSON body), those that `errs` wants with HTTP
+    500. `prefix` is the path before /chat. `knows` are answers to prompts."""
 
     names: frozenset[str] = frozenset()
     refuses: Wanted | None = None
-    refusal: tuple[int, Any] = (400, {"object": "error", "message": "this field is not taken", "code": 400})
+    refusal: tuple[int, Any] = (
+        400,
+        {"object": "error", "message": "this field is not taken", "code": 400},
+    )
     errs: Wanted | None = None
     prefix: str = "/v1"
     knows: Mapping[str, str] = field(default_factory=dict)
@@ -80,7 +95,9 @@ def create(quirks: Quirks) -> ScriptedServer:
         f"{quirks.prefix}/models": script.models,
     }
     kinds = {"no_chat": "chat/completions", "no_completions": "completions"}
-    paths = [f"{quirks.prefix}/{path}" for quirk, path in kinds.items() if quirk not in quirks.names]
+    paths = [
+        f"{quirks.prefix}/{path}" for quirk, path in kinds.items() if quirk not in quirks.names
+    ]
     return ScriptedServer(script.completions, paths=paths, routes=routes)
 
 
@@ -137,7 +154,8 @@ class _Script:
         self._slots.release()
         return response
 
-    # ------------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------------
+    # what is said
 
     def _answer(self, request: HttpRequest) -> Reply:
         body, chat, most = request.body, request.chat, request.max_tokens
@@ -154,7 +172,10 @@ class _Script:
         if max(lengths) + most > CONTEXT and not self.has("no_context"):
             self.dead = self.has("dies_of_long_prompts")
             if self.has("wraps_refusals"):
-                detail = "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"
+                detail = (
+                    "Internal server error 400, message='Bad Request',"
+                    " url='http://localhost:1/v1/completions'"
+                )
                 return json_reply({"detail": detail}, 500)
             long = f"the context has {CONTEXT} tokens, and this {lengths[0]}"
             return fail(400, "no" if self.has("no_reason") else long)
@@ -176,8 +197,12 @@ class _Script:
                 return stream([GONE])
             ends = b"\r\n" if self.has("carriage_returns") else b"\n"
             return stream(self._paced(request, self._events(request, said, usage)), line_end=ends)
-        choices = [self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)]
-        return json_reply({"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage})
+        choices = [
+            self._choice(body, prompts[0], one, number, chat) for number, one in enumerate(said)
+        ]
+        return json_reply(
+            {"id": "x", "object": "answer", "model": MODEL, "choices": choices, "usage": usage}
+        )
 
     def _prompts(self, body: dict[str, Any], chat: bool) -> list[str]:
         if chat:
@@ -186,11 +211,14 @@ class _Script:
         if isinstance(given, str):
             return [given]
         if isinstance(given[0], int):
-            return [" ".join(f"t{token}" for token in (given * 2 if self.has("ids_as_text") else given))]
+            return [
+                " ".join(f"t{token}" for token in (given * 2 if self.has("ids_as_text") else given))
+            ]
         return list(given)
 
     def _length(self, body: dict[str, Any], prompt: str, chat: bool) -> int:
-        """Prompt tokens: its words, one for each turn, and special ones as the request and the quirks say."""
+        """Prompt tokens: its words, one for each turn, and special ones as the request and the
+        quirks say."""
         if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], int):
             return len(prompt.split())
         turns = body["messages"] if chat else []
@@ -198,15 +226,27 @@ class _Script:
             turns = turns[-1:]
         special = 1
         if not self.has("no_special_setting"):
-            special += body.get("add_special_tokens", self.has("doubles_special_tokens")) if chat else 0
-        return special + (sum(1 + len(turn["content"].split()) for turn in turns) if chat else len(prompt.split()))
+            special += (
+                body.get("add_special_tokens", self.has("doubles_special_tokens")) if chat else 0
+            )
+        return special + (
+            sum(1 + len(turn["content"].split()) for turn in turns) if chat else len(prompt.split())
+        )
 
     def _say(self, prompt: str, body: dict[str, Any], most: int, index: int) -> Said:
         if body.get("tools") and not self.has("no_tools"):
             if self.has("call_as_text"):
-                return Said(tokens=['<tool_call>{"name": "get_weather"}</tool_call>'], thoughts="", finish="stop")
+                return Said(
+                    tokens=['<tool_call>{"name": "get_weather"}</tool_call>'],
+                    thoughts="",
+                    finish="stop",
+                )
             arguments = "Paris" if self.has("bad_arguments") else '{"city": "Paris"}'
-            call = {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+            call = {
+                "id": "1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": arguments},
+            }
             return Said(tokens=[], thoughts="", finish="tool_calls", calls=[call])
         text, thoughts = self._text(prompt, body, index), ""
         if "7 + 5" in prompt and not self.has("no_thoughts"):
@@ -256,11 +296,16 @@ class _Script:
             drawn = str(next(self._numbers))
         digest = hashlib.sha256(f"{prompt}:{drawn}".encode()).digest()
         broken = "\ufffd" if self.has("broken") else ""
-        return broken + ("" if self.has("one_word") else " ").join(WORDS[byte % len(WORDS)] for byte in digest[:30])
+        return broken + ("" if self.has("one_word") else " ").join(
+            WORDS[byte % len(WORDS)] for byte in digest[:30]
+        )
 
-    # ------------------------------------------------------------------------------------------------ how it is said
+    # ------------------------------------------------------------------------------------------------
+    # how it is said
 
-    def _choice(self, body: dict[str, Any], prompt: str, said: Said, number: int, chat: bool) -> dict[str, Any]:
+    def _choice(
+        self, body: dict[str, Any], prompt: str, said: Said, number: int, chat: bool
+    ) -> dict[str, Any]:
         ending = {
             "index": 0 if self.has("one_index") else number,
             "finish_reason": "unknown" if self.has("odd_finish") else said.finish,
@@ -270,7 +315,12 @@ class _Script:
             text = prompt + said.text if body.get("echo") else said.text
             return {**ending, "text": text}
         role = "user" if self.has("odd_role") else "assistant"
-        message = {"role": role, "content": said.text, "reasoning_content": said.thoughts, "tool_calls": said.calls}
+        message = {
+            "role": role,
+            "content": said.text,
+            "reasoning_content": said.thoughts,
+            "tool_calls": said.calls,
+        }
         return {**ending, "message": message}
 
     def _logprobs(self, body: dict[str, Any], prompt: str, said: Said, chat: bool) -> Any:
@@ -281,16 +331,25 @@ class _Script:
         tokens = tokens[:1] if self.has("few_logprobs") else tokens
         if chat or self.has("chat_logprobs"):
             tops = [] if self.has("no_top") else [{"token": "x", "logprob": value}]
-            return {"content": [{"token": token, "logprob": value, "top_logprobs": tops} for token in tokens]}
+            return {
+                "content": [
+                    {"token": token, "logprob": value, "top_logprobs": tops} for token in tokens
+                ]
+            }
         values: list[float | None] = [value] * len(tokens)
         if body.get("echo") and not self.has("no_prompt_logprobs"):
             asked = _TOKEN.findall(prompt)
             tokens, values = ["", *asked, *tokens], [None, *[value] * len(asked), *values]
         likelier = {"x": 0.0} if self.has("misplaced_logprobs") else {}
-        tops = [None if one is None else {token: one, **likelier} for token, one in zip(tokens, values, strict=True)]
+        tops = [
+            None if one is None else {token: one, **likelier}
+            for token, one in zip(tokens, values, strict=True)
+        ]
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops}
 
-    async def _paced(self, request: HttpRequest, events: Iterable[object]) -> AsyncGenerator[object]:
+    async def _paced(
+        self, request: HttpRequest, events: Iterable[object]
+    ) -> AsyncGenerator[object]:
         """Give the events at the pace of the quirks, and break connections where they say so."""
         if self.has("newest_stream_only"):
             for older in self._streams:
@@ -306,7 +365,9 @@ class _Script:
             if slow:
                 await asyncio.sleep(0.001)
 
-    def _events(self, request: HttpRequest, said: list[Said], usage: dict[str, Any]) -> Iterator[object]:
+    def _events(
+        self, request: HttpRequest, said: list[Said], usage: dict[str, Any]
+    ) -> Iterator[object]:
         if self.has("done_only"):
             yield "[DONE]"
             return
@@ -321,7 +382,9 @@ class _Script:
             if not self.has("no_finish"):
                 end: dict[str, Any] = {"delta": {}} if request.chat else {"text": ""}
                 yield {"choices": [{"index": number, **end, "finish_reason": one.finish}]}
-        if (request.body.get("stream_options") or {}).get("include_usage") and not self.has("no_stream_usage"):
+        if (request.body.get("stream_options") or {}).get("include_usage") and not self.has(
+            "no_stream_usage"
+        ):
             counted = {**usage, "completion_tokens": 999} if self.has("counts_too_much") else usage
             yield {"choices": [], "usage": counted}
         if not self.has("no_done"):

@@ -38,10 +38,23 @@ def _streams(body: Mapping[str, Any]) -> bool:
     return bool(body.get("stream"))
 
 
-WRAPPED = (500, {"detail": "Internal server error 400, message='Bad Request', url='http://localhost:1/v1/completions'"})
+WRAPPED = (
+    500,
+    {
+        "detail": (
+            "Internal server error 400, message='Bad Request',"
+            " url='http://localhost:1/v1/completions'"
+        )
+    },
+)
 ONE_PROMPT = (
     500,
-    {"detail": "Internal server error Disaggregated server currently only supports single string prompt"},
+    {
+        "detail": (
+            "Internal server error Disaggregated server currently only supports single string"
+            " prompt"
+        )
+    },
 )
 SOUND = Quirks()
 CASES: list[Case] = [
@@ -86,8 +99,18 @@ CASES: list[Case] = [
     ("stream_usage", FAIL, "more than 16 tokens", _quirks("counts_too_much")),
     ("max_tokens", FAIL, "ignored: 200 tokens", _quirks("ignores_max_tokens")),
     ("max_tokens", UNSUPPORTED, "refused", _prompted("Count from")),
-    ("max_completion_tokens", FAIL, "ignored: the answer was cut off by us", _quirks("ignores_max_completion_tokens")),
-    ("max_completion_tokens", FAIL, "characters", _quirks("ignores_max_completion_tokens", "unskilled")),
+    (
+        "max_completion_tokens",
+        FAIL,
+        "ignored: the answer was cut off by us",
+        _quirks("ignores_max_completion_tokens"),
+    ),
+    (
+        "max_completion_tokens",
+        FAIL,
+        "characters",
+        _quirks("ignores_max_completion_tokens", "unskilled"),
+    ),
     (
         "max_completion_tokens",
         FAIL,
@@ -127,10 +150,20 @@ CASES: list[Case] = [
     ("logprobs_completions", UNSUPPORTED, "ignored", _quirks("no_logprobs")),
     ("logprobs_completions", FAIL, "in the form of chat", _quirks("chat_logprobs")),
     ("logprobs_completions", FAIL, "no log-probability", _quirks("bad_logprobs")),
-    ("prompt_logprobs", UNSUPPORTED, "log-probabilities for a prompt", _quirks("no_prompt_logprobs")),
+    (
+        "prompt_logprobs",
+        UNSUPPORTED,
+        "log-probabilities for a prompt",
+        _quirks("no_prompt_logprobs"),
+    ),
     ("prompt_logprobs", UNSUPPORTED, "this field is not taken", _has("echo", "prompt_logprobs")),
     ("prompt_logprobs", FAIL, "HTTP 500", _errs("echo")),
-    ("prompt_logprobs", FAIL, "only 0 are the likeliest at their place", _quirks("misplaced_logprobs")),
+    (
+        "prompt_logprobs",
+        FAIL,
+        "only 0 are the likeliest at their place",
+        _quirks("misplaced_logprobs"),
+    ),
     ("json", UNSUPPORTED, "ignored", _quirks("no_guided")),
     ("json", FAIL, "HTTP 500", _errs("response_format")),
     ("json_schema", UNSUPPORTED, "ignored", _quirks("no_guided")),
@@ -153,7 +186,12 @@ CASES: list[Case] = [
     ("special_tokens", UNSUPPORTED, "changes nothing", _quirks("no_special_setting")),
     ("special_tokens", UNSUPPORTED, "refused", _has("add_special_tokens")),
     ("special_tokens", FAIL, "doubled", _quirks("doubles_special_tokens")),
-    ("token_ids", UNSUPPORTED, "refused", Quirks(refuses=lambda b: isinstance(b.get("prompt"), list))),
+    (
+        "token_ids",
+        UNSUPPORTED,
+        "refused",
+        Quirks(refuses=lambda b: isinstance(b.get("prompt"), list)),
+    ),
     ("token_ids", FAIL, "were counted as 16", _quirks("ids_as_text")),
     (
         "batch",
@@ -164,8 +202,18 @@ CASES: list[Case] = [
     ("batch", FAIL, "1 answers to two prompts", _quirks("one_of_batch")),
     ("unknown_field", PASS, "refused", _has("serve_eval_unknown_field")),
     ("unknown_field", FAIL, "HTTP 500", _errs("serve_eval_unknown_field")),
-    ("openai_chat", UNSUPPORTED, "HTTP 400", Quirks(refuses=lambda b: b.get("max_tokens") == 8 and "messages" in b)),
-    ("openai_chat", FAIL, "HTTP 500", Quirks(errs=lambda b: b.get("max_tokens") == 8 and "messages" in b)),
+    (
+        "openai_chat",
+        UNSUPPORTED,
+        "HTTP 400",
+        Quirks(refuses=lambda b: b.get("max_tokens") == 8 and "messages" in b),
+    ),
+    (
+        "openai_chat",
+        FAIL,
+        "HTTP 500",
+        Quirks(errs=lambda b: b.get("max_tokens") == 8 and "messages" in b),
+    ),
     ("openai_completions", UNSUPPORTED, "not answered", _quirks("no_completions")),
     ("openai_completions", FAIL, "no text", _quirks("empty")),
     ("openai_stream_chat", UNSUPPORTED, "not answered", _quirks("no_chat")),
@@ -190,7 +238,12 @@ CASES: list[Case] = [
     ("long_prompt", UNSUPPORTED, "handed on as HTTP 500", _quirks("wraps_refusals")),
     ("long_prompt", UNSUPPORTED, "--context-tokens", _quirks("context_untold")),
     ("max_tokens_0", FAIL, "taken as no limit", _quirks("max_tokens_0_is_no_limit")),
-    ("max_tokens_0", FAIL, "no limit", _quirks("max_tokens_0_is_no_limit", knows={COUNT: "6, 7, 8, 9, 10"})),
+    (
+        "max_tokens_0",
+        FAIL,
+        "no limit",
+        _quirks("max_tokens_0_is_no_limit", knows={COUNT: "6, 7, 8, 9, 10"}),
+    ),
     ("max_tokens_0", UNSUPPORTED, "taken as one token", _quirks("max_tokens_0_is_1")),
     ("max_tokens_0", UNSUPPORTED, "not sent", _quirks("orchestrator")),
     ("max_tokens_0", FAIL, "HTTP 500", Quirks(errs=lambda body: body.get("max_tokens") == 0)),
@@ -211,13 +264,17 @@ NEVER_FAILS = {"passkey_8k"}
 
 def test_a_sound_endpoint_passes_everything() -> None:
     done = smoke_of(create(SOUND), passkey_tokens=2000)
-    assert {row.name for row in done.rows} == {check.name for check in smoke.choose_checks("full", passkey_tokens=2000)}
+    assert {row.name for row in done.rows} == {
+        check.name for check in smoke.choose_checks("full", passkey_tokens=2000)
+    }
     assert {row.name: row.told for row in done.rows if row.outcome != PASS} == {}
     assert (done.exit_code, done.stopped) == (0, "")
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome", "told", "quirks"), CASES, ids=[f"{name}-{outcome}-{told}" for name, outcome, told, _ in CASES]
+    ("name", "outcome", "told", "quirks"),
+    CASES,
+    ids=[f"{name}-{outcome}-{told}" for name, outcome, told, _ in CASES],
 )
 def test_a_fault_has_its_row(name: str, outcome: str, told: str, quirks: Quirks) -> None:
     done = smoke_of(create(quirks), only=[name, *STANDS_ON.get(name, [])], model="m")
@@ -236,7 +293,9 @@ def test_the_table_above_provokes_every_check() -> None:
 
 
 def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next() -> None:
-    done = smoke_of(create(_quirks("leak")), only=["stream_chat", "cancel", "long_prompt"], timeout_s=1.0)
+    done = smoke_of(
+        create(_quirks("leak")), only=["stream_chat", "cancel", "long_prompt"], timeout_s=1.0
+    )
     row = by_name(done)["cancel"]
     assert row.outcome == FAIL
     assert "8 requests were cancelled, and the next one: no answer within 1 s" in row.told
@@ -245,7 +304,9 @@ def test_a_slot_that_a_cancelled_request_keeps_is_missed_by_the_next() -> None:
 
 
 def test_a_server_that_dies_of_a_long_prompt_is_told() -> None:
-    done = smoke_of(create(_quirks("dies_of_long_prompts")), only=["long_prompt", "max_tokens_0"], timeout_s=0.7)
+    done = smoke_of(
+        create(_quirks("dies_of_long_prompts")), only=["long_prompt", "max_tokens_0"], timeout_s=0.7
+    )
     assert "then a short request was not answered any more" in by_name(done)["long_prompt"].told
     assert "max_tokens_0" not in by_name(done)
     assert done.exit_code == 1

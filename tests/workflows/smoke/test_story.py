@@ -27,11 +27,13 @@ def _quirks(*names: str, **more: Any) -> ScriptedServer:
     return create(Quirks(names=frozenset(names), **more))
 
 
-# ------------------------------------------------------------------------------------------------ what is reached
+# ------------------------------------------------------------------------------------------------
+# what is reached
 
 
 @pytest.mark.parametrize(
-    ("path", "prefix"), [("", "/v1"), ("/v1", "/v1"), ("/v1/chat/completions", "/v1"), ("/api", "/api")]
+    ("path", "prefix"),
+    [("", "/v1"), ("/v1", "/v1"), ("/v1/chat/completions", "/v1"), ("/api", "/api")],
 )
 def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str) -> None:
     done = smoke_of(_quirks(prefix=prefix), path, only=[])
@@ -77,7 +79,9 @@ def test_nobody_listening_is_exit_code_4() -> None:
     assert done.exit_code == 4
 
 
-@pytest.mark.parametrize("server", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)])
+@pytest.mark.parametrize(
+    "server", [_quirks("no_chat", "no_completions"), _quirks(errs=lambda body: True)]
+)
 def test_an_endpoint_that_answers_neither_kind_is_exit_code_4(server: ScriptedServer) -> None:
     done = smoke_of(server, model="m")
     assert done.stopped == "the endpoint answers neither chat nor completions"
@@ -89,7 +93,8 @@ def test_a_model_that_is_not_served_is_named() -> None:
     assert "Did you mean 'real'?" in by_name(done)["chat"].told
 
 
-# ------------------------------------------------------------------------------------------------------- what it costs
+# -------------------------------------------------------------------------------------------------------
+# what it costs
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -100,7 +105,10 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
     assert done.exit_code == 0
     assert len(server.requests) == done.requests <= sum(check.requests for check in checks)
     asked = [request.body for request in server.requests if request.method == "POST"]
-    most = [body.get("max_completion_tokens", body.get("max_tokens")) * body.get("n", 1) for body in asked]
+    most = [
+        body.get("max_completion_tokens", body.get("max_tokens")) * body.get("n", 1)
+        for body in asked
+    ]
     assert sum(most) <= sum(check.tokens for check in checks)
     words = sum(len(str(body.get("messages", body.get("prompt"))).split()) for body in asked)
     assert words <= sum(check.prompt_tokens for check in checks)
@@ -109,13 +117,17 @@ def test_no_more_is_sent_than_was_stated(level: smoke.Level) -> None:
 
 @pytest.mark.parametrize("context_tokens", [None, 4000])
 def test_the_cost_is_a_line(context_tokens: int | None) -> None:
-    quick, full = (smoke.cost(smoke.choose_checks(level, context_tokens=context_tokens)) for level in ("quick", "full"))
+    quick, full = (
+        smoke.cost(smoke.choose_checks(level, context_tokens=context_tokens))
+        for level in ("quick", "full")
+    )
     assert "at most" in quick
     assert "beyond the context" not in quick
     assert "beyond the context" in full
 
 
-# ------------------------------------------------------------------------------------------------- required, exit codes
+# -------------------------------------------------------------------------------------------------
+# required, exit codes
 
 
 def test_unsupported_is_no_failure_unless_it_is_required() -> None:
@@ -133,9 +145,14 @@ def test_what_is_required_has_to_be_checked() -> None:
     assert "cancel is checked at --level full only" in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------------- as curl
+# -------------------------------------------------------------------------------------------------------------
+# as curl
 
-BODY = {"model": 'it\'s `m` & "$x"; !x', "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x', "max_tokens": 1}
+BODY = {
+    "model": 'it\'s `m` & "$x"; !x',
+    "prompt": 'it\'s "$HOME" `ls` \\n\n<é> !x',
+    "max_tokens": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -148,13 +165,20 @@ BODY = {"model": 'it\'s `m` & "$x"; !x', "prompt": 'it\'s "$HOME" `ls` \\n\n<é>
     ],
 )
 @pytest.mark.parametrize("path", ["/v1", "/it's a $HOME/${HOME}`ls`!x&;/[1-2]{a,b}/v1"])
-def test_the_curl_line_sends_the_request_again(connection: Connection, environ: dict[str, str], path: str) -> None:
+def test_the_curl_line_sends_the_request_again(
+    connection: Connection, environ: dict[str, str], path: str
+) -> None:
     server = ScriptedServer(raw(), paths=EVERY_PATH)
 
     async def main() -> str:
         async with server.serve() as url:
-            line = curl(SentRequest(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY), connection, environ)
-            # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its history.
+            line = curl(
+                SentRequest(url=f"{url.removesuffix('/v1')}{path}/completions", body=BODY),
+                connection,
+                environ,
+            )
+            # As somebody pastes it: an interactive shell, in which a `!` may mean a command of its
+            # history.
             shell = await asyncio.create_subprocess_exec(
                 *("bash", "--noprofile", "--norc", "-i"),
                 env={"PATH": "/usr/bin:/bin", "HISTFILE": "/dev/null", **environ},
@@ -194,13 +218,18 @@ def test_the_curl_line_is_words_of_a_shell(body: dict[str, Any] | None) -> None:
         assert json.loads(words[-1]) == body
 
 
-# ------------------------------------------------------------------------------------------------------------ as JUnit
+# ------------------------------------------------------------------------------------------------------------
+# as JUnit
 
 
 def test_the_junit_file_has_a_case_for_each_row() -> None:
     done = smoke_of(_quirks("no_tools", "unhealthy", "one_choice"), level="quick")
     [suite] = [ElementTree.fromstring(junit(done, "http://h/v1"))]
-    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (str(len(done.rows)), "1", "0")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == (
+        str(len(done.rows)),
+        "1",
+        "0",
+    )
     cases = {case.get("name"): case for case in suite}
     assert set(cases) == set(by_name(done))
     [failure] = cases["health"]

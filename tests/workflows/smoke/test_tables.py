@@ -1,5 +1,5 @@
-"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of the embedded model, of what others are
-known to do. Those of servers that others wrote are in tests/peers."""
+"""Whole tables: of the stand-in in both flavours, of the simulated endpoint, of the embedded model,
+of what others are known to do. Those of servers that others wrote are in tests/peers."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ CONTEXT = 12000
 
 def no_pass(done: Smoke) -> dict[str, str]:
     """The rows that are no PASS, of a smoke test in which every check had its row."""
-    assert [row.name for row in done.rows] == [check.name for check in smoke.choose_checks("full")], done.stopped
+    assert [row.name for row in done.rows] == [
+        check.name for check in smoke.choose_checks("full")
+    ], done.stopped
     return {row.name: row.outcome for row in done.rows if row.outcome != "PASS"}
 
 
-# --------------------------------------------------------------------------------------------------------- the stand-in
+# ---------------------------------------------------------------------------------------------------------
+# the stand-in
 
 
 class Pair(NamedTuple):
@@ -41,19 +44,34 @@ class Pair(NamedTuple):
 
 
 def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
-    """A context and a generation server with their orchestrator; each worker is a whole server as well."""
+    """A context and a generation server with their orchestrator; each worker is a whole server as
+    well."""
     (folder / "w.yaml").write_text(yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}}))
     ports = [free_port() for _ in range(3)]
     urls = [[f"localhost:{port}"] for port in ports]
-    config = {"port": ports[2], "context_servers": {"urls": urls[0]}, "generation_servers": {"urls": urls[1]}}
+    config = {
+        "port": ports[2],
+        "context_servers": {"urls": urls[0]},
+        "generation_servers": {"urls": urls[1]},
+    }
     (folder / "d.yaml").write_text(yaml.safe_dump(config))
     env = environment(flavour, STANDIN_SKILLS="1", STANDIN_POLL_S="0.1")
-    lengths = ["--max_seq_len", str(CONTEXT), "--max_num_tokens", "16384", "--config", str(folder / "w.yaml")]
+    lengths = [
+        "--max_seq_len",
+        str(CONTEXT),
+        "--max_num_tokens",
+        "16384",
+        "--config",
+        str(folder / "w.yaml"),
+    ]
     arguments = [["M", "--port", str(port), *lengths] for port in ports[:2]]
     arguments.append(["disaggregated", "-c", str(folder / "d.yaml")])
     with ExitStack() as stack:
         logs = [folder / f"{number}.log" for number in range(3)]
-        started = [stack.enter_context(running(one, log, env)) for one, log in zip(arguments, logs, strict=True)]
+        started = [
+            stack.enter_context(running(one, log, env))
+            for one, log in zip(arguments, logs, strict=True)
+        ]
         found = [wait_healthy(*one) for one in zip(started, ports, logs, strict=True)]
         yield Pair(found[1], found[2])
 
@@ -68,7 +86,9 @@ def main(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     yield from _pair("main", tmp_path_factory.mktemp("main"))
 
 
-WORKER = dict.fromkeys(("prompt_logprobs", "json", "json_schema", "json_portable", "tools", "reasoning"), UNSUPPORTED)
+WORKER = dict.fromkeys(
+    ("prompt_logprobs", "json", "json_schema", "json_portable", "tools", "reasoning"), UNSUPPORTED
+)
 """trtllm-serve has no log-probabilities of prompts; the others are not imitated by the stand-in."""
 ORCHESTRATOR = WORKER | dict.fromkeys(("batch", "max_tokens_0"), UNSUPPORTED)
 """One prompt per request."""
@@ -98,7 +118,8 @@ def test_an_orchestrator_of_main(main: Pair) -> None:
     assert no_pass(_whole(main.orchestrator)) == ORCHESTRATOR
 
 
-# -------------------------------------------------------------------------------------- what has no model, and others
+# -------------------------------------------------------------------------------------- what has no
+# model, and others
 
 NO_MODEL = dict.fromkeys(("questions", "passkey_1k", "passkey_8k"), FAIL)
 """The rows that test the model: there is none."""
@@ -119,11 +140,16 @@ TOO_LONG = dict.fromkeys(("reasoning", "passkey_1k", "passkey_8k", "cancel"), UN
 
 def test_the_embedded_model_which_is_no_instructed_one(tmp_path: Path) -> None:
     async def main() -> Smoke:
-        async with embedded.launch(LaunchContext(model=None, log_dir=tmp_path), embedded.EmbeddedOptions()) as endpoint:
+        async with embedded.launch(
+            LaunchContext(model=None, log_dir=tmp_path), embedded.EmbeddedOptions()
+        ) as endpoint:
             return await smoke_at(endpoint.base_url)
 
     done = asyncio.run(main())
-    assert no_pass(done) == NOT_SERVED | TOO_LONG | {"special_tokens": UNSUPPORTED, "questions": FAIL}
+    assert no_pass(done) == NOT_SERVED | TOO_LONG | {
+        "special_tokens": UNSUPPORTED,
+        "questions": FAIL,
+    }
     refused = {row.name: row.told for row in done.rows if row.name in {*NOT_SERVED, *TOO_LONG}}
     assert all("512 tokens" in refused[name] for name in TOO_LONG)
     assert all("is not served by the embedded model" in refused[name] for name in NOT_SERVED)
@@ -137,7 +163,9 @@ PLAIN = dict.fromkeys(("reasoning", "tools", "special_tokens"), UNSUPPORTED)
 LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
     "llama-server": (
         Quirks(
-            names=_like("no_version", "chat_logprobs", "no_prompt_logprobs", "max_tokens_0_is_1").names,
+            names=_like(
+                "no_version", "chat_logprobs", "no_prompt_logprobs", "max_tokens_0_is_1"
+            ).names,
             refuses=lambda body: body.get("response_format", {}).get("type") == "json",
         ),
         {
@@ -208,14 +236,20 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
             "stop": FAIL,
             "temperature": FAIL,
             "seed": UNSUPPORTED,
-            **dict.fromkeys(("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED),
-            **dict.fromkeys(("json", "json_schema", "json_portable", "token_ids", "batch"), UNSUPPORTED),
+            **dict.fromkeys(
+                ("n", "logprobs_chat", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED
+            ),
+            **dict.fromkeys(
+                ("json", "json_schema", "json_portable", "token_ids", "batch"), UNSUPPORTED
+            ),
             "long_prompt": FAIL,
         },
     ),
     "xinference": (
         Quirks(
-            names=_like("health_page", "no_version", "carriage_returns", "no_stream_usage", "one_choice").names
+            names=_like(
+                "health_page", "no_version", "carriage_returns", "no_stream_usage", "one_choice"
+            ).names
             | {"no_logprobs", "no_guided"},
             errs=lambda body: "prompt" in body,
         ),
@@ -226,13 +260,16 @@ LIKE: dict[str, tuple[Quirks, dict[str, str]]] = {
             "stream_usage": UNSUPPORTED,
             "n": UNSUPPORTED,
             **dict.fromkeys(("logprobs_chat", "json", "json_schema", "json_portable"), UNSUPPORTED),
-            **dict.fromkeys(("stream_completions", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED),
+            **dict.fromkeys(
+                ("stream_completions", "logprobs_completions", "prompt_logprobs"), UNSUPPORTED
+            ),
             **dict.fromkeys(("token_ids", "batch"), UNSUPPORTED),
             **dict.fromkeys(("openai_completions", "openai_stream_completions"), UNSUPPORTED),
         },
     ),
 }
-"""What these servers were seen to do, played by the server of the tests, and the rows that have to say so."""
+"""What these servers were seen to do, played by the server of the tests, and the rows that have to
+say so."""
 
 
 @pytest.mark.parametrize("name", LIKE)

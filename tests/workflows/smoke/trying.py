@@ -38,13 +38,17 @@ async def smoke_at(
     environ = environ or {}
     plan = resolve_address({"base_url": url}, environ)
     base_url = str(plan.launcher.options["base_url"])
-    checks = smoke.choose_checks(level, passkey_tokens=passkey_tokens, context_tokens=context_tokens)
+    checks = smoke.choose_checks(
+        level, passkey_tokens=passkey_tokens, context_tokens=context_tokens
+    )
     if only is not None:
         wanted = {*FIRST, *only}
         checks = [check for check in checks if check.name in wanted]
     async with connect(plan, Endpoint(base_url=base_url), environ) as client:
         package = partial(openai_client, plan, environ=environ, timeout_s=timeout_s)
-        session = CheckSession(client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens)
+        session = CheckSession(
+            client, model=model, openai=package, timeout_s=timeout_s, context_tokens=context_tokens
+        )
         sent_again = partial(curl, connection=Connection(), variables=environ)
         return await smoke.smoke(session, checks, needed=needed, curl=sent_again)
 

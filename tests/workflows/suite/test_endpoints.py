@@ -1,4 +1,5 @@
-"""Several models in one suite, each at its own endpoint: two that are launched, and two that run already."""
+"""Several models in one suite, each at its own endpoint: two that are launched, and two that run
+already."""
 
 from __future__ import annotations
 
@@ -46,7 +47,12 @@ def _answers(file: Path, data_root: Path) -> Path:
     lines = []
     for sample in task.load(DataRoots(roots=(data_root,)), 30).samples:
         right, wrong = task.answers(sample)
-        entry = {"sha256": prompt_sha256(sample.prompt), "right": right, "wrong": wrong, "probability": 1.0}
+        entry = {
+            "sha256": prompt_sha256(sample.prompt),
+            "right": right,
+            "wrong": wrong,
+            "probability": 1.0,
+        }
         lines.append(msgspec.json.encode(entry))
     file.write_bytes(b"\n".join(lines) + b"\n")
     return file
@@ -60,7 +66,9 @@ class Launched:
         self.up: dict[int, str] = {}
 
     @asynccontextmanager
-    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
         assert not self.up, "the one before has not ended"
         async with endpoints.launch(plan, prepared, folder) as endpoint:
             self.events.append(f"{plan.launcher.name} {plan.model}")
@@ -72,10 +80,16 @@ class Launched:
             self.events.append(f"end {self.up.pop(pid)}")
 
 
-async def _evaluate(tmp_path: Path, data_root: Path, launched: Launched, seen: dict[str, Any]) -> SuiteReport:
+async def _evaluate(
+    tmp_path: Path, data_root: Path, launched: Launched, seen: dict[str, Any]
+) -> SuiteReport:
     configs = {
-        "studio": SimulatorConfig(answers=tmp_path / "answers", model="studio", no_completions=True, record=True),
-        "hosted": SimulatorConfig(answers=tmp_path / "answers", model="hosted", api_key="right", record=True),
+        "studio": SimulatorConfig(
+            answers=tmp_path / "answers", model="studio", no_completions=True, record=True
+        ),
+        "hosted": SimulatorConfig(
+            answers=tmp_path / "answers", model="hosted", api_key="right", record=True
+        ),
     }
     async with AsyncExitStack() as stack:
         urls = {}
@@ -86,14 +100,19 @@ async def _evaluate(tmp_path: Path, data_root: Path, launched: Launched, seen: d
         file.write_text(SUITE.format(data=data_root, references=tmp_path / "references", **urls))
         environ = {**os.environ, "HOSTED_KEY": "right", "OPENAI_API_KEY": "of-another"}
         suite = read(file, environ)
-        return await evaluate_suite(suite, tmp_path / "out", environ=environ, launching=launched.launch)
+        return await evaluate_suite(
+            suite, tmp_path / "out", environ=environ, launching=launched.launch
+        )
 
 
 def test_each_model_is_asked_at_its_own_endpoint_and_each_server_starts_and_ends_once(
     tmp_path: Path, data_root: Path
 ) -> None:
     (tmp_path / "references").mkdir()
-    rows = [f"{model}:\n  - accuracy: 90.0\n" for model in ("org/first", "org/second", "studio", "hosted")]
+    rows = [
+        f"{model}:\n  - accuracy: 90.0\n"
+        for model in ("org/first", "org/second", "studio", "hosted")
+    ]
     (tmp_path / "references/gsm8k.yaml").write_text("".join(rows))
     _answers(tmp_path / "answers", data_root)
     launched, seen = Launched(), dict[str, Any]()
@@ -110,7 +129,10 @@ def test_each_model_is_asked_at_its_own_endpoint_and_each_server_starts_and_ends
         ("first", "studio", "second", "hosted", "first-again"), "PASS"
     )
     assert report.exit_code == 0
-    for name, keys, field in (("studio", {None}, "max_tokens"), ("hosted", {"Bearer right"}, "max_completion_tokens")):
+    for name, keys, field in (
+        ("studio", {None}, "max_tokens"),
+        ("hosted", {"Bearer right"}, "max_completion_tokens"),
+    ):
         stats = seen[name]
         assert {headers.get("Authorization") for headers in stats.headers} == keys
         assert {body["model"] for body in stats.bodies} == {name}

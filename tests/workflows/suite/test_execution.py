@@ -41,13 +41,16 @@ TODAY = date(2026, 11, 21)
 
 
 class Servers:
-    """Simulated servers on sockets of this process, counted. A plan's launcher options are those of the simulator."""
+    """Simulated servers on sockets of this process, counted. A plan's launcher options are those of
+    the simulator."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
 
     @asynccontextmanager
-    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
         options = dict(plan.launcher.options)
         accuracy, damage = options.pop("accuracy"), options.get("damage", 0.0)
         self.events.append(f"start {damage}")
@@ -68,7 +71,9 @@ class Processes(Servers):
     pids: list[int]
 
     @asynccontextmanager
-    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
         self.events.append("start")
         try:
             async with endpoints.launch(plan, prepared, folder) as endpoint:
@@ -82,7 +87,9 @@ class Processes(Servers):
 def plan(data_root: Path, tmp_path: Path) -> Plan:
     """Sixty questions to an endpoint that its reference describes."""
     (tmp_path / "references").mkdir()
-    (tmp_path / "references/gsm8k.yaml").write_text("simulated:\n  - accuracy: 90.0\n    source: declared\n")
+    (tmp_path / "references/gsm8k.yaml").write_text(
+        "simulated:\n  - accuracy: 90.0\n    source: declared\n"
+    )
     return Plan(
         model="simulated",
         launcher=Spec(name="simulated", options={"accuracy": 0.9}),
@@ -98,21 +105,28 @@ def _kill(pid: int) -> None:
     deadline = time.monotonic() + 10.0
     with suppress(OSError):
         while (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z" and time.monotonic() < deadline
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            and time.monotonic() < deadline
         ):
             time.sleep(0.01)
 
 
 def _damaged(plan: Plan, **options: object) -> Plan:
-    return replace(plan, launcher=Spec(name="simulated", options={**plan.launcher.options, **options}))
+    return replace(
+        plan, launcher=Spec(name="simulated", options={**plan.launcher.options, **options})
+    )
 
 
 def _suite(**plans: Plan) -> Suite:
-    return Suite(name="tests", runs=tuple(SuiteRun(name=name, plan=plan) for name, plan in plans.items()))
+    return Suite(
+        name="tests", runs=tuple(SuiteRun(name=name, plan=plan) for name, plan in plans.items())
+    )
 
 
 def _evaluate(suite: Suite, out: Path, servers: Servers, **more: Any) -> SuiteReport:
-    return asyncio.run(evaluate_suite(suite, out, **{"environ": {}, **more}, today=TODAY, launching=servers.launch))
+    return asyncio.run(
+        evaluate_suite(suite, out, **{"environ": {}, **more}, today=TODAY, launching=servers.launch)
+    )
 
 
 def _outcomes(report: SuiteReport) -> dict[str, str]:
@@ -120,13 +134,21 @@ def _outcomes(report: SuiteReport) -> dict[str, str]:
 
 
 def test_runs_are_grouped_by_what_they_start_and_the_model_alone(plan: Plan) -> None:
-    other_task = replace(plan, tasks=(Spec(name="mmlu"),), accuracy_spec=AccuracySpec(quant_algo="FP8"), seed=4)
+    other_task = replace(
+        plan, tasks=(Spec(name="mmlu"),), accuracy_spec=AccuracySpec(quant_algo="FP8"), seed=4
+    )
     damaged, other_model = _damaged(plan, damage=0.1), replace(plan, model="other")
     suite = _suite(a=plan, b=damaged, c=other_task, d=other_model, e=damaged)
-    assert [[run.name for run in group] for group in groups(suite.runs)] == [["a", "c"], ["b", "e"], ["d"]]
+    assert [[run.name for run in group] for group in groups(suite.runs)] == [
+        ["a", "c"],
+        ["b", "e"],
+        ["d"],
+    ]
 
 
-def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Plan, tmp_path: Path) -> None:
+def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(
+    plan: Plan, tmp_path: Path
+) -> None:
     servers, damaged = Servers(), _damaged(plan, damage=0.6)
     mmlu = replace(plan, tasks=(Spec(name="mmlu"),), limit=40, no_reference=True)
     few_shots = replace(
@@ -136,15 +158,29 @@ def test_each_server_starts_once_and_knows_the_prompts_of_all_its_runs(plan: Pla
     )
     out = tmp_path / "out"
     report = _evaluate(
-        _suite(a=plan, bad=damaged, mmlu=mmlu, few=few_shots, bad2=replace(damaged, seed=1)), out, servers
+        _suite(a=plan, bad=damaged, mmlu=mmlu, few=few_shots, bad2=replace(damaged, seed=1)),
+        out,
+        servers,
     )
     assert servers.events == ["start 0.0", "stop 0.0", "start 0.6", "stop 0.6"]
     assert [row.run for row in report.rows] == ["a", "bad", "mmlu", "few", "bad2"]
-    assert _outcomes(report) == {"a": "PASS", "bad": "FAIL", "mmlu": "NO REFERENCE", "few": "PASS", "bad2": "FAIL"}
+    assert _outcomes(report) == {
+        "a": "PASS",
+        "bad": "FAIL",
+        "mmlu": "NO REFERENCE",
+        "few": "PASS",
+        "bad2": "FAIL",
+    }
     assert report.rows[2].evaluated > 70  # it would be 0 of prompts that the server does not know
     assert report.exit_code == 1
-    sessions = {name: json.loads((out / f"runs/{name}/environment.json").read_text()) for name in ("a", "few")}
-    assert sessions["a"][0]["endpoint"]["info"]["started"] == sessions["few"][0]["endpoint"]["info"]["started"]
+    sessions = {
+        name: json.loads((out / f"runs/{name}/environment.json").read_text())
+        for name in ("a", "few")
+    }
+    assert (
+        sessions["a"][0]["endpoint"]["info"]["started"]
+        == sessions["few"][0]["endpoint"]["info"]["started"]
+    )
     assert json.loads((out / "suite_report.json").read_text())["rows"][1]["outcome"] == "FAIL"
 
 
@@ -180,7 +216,9 @@ def test_a_run_that_was_finished_by_hand_at_another_address_is_kept_and_another_
     old = replace(plan, launcher=Spec(name="external", options={"base_url": "http://old:1/v1"}))
     (run,) = _suite(a=old).runs
     assert read_kept_report(tmp_path / "out", run) is not None
-    assert read_kept_report(tmp_path / "out", replace(run, plan=replace(old, model=None))) is not None
+    assert (
+        read_kept_report(tmp_path / "out", replace(run, plan=replace(old, model=None))) is not None
+    )
     assert read_kept_report(tmp_path / "out", replace(run, plan=replace(old, seed=1))) is None
     file.write_text("{")
     assert read_kept_report(tmp_path / "out", run) is None
@@ -195,14 +233,23 @@ def test_what_failed_is_asked_again_as_in_a_run(plan: Plan, tmp_path: Path) -> N
     assert servers.events.count("start 0.0") == 2
 
 
-def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, tmp_path: Path) -> None:
+def test_another_suite_in_the_folder_is_refused_naming_what_differs(
+    plan: Plan, tmp_path: Path
+) -> None:
     servers, out = Servers(), tmp_path / "out"
     suite = _suite(a=plan, b=replace(plan, seed=1))
     _evaluate(suite, out, servers)
-    told = replace(suite, name="renamed", runs=tuple(replace(run, attributes={"size": "8B"}) for run in suite.runs))
+    told = replace(
+        suite,
+        name="renamed",
+        runs=tuple(replace(run, attributes={"size": "8B"}) for run in suite.runs),
+    )
     assert _evaluate(told, out, servers).rows[0].attributes == {"size": "8B"}
     for other, said in (
-        (_suite(a=plan, c=plan), "the run b is not in this suite\n  the run c is not in the folder's"),
+        (
+            _suite(a=plan, c=plan),
+            "the run b is not in this suite\n  the run c is not in the folder's",
+        ),
         (_suite(a=replace(plan, limit=5), b=replace(plan, seed=1)), "a.limit: was null, now 5"),
     ):
         with pytest.raises(RunFolderError, match="holds another suite") as caught:
@@ -210,7 +257,10 @@ def test_another_suite_in_the_folder_is_refused_naming_what_differs(plan: Plan, 
         assert said in str(caught.value)
     with pytest.raises(RunFolderError, match="not empty and holds no suite"):
         _evaluate(suite, tmp_path, servers)
-    with open_folder(out, suite), pytest.raises(RunFolderError, match=f"in use by another run .process {os.getpid()}"):
+    with (
+        open_folder(out, suite),
+        pytest.raises(RunFolderError, match=f"in use by another run .process {os.getpid()}"),
+    ):
         _evaluate(suite, out, servers)
 
 
@@ -223,9 +273,22 @@ def test_a_run_that_cannot_be_done_stops_no_other(plan: Plan, tmp_path: Path) ->
         good=plan,
     )
     report = _evaluate(suite, tmp_path / "out", servers, notify=lines.append)
-    assert _outcomes(report) == {"nodata": "ERROR", "noref": "ERROR", "locked": "ERROR", "good": "PASS"}
-    kinds = {run.name: (run.error.kind, run.error.exit_code) for run in report.runs if run.error is not None}
-    assert kinds == {"nodata": ("DatasetError", 2), "noref": ("NotComparableError", 3), "locked": ("EndpointError", 4)}
+    assert _outcomes(report) == {
+        "nodata": "ERROR",
+        "noref": "ERROR",
+        "locked": "ERROR",
+        "good": "PASS",
+    }
+    kinds = {
+        run.name: (run.error.kind, run.error.exit_code)
+        for run in report.runs
+        if run.error is not None
+    }
+    assert kinds == {
+        "nodata": ("DatasetError", 2),
+        "noref": ("NotComparableError", 3),
+        "locked": ("EndpointError", 4),
+    }
     assert (report.exit_code, report.verdict) == (4, "ERROR")
     assert lines[0] == "run 1 of 4: nodata"
     assert lines[1].startswith("nodata: DatasetError: the data set GSM8K was not found")
@@ -238,7 +301,9 @@ def test_a_server_that_ended_is_started_anew_for_the_next_run(plan: Plan, tmp_pa
         if line.endswith(": b"):
             _kill(servers.pids[0])
 
-    report = _evaluate(_suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, notify=told)
+    report = _evaluate(
+        _suite(a=plan, b=replace(plan, seed=1)), tmp_path / "out", servers, notify=told
+    )
     assert servers.events == ["start", "stop", "start", "stop"]
     assert set(_outcomes(report).values()) == {"PASS"}
 
@@ -251,16 +316,25 @@ def test_a_server_that_failed_a_run_is_started_anew_if_it_had_served_one(
     plan: Plan, tmp_path: Path, keys: tuple[str, ...], starts: int
 ) -> None:
     servers, locked = Servers(), _damaged(plan, api_key="right")
-    plans = {f"r{i}": replace(locked, seed=i, connection=Connection(api_key_env=key)) for i, key in enumerate(keys)}
-    report = _evaluate(_suite(**plans), tmp_path / "out", servers, environ={"GOOD": "right", "BAD": "wrong"})
+    plans = {
+        f"r{i}": replace(locked, seed=i, connection=Connection(api_key_env=key))
+        for i, key in enumerate(keys)
+    }
+    report = _evaluate(
+        _suite(**plans), tmp_path / "out", servers, environ={"GOOD": "right", "BAD": "wrong"}
+    )
     assert servers.events.count("start 0.0") == starts
-    assert list(_outcomes(report).values()) == ["PASS" if key == "GOOD" else "ERROR" for key in keys]
+    assert list(_outcomes(report).values()) == [
+        "PASS" if key == "GOOD" else "ERROR" for key in keys
+    ]
 
 
 def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path: Path) -> None:
     class Broken(Servers):
         @asynccontextmanager
-        async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        async def launch(
+            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+        ) -> AsyncIterator[Endpoint]:
             self.events.append("start")
             raise LaunchError("no GPU is free")
             yield
@@ -275,7 +349,9 @@ def test_a_server_that_does_not_start_is_tried_once(plan: Plan, tmp_path: Path) 
 def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_path: Path) -> None:
     class Patient(Servers):
         @asynccontextmanager
-        async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        async def launch(
+            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+        ) -> AsyncIterator[Endpoint]:
             self.events.append(f"patience {plan.limits.sample_timeout_s:g}")
             raise LaunchError("no GPU is free")
             yield
@@ -289,7 +365,9 @@ def test_the_server_is_started_for_the_most_patient_of_its_runs(plan: Plan, tmp_
 def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Path) -> None:
     class Odd(Servers):
         @asynccontextmanager
-        async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+        async def launch(
+            self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+        ) -> AsyncIterator[Endpoint]:
             if plan.launcher.options.get("damage"):
                 raise ZeroDivisionError("oops")
             async with super().launch(plan, prepared, folder) as endpoint:
@@ -299,14 +377,20 @@ def test_a_defect_in_one_run_is_told_and_costs_no_other(plan: Plan, tmp_path: Pa
     assert _outcomes(report) == {"odd": VerdictOutcome.ERROR, "good": VerdictOutcome.PASS}
     error = report.runs[0].error
     assert error is not None
-    assert (error.kind, error.message, error.exit_code) == ("ZeroDivisionError", "unexpected: oops", 4)
+    assert (error.kind, error.message, error.exit_code) == (
+        "ZeroDivisionError",
+        "unexpected: oops",
+        4,
+    )
 
 
 class Ending(Servers):
     """A server that ends by itself as soon as it is used, the first time."""
 
     @asynccontextmanager
-    async def launch(self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path) -> AsyncIterator[Endpoint]:
+    async def launch(
+        self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
+    ) -> AsyncIterator[Endpoint]:
         task, first = asyncio.current_task(), not self.events
         assert task is not None
         self.events.append("start")
@@ -321,13 +405,18 @@ class Ending(Servers):
         self.events.append("stop")
 
 
-def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(plan: Plan, tmp_path: Path) -> None:
+def test_a_server_that_its_launcher_sees_end_ends_one_run_and_is_started_anew(
+    plan: Plan, tmp_path: Path
+) -> None:
     slow = _damaged(plan, latency_s=1.0)
     suite = _suite(a=slow, b=replace(slow, seed=1))
     servers = Ending()
     report = _evaluate(suite, tmp_path / "out", servers)
     [first, second] = report.runs
     assert first.error is not None
-    assert (first.error.kind, first.error.message) == ("LaunchError", "generation_0 ended with signal 9")
+    assert (first.error.kind, first.error.message) == (
+        "LaunchError",
+        "generation_0 ended with signal 9",
+    )
     assert second.error is None
     assert servers.events == ["start", "start", "stop"]

@@ -58,7 +58,10 @@ plans:
     assert (filed.name, inline.name) == ("one", "inline_FP8")
     limits = filed.plan.limits
     assert (limits.concurrency, limits.rate_limit, limits.max_attempts) == (8, 9, 7)
-    assert (filed.plan.launcher.name, filed.plan.launcher.options["base_url"]) == ("external", "http://filed:1/v1")
+    assert (filed.plan.launcher.name, filed.plan.launcher.options["base_url"]) == (
+        "external",
+        "http://filed:1/v1",
+    )
     assert (inline.plan.launcher.name, inline.plan.limits.concurrency) == ("simulated", 4)
     assert (filed.plan.seed, inline.plan.seed) == (3, 3)
     assert (filed.attributes, inline.attributes) == ({"a": 1, "b": 2}, {"a": 1, "b": 1})
@@ -105,7 +108,10 @@ matrix:
 """,
     )
     assert _names(suite) == ["fp8", "none"]
-    assert [run.attributes for run in suite.runs] == [{"quantisation": "fp8"}, {"quantisation": "none"}]
+    assert [run.attributes for run in suite.runs] == [
+        {"quantisation": "fp8"},
+        {"quantisation": "none"},
+    ]
     assert [run.plan.accuracy_spec.quant_algo for run in suite.runs] == ["FP8", None]
 
 
@@ -170,7 +176,10 @@ plans:
 
 
 def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path: Path) -> None:
-    text = "plans: [{name: a, model: m, tasks: [gsm8k], base_url: 'named:1'}, {name: b, model: m, tasks: [gsm8k]}]\n"
+    text = (
+        "plans: [{name: a, model: m, tasks: [gsm8k], base_url: 'named:1'}, {name: b, model: m,"
+        " tasks: [gsm8k]}]\n"
+    )
     suite = _read(tmp_path, text, OPENAI_BASE_URL="http://inherited:1", SERVE_EVAL_MODEL="other")
     found = [run.plan.launcher.options["base_url"] for run in suite.runs]
     assert found == ["http://named:1/v1", "http://inherited:1/v1"]
@@ -180,10 +189,15 @@ def test_an_inherited_address_replaces_none_that_the_suite_names(tmp_path: Path)
 def test_waivers_are_read_with_their_day(tmp_path: Path) -> None:
     suite = _read(
         tmp_path,
-        "plans: [plans/filed.yaml]\nwaivers: [{match: {task: gsm8k}, reason: ' issue 12 ', until: 2027-01-31}]\n",
+        "plans: [plans/filed.yaml]\nwaivers: [{match: {task: gsm8k}, reason: ' issue 12 ', until:"
+        " 2027-01-31}]\n",
     )
     (waiver,) = suite.waivers
-    assert (dict(waiver.match), waiver.reason, waiver.until) == ({"task": "gsm8k"}, "issue 12", date(2027, 1, 31))
+    assert (dict(waiver.match), waiver.reason, waiver.until) == (
+        {"task": "gsm8k"},
+        "issue 12",
+        date(2027, 1, 31),
+    )
 
 
 def test_every_problem_is_said_at_once_with_file_and_line(tmp_path: Path) -> None:
@@ -221,7 +235,10 @@ max_runs: many
         "suite.yaml:9: plans[4].name: two runs are called 'SAME'",
         "suite.yaml:9: output_dir: the folder is the suite's",
         "suite.yaml:9: attributes.size: expected a plain value",
-        "suite.yaml:11: matrix.modle[0]: modle is no key of a plan, so its values are plan fragments.",
+        (
+            "suite.yaml:11: matrix.modle[0]: modle is no key of a plan, so its values are plan"
+            " fragments."
+        ),
         "suite.yaml:12: matrix.tasks: expected a list of one or more values",
         "suite.yaml:15: exclude[0].modell: unknown key. Did you mean 'model'?",
         "suite.yaml:17: waivers[0].match: expected a mapping with at least one of name, task",
@@ -244,16 +261,28 @@ max_runs: many
         ("name: empty\n", "the suite has no run: name plans, or a matrix"),
         ("plans: plans/filed.yaml\n", "suite.yaml:1: plans: expected a list"),
         ("plans: [3]\n", "plans[0]: expected a plan, or the path of a plan file"),
-        ("plans: [plans/filed.yaml]\nexclude: [{model: org/other}]\n", "2: exclude[0]: excludes nothing"),
+        (
+            "plans: [plans/filed.yaml]\nexclude: [{model: org/other}]\n",
+            "2: exclude[0]: excludes nothing",
+        ),
         ("plans: [plans/filed.yaml]\nexclude: [{task: gsm8k}]\n", "everything is excluded"),
         ("plans: [{plan: 3}]\n", "expected the path of a plan file"),
-        ("plans: [plans/filed.yaml, {tasks: [gsm8k], attributes: fast}]\n", "plans[1].attributes: expected a mapping"),
-        ("matrix: {model: [a, b, c], tasks: [gsm8k]}\nmax_runs: 2\n", "1: matrix: 3 runs, more than the 2 of max_runs"),
+        (
+            "plans: [plans/filed.yaml, {tasks: [gsm8k], attributes: fast}]\n",
+            "plans[1].attributes: expected a mapping",
+        ),
+        (
+            "matrix: {model: [a, b, c], tasks: [gsm8k]}\nmax_runs: 2\n",
+            "1: matrix: 3 runs, more than the 2 of max_runs",
+        ),
         (
             "matrix: {model: [a], accuracy_spec: [{quant_alg: F}], tasks: [mmlu]}\n",
             "1: accuracy_spec.quant_alg: unknown",
         ),
-        ("matrix: {endpoint: [3]}\n", "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment"),
+        (
+            "matrix: {endpoint: [3]}\n",
+            "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment",
+        ),
         ("matrix: {model: [{label: [], model: m}]}\n", "matrix.model[0].label: expected a word"),
         ("matrix: {output_dir: [a], tasks: [mmlu]}\n", "output_dir: the folder is the suite's"),
     ],
@@ -263,18 +292,27 @@ def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str)
 
 
 def test_a_name_stays_short_enough_for_a_folder_and_unique(tmp_path: Path) -> None:
-    long = "".join(f"  axis{i}: [{{label: {'a' * 80}, seed: 1}}, {{label: {'b' * 80}, seed: 2}}]\n" for i in range(4))
+    long = "".join(
+        f"  axis{i}: [{{label: {'a' * 80}, seed: 1}}, {{label: {'b' * 80}, seed: 2}}]\n"
+        for i in range(4)
+    )
     suite = _read(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{long}")
     names = _names(suite)
     assert len(set(names)) == 16
     assert max(map(len, names)) < 160
 
 
-def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(tmp_path: Path) -> None:
-    axes = "".join(f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model"))
+def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(
+    tmp_path: Path,
+) -> None:
+    axes = "".join(
+        f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model")
+    )
     assert "suite.yaml:1: matrix: gives 1000000 combinations, and at most 10000" in _problems(
         tmp_path, f"matrix:\n{axes}"
     )
-    forty = "".join(f"  {name}: [{', '.join(map(str, range(1, 21)))}]\n" for name in ("seed", "limit"))
+    forty = "".join(
+        f"  {name}: [{', '.join(map(str, range(1, 21)))}]\n" for name in ("seed", "limit")
+    )
     found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{forty}")
     assert "400 runs, more than the 200 of max_runs: exclude some, or set max_runs: 400" in found

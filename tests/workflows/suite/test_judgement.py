@@ -40,11 +40,19 @@ OUTCOMES = {"PASS": PASS, "SMALL_DROP": PASS, "FAIL": FAIL, "INCONCLUSIVE": INCO
 
 
 def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedComparison:
-    """What a run alone says: the finding follows from p and from whether a drop of a point is excluded."""
+    """What a run alone says: the finding follows from p and from whether a drop of a point is
+    excluded."""
     lower = -0.5 if excluded else -1.5
     found = "INCONCLUSIVE" if p is None else finding(p, alpha, lower, 1.0).value
     counts = {"reference_runs": 1, "pairs": 1000, "missing": 0, "down": 1, "up": 1}
-    numbers = {"difference": 0.0, "se": 0.1, "df": None, "flip_rate": 0.1, "p_exact": p, "upper": 1.0}
+    numbers = {
+        "difference": 0.0,
+        "se": 0.1,
+        "df": None,
+        "flip_rate": 0.1,
+        "p_exact": p,
+        "upper": 1.0,
+    }
     return PairedComparison(
         **counts,
         **numbers,
@@ -59,11 +67,17 @@ def _paired(p: float | None, excluded: bool, alpha: float = 0.05) -> PairedCompa
     )
 
 
-def _verdict(task: str, outcome: VerdictOutcome = PASS, rule: str = "classic", **more: object) -> Verdict:
-    return replace(Verdict(task=task, outcome=outcome, rule=rule, evaluated=70.0, reference=71.0), **more)
+def _verdict(
+    task: str, outcome: VerdictOutcome = PASS, rule: str = "classic", **more: object
+) -> Verdict:
+    return replace(
+        Verdict(task=task, outcome=outcome, rule=rule, evaluated=70.0, reference=71.0), **more
+    )
 
 
-def _gate(task: str, p: float | None, excluded: bool, rule: str = "paired", alpha: float = 0.05) -> Verdict:
+def _gate(
+    task: str, p: float | None, excluded: bool, rule: str = "paired", alpha: float = 0.05
+) -> Verdict:
     told = _paired(p, excluded, alpha)
     warnings = ("small_drop: the drop is real",) if told.finding == "SMALL_DROP" else ()
     return _verdict(task, OUTCOMES[told.finding], rule, paired=told, warnings=warnings)
@@ -85,7 +99,13 @@ def _task(verdict: Verdict) -> TaskReport:
         value=verdict.evaluated,
         bounds=None,
     )
-    times = {"latency_s": {}, "ttft_s": {}, "tpot_s": {}, "prompt_tokens": 0, "completion_tokens": 0}
+    times = {
+        "latency_s": {},
+        "ttft_s": {},
+        "tpot_s": {},
+        "prompt_tokens": 0,
+        "completion_tokens": 0,
+    }
     return TaskReport(
         spec=Spec(name=verdict.task),
         version=1,
@@ -127,7 +147,8 @@ def _judge(ended: Sequence[EndedRun], *waivers: Waiver, strict: bool = False) ->
     return judge(ended, waivers, TODAY, strict=strict)
 
 
-# ---------------------------------------------------------------------------------------------- many tests
+# ----------------------------------------------------------------------------------------------
+# many tests
 
 
 def _row(place: int, p: float | None, excluded: bool, rule: str) -> SuiteRow:
@@ -163,7 +184,9 @@ def test_a_small_drop_that_only_many_tests_prove_is_a_plain_pass() -> None:
 def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
     told = _gate("mmlu", 0.5, True, "anchors")
     assert told.paired is not None
-    lost = AnchorComparison(anchors=200, reference_lost=0, candidate_lost=5, p=0.02, p_range=(0.02, 0.02))
+    lost = AnchorComparison(
+        anchors=200, reference_lost=0, candidate_lost=5, p=0.02, p_range=(0.02, 0.02)
+    )
     told = replace(told, outcome=FAIL, paired=replace(told.paired, anchors=lost))
     alone = _judge([_ended("odd", told)]).rows[0]
     assert (alone.outcome, alone.p, alone.p_holm) == (FAIL, 0.02, 0.02)
@@ -176,7 +199,9 @@ def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
 
 def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:
     rules = [
-        _ended(f"{rule}{i}", _gate("mmlu", 0.02, False, rule)) for rule in ("classic", "noninferiority") for i in (1, 2)
+        _ended(f"{rule}{i}", _gate("mmlu", 0.02, False, rule))
+        for rule in ("classic", "noninferiority")
+        for i in (1, 2)
     ]
     rows = _judge([*rules, _ended("gate", _gate("mmlu", 0.04, False))]).rows
     assert [row.outcome for row in rows] == [FAIL] * 5
@@ -198,11 +223,16 @@ def test_a_lost_acceptance_length_fails_the_suite_whatever_the_correction_says()
 
 
 P = st.one_of(st.none(), st.floats(0, 1))
-ROWS = st.lists(st.tuples(P, st.booleans(), st.sampled_from(["paired", "classic", "noninferiority"])), max_size=12)
+ROWS = st.lists(
+    st.tuples(P, st.booleans(), st.sampled_from(["paired", "classic", "noninferiority"])),
+    max_size=12,
+)
 
 
 @given(ROWS)
-def test_the_correction_only_ever_takes_a_proof_away(given_rows: list[tuple[float | None, bool, str]]) -> None:
+def test_the_correction_only_ever_takes_a_proof_away(
+    given_rows: list[tuple[float | None, bool, str]],
+) -> None:
     before = [_row(i, *one) for i, one in enumerate(given_rows)]
     after = correct_rows([replace(row, p_holm=None, q_bh=None) for row in before])
     for old, new, (p, excluded, rule) in zip(before, after, given_rows, strict=True):
@@ -223,7 +253,8 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
     assert strict.outcome is INCONCLUSIVE
 
 
-# ------------------------------------------------------------------------------------------- the exit code
+# ------------------------------------------------------------------------------------------- the
+# exit code
 
 
 @pytest.mark.parametrize(
@@ -231,7 +262,12 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
     [
         ([_ended("a", _verdict("mmlu"), _verdict("gsm8k"))], 0, 0, "PASS"),
         ([_ended("a", _verdict("mmlu", FAIL)), _stopped("b", 4, "mmlu")], 1, 1, "FAIL"),
-        ([_ended("a", _verdict("mmlu")), _stopped("b", 4, "mmlu"), _stopped("c", 2, "mmlu")], 4, 4, "ERROR"),
+        (
+            [_ended("a", _verdict("mmlu")), _stopped("b", 4, "mmlu"), _stopped("c", 2, "mmlu")],
+            4,
+            4,
+            "ERROR",
+        ),
         ([_ended("a", _verdict("mmlu", INCONCLUSIVE)), _stopped("b", 2, "mmlu")], 2, 2, "ERROR"),
         ([_ended("a", _verdict("mmlu", ERROR)), _stopped("b", 2, "mmlu")], 4, 4, "ERROR"),
         ([_ended("a", _verdict("mmlu")), _stopped("b", 3, "mmlu")], 3, 1, "INCONCLUSIVE"),
@@ -239,7 +275,9 @@ def test_a_stricter_alpha_of_a_reference_stays() -> None:
         ([_ended("a", _verdict("mmlu", VerdictOutcome.NOT_JUDGED))], 0, 0, "INTEGRATION TEST"),
     ],
 )
-def test_the_worst_of_all_runs_is_the_suites(ended: list[EndedRun], code: int, strict_code: int, word: str) -> None:
+def test_the_worst_of_all_runs_is_the_suites(
+    ended: list[EndedRun], code: int, strict_code: int, word: str
+) -> None:
     judged = _judge(ended)
     assert (judged.exit_code, judged.verdict) == (code, word)
     assert _judge(ended, strict=True).exit_code == strict_code
@@ -247,13 +285,18 @@ def test_the_worst_of_all_runs_is_the_suites(ended: list[EndedRun], code: int, s
 
 def test_a_run_that_was_stopped_has_a_row_for_each_of_its_tasks() -> None:
     rows = _judge([_stopped("b", 4, "mmlu", "gsm8k")]).rows
-    assert [(row.task, row.outcome, row.reasons) for row in rows] == [(t, ERROR, ("gone",)) for t in ("mmlu", "gsm8k")]
+    assert [(row.task, row.outcome, row.reasons) for row in rows] == [
+        (t, ERROR, ("gone",)) for t in ("mmlu", "gsm8k")
+    ]
 
 
-# --------------------------------------------------------------------------------------------- the waivers
+# --------------------------------------------------------------------------------------------- the
+# waivers
 
 
-@pytest.mark.parametrize(("days", "code", "state"), [(1, 0, "applied"), (0, 0, "applied"), (-1, 1, "expired")])
+@pytest.mark.parametrize(
+    ("days", "code", "state"), [(1, 0, "applied"), (0, 0, "applied"), (-1, 1, "expired")]
+)
 def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state: str) -> None:
     waiver = _waiver(TODAY + timedelta(days=days), name="a", task="mmlu")
     judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k"))], waiver)
@@ -265,7 +308,9 @@ def test_a_waiver_holds_up_to_and_including_its_day(days: int, code: int, state:
 
 
 def test_a_waiver_covers_no_other_fail() -> None:
-    judged = _judge([_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k", FAIL))], _waiver(task="mmlu"))
+    judged = _judge(
+        [_ended("a", _verdict("mmlu", FAIL), _verdict("gsm8k", FAIL))], _waiver(task="mmlu")
+    )
     assert (judged.exit_code, [row.waiver is None for row in judged.rows]) == (1, [False, True])
 
 
@@ -284,13 +329,26 @@ def test_a_known_fail_that_the_correction_made_inconclusive_is_still_waived() ->
 
 
 def test_a_waiver_that_is_not_needed_or_names_nothing_is_said() -> None:
-    ended = [_ended("a", _verdict("mmlu"), size="8B"), _ended("b", _verdict("mmlu", FAIL), size="70B")]
-    patterns: list[dict[str, object]] = [{"attributes": {"size": "8B"}}, {"task": "gpqa"}, {"model": "org/m"}]
-    states = [use.state for use in _judge(ended, *(_waiver(**pattern) for pattern in patterns)).waivers]
+    ended = [
+        _ended("a", _verdict("mmlu"), size="8B"),
+        _ended("b", _verdict("mmlu", FAIL), size="70B"),
+    ]
+    patterns: list[dict[str, object]] = [
+        {"attributes": {"size": "8B"}},
+        {"task": "gpqa"},
+        {"model": "org/m"},
+    ]
+    states = [
+        use.state for use in _judge(ended, *(_waiver(**pattern) for pattern in patterns)).waivers
+    ]
     assert states == [WaiverState.NOT_NEEDED, WaiverState.NO_MATCH, WaiverState.APPLIED]
 
 
 def test_the_first_waiver_that_holds_is_the_one_that_is_shown() -> None:
-    old, first, second = _waiver(date(2020, 1, 1), name="a"), _waiver(task="mmlu"), _waiver(name="a")
+    old, first, second = (
+        _waiver(date(2020, 1, 1), name="a"),
+        _waiver(task="mmlu"),
+        _waiver(name="a"),
+    )
     (row,) = _judge([_ended("a", _verdict("mmlu", FAIL))], old, first, second).rows
     assert row.waiver is first

@@ -10,7 +10,9 @@ from serve_eval.workflows.suite.layers import Layer, merge
 from serve_eval.workflows.suite.matrix import label, slug, unique
 
 VALUES = st.one_of(st.text(), st.integers(), st.floats(allow_nan=False), st.booleans(), st.none())
-FRAGMENTS = st.dictionaries(st.sampled_from(["model", "base_url", "seed", "reference_model"]), VALUES)
+FRAGMENTS = st.dictionaries(
+    st.sampled_from(["model", "base_url", "seed", "reference_model"]), VALUES
+)
 
 
 @given(FRAGMENTS)
@@ -24,11 +26,20 @@ def test_a_slug_of_a_slug_is_the_same(text: str) -> None:
     assert slug(slug(text)) == slug(text)
 
 
-@given(st.lists(st.sampled_from(["a", "A", "a-2", "b", "b-2", "b-3"])), st.lists(st.sampled_from(["a", "B-2"])))
-def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(names: list[str], taken: list[str]) -> None:
+@given(
+    st.lists(st.sampled_from(["a", "A", "a-2", "b", "b-2", "b-3"])),
+    st.lists(st.sampled_from(["a", "B-2"])),
+)
+def test_unique_names_differ_in_more_than_case_and_from_what_is_taken(
+    names: list[str], taken: list[str]
+) -> None:
     found = unique(names, taken)
-    assert len({name.lower() for name in found} | {name.lower() for name in taken}) == len(found) + len(set(taken))
-    assert all(new == old or new.startswith(f"{old}-") for old, new in zip(names, found, strict=True))
+    assert len({name.lower() for name in found} | {name.lower() for name in taken}) == len(
+        found
+    ) + len(set(taken))
+    assert all(
+        new == old or new.startswith(f"{old}-") for old, new in zip(names, found, strict=True)
+    )
     assert unique(found) == found
 
 
@@ -64,7 +75,10 @@ def test_a_section_is_merged_by_field_and_everything_else_replaced() -> None:
         "tasks": ["gsm8k"],
         "launcher": {"name": "simulated"},
     }
-    both = {"limits": {"concurrency": 8, "stream": True}, "protocol": {"thinking": "off", "seed": 2}}
+    both = {
+        "limits": {"concurrency": 8, "stream": True},
+        "protocol": {"thinking": "off", "seed": 2},
+    }
     assert _merged(lower, upper) == {**upper, **both}
 
 

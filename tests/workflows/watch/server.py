@@ -12,9 +12,9 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fa
 
 @dataclass
 class Endpoint:
-    """`wrong`: every so many questions are answered wrong, `failing`: with HTTP 500 (0: none). `empty`: with nothing.
-    `server.bodies` are those that came, `alarms` those of the webhook, which says `refusals` as long as there are
-    any."""
+    """`wrong`: every so many questions are answered wrong, `failing`: with HTTP 500 (0: none).
+    `empty`: with nothing. `server.bodies` are those that came, `alarms` those of the webhook, which
+    says `refusals` as long as there are any."""
 
     wrong: int = 0
     failing: int = 0
@@ -26,7 +26,9 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         paths = ("/v1/completions", *(["/v1/chat/completions"] if self.chat else []))
-        self.server = ScriptedServer(self._reply, paths=paths, routes={"/v1/models": models("m"), "/hook": self._hook})
+        self.server = ScriptedServer(
+            self._reply, paths=paths, routes={"/v1/models": models("m"), "/hook": self._hook}
+        )
 
     def _reply(self, request: HttpRequest) -> Reply:
         if self.failing and request.number % self.failing == 0:

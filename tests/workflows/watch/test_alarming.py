@@ -18,16 +18,23 @@ from tests.workflows.watch.server import Endpoint
 ALARM = {"kind": "accuracy", "round": 3}
 
 
-def _deliver(to: Delivery, environ: Mapping[str, str] | None = None) -> tuple[dict[str, bool], list[str]]:
+def _deliver(
+    to: Delivery, environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, bool], list[str]]:
     told: list[str] = []
     headers = {"X-Team": "${TEAM_TOKEN}"}
-    connection = Connection(api_key_env="MY_KEY", headers=headers, proxy="http://${USER_OF}:x@proxy:1")
+    connection = Connection(
+        api_key_env="MY_KEY", headers=headers, proxy="http://${USER_OF}:x@proxy:1"
+    )
     return asyncio.run(deliver(to, ALARM, connection, environ or {}, told.append)), told
 
 
 def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> None:
     secret = {"MY_KEY": "a", "OPENAI_API_KEY": "b", "TEAM_TOKEN": "c", "USER_OF": "d"}
-    script = "import os, sys; sys.exit(set(os.environ) - {'LC_CTYPE'} != {'PATH', 'PAGER'} or sys.argv[1] != '$PAGER;')"
+    script = (
+        "import os, sys; sys.exit(set(os.environ) - {'LC_CTYPE'} != {'PATH', 'PAGER'} or"
+        " sys.argv[1] != '$PAGER;')"
+    )
     around = {**secret, "PAGER": "1", "SECRET_XYZ": "e", "PATH": os.environ["PATH"]}
     to = delivery(f'{sys.executable} -c "{script}" $PAGER;', None, around, ["PAGER"])
     assert _deliver(to, around) == ({"command": True}, [])
@@ -48,7 +55,9 @@ def test_a_variable_for_the_command_has_to_be_there() -> None:
         ((sys.executable, "-c", "import time; time.sleep(60)"), "did not end within 0.5 s"),
     ],
 )
-def test_a_command_that_fails_is_told(command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_fails_is_told(
+    command: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(alarming, "COMMAND_S", 0.5 if "60" in command[-1] else 60.0)
     took, told = _deliver(Delivery(command=command))
     assert took == {"command": False}
@@ -65,7 +74,10 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
     async def main() -> list[dict[str, bool]]:
         async with endpoint.server.serve() as url:
             to = Delivery(webhook=url.removesuffix("/v1") + "/${PLACE}")
-            return [await deliver(to, ALARM, Connection(), {"PLACE": "hook"}, told.append) for _ in range(3)]
+            return [
+                await deliver(to, ALARM, Connection(), {"PLACE": "hook"}, told.append)
+                for _ in range(3)
+            ]
 
     assert asyncio.run(main()) == [{"webhook": False}, {"webhook": False}, {"webhook": True}]
     assert endpoint.alarms == [ALARM]
@@ -78,13 +90,17 @@ def test_a_webhook_is_tried_again_where_that_may_help_and_its_address_is_not_tol
     assert "secret" not in said[0]
 
 
-@pytest.mark.parametrize("url", ["https://", "http://[::1", "http://host:99999/", "http://host:port/", "host/hook"])
+@pytest.mark.parametrize(
+    "url", ["https://", "http://[::1", "http://host:99999/", "http://host:port/", "host/hook"]
+)
 def test_a_webhook_that_is_no_address_is_refused_beforehand(url: str) -> None:
     with pytest.raises(PlanError, match="--webhook: expected"):
         delivery(None, url, {})
 
 
-def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_webhook_that_no_resolver_takes_does_not_end_the_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(alarming, "PAUSE_S", 0.0)
     told: list[str] = []
     to = delivery(None, "http://xn--/hook", {})

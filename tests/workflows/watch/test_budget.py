@@ -6,7 +6,13 @@ import pytest
 
 from serve_eval.checks.run import choose_checks
 from serve_eval.errors import PlanError
-from serve_eval.workflows.watch.budget import Budget, budget, checks_of, describe_budget, smoke_tokens
+from serve_eval.workflows.watch.budget import (
+    Budget,
+    budget,
+    checks_of,
+    describe_budget,
+    smoke_tokens,
+)
 
 
 def _budget(tokens: int, smoke: int = 4000) -> Budget:
@@ -17,9 +23,15 @@ def _budget(tokens: int, smoke: int = 4000) -> Budget:
     ("tokens", "every", "with_smoke", "without"),
     [(16_000, 1, 60, 80), (8000, 1, 20, 40), (6000, 2, 10, 30), (3000, 0, 15, 15)],
 )
-def test_questions_get_what_the_smoke_test_leaves(tokens: int, every: int, with_smoke: int, without: int) -> None:
+def test_questions_get_what_the_smoke_test_leaves(
+    tokens: int, every: int, with_smoke: int, without: int
+) -> None:
     one = _budget(tokens)
-    assert (one.smoke_every, one.questions(smoke=True), one.questions(smoke=False)) == (every, with_smoke, without)
+    assert (one.smoke_every, one.questions(smoke=True), one.questions(smoke=False)) == (
+        every,
+        with_smoke,
+        without,
+    )
 
 
 def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
@@ -31,7 +43,10 @@ def test_too_few_tokens_are_refused_with_how_many_it_takes() -> None:
 def test_what_it_costs_is_told() -> None:
     lines = list(describe_budget(_budget(6000), every_s=600.0, prompts=200, passes=8))
     assert lines == [
-        "a round: 10 or 30 questions (of at most 200 tokens) and every 2 rounds a smoke test; at most 6000 tokens",
+        (
+            "a round: 10 or 30 questions (of at most 200 tokens) and every 2 rounds a smoke test;"
+            " at most 6000 tokens"
+        ),
         "a day: 144 rounds, at most 864,000 tokens",
         "the baseline: 8 times 200 prompts, about 80 rounds, 13.3 hours; the watch begins after it",
     ]

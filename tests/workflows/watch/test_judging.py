@@ -54,7 +54,8 @@ def _play(
     checks: dict[str, str] | None = None,
     tokens: int = 20,
 ) -> list[WatchAlarm]:
-    """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no answer)."""
+    """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no
+    answer)."""
     found = []
     for _ in range(rounds):
         asked = judging.questions_of(state, rules, MOST)
@@ -66,7 +67,10 @@ def _play(
             seconds=1.0,
             asked=asked,
             values=values,
-            usable="".join("1" if v is not None and usable(i) else "0" for i, v in zip(asked, values, strict=True)),
+            usable="".join(
+                "1" if v is not None and usable(i) else "0"
+                for i, v in zip(asked, values, strict=True)
+            ),
             prompt_tokens=[0 if v is None else tokens for v in values],
             failures={"timeout": failed} if failed else {},
             checks=checks,
@@ -102,7 +106,11 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
     assert judging.evidence(state, ACCURACY) < 0.0
     (alarm,) = _play(state, lambda i: 0.0, 10)
     assert alarm.kind == ACCURACY
-    assert alarm.figures["evidence_nats"] >= alarm.figures["limit_nats"] == pytest.approx(math.log(200))
+    assert (
+        alarm.figures["evidence_nats"]
+        >= alarm.figures["limit_nats"]
+        == pytest.approx(math.log(200))
+    )
     assert "where it was 50.0%" in alarm.told
     assert alarm.told.endswith(" 0.0%")
 
@@ -124,7 +132,9 @@ def test_a_few_rounds_that_are_wrong_as_a_whole_are_many_answers_and_few_means()
     assert found == {False: {ACCURACY}, True: set()}
 
 
-def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> None:
+def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share_of_hard_prompts() -> (
+    None
+):
     state = _learnt(_half_right, MEANS)
     for _ in range(20):
         asked = judging.questions_of(state, MEANS, MOST)
@@ -132,12 +142,16 @@ def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share
         assert not _play(state, _half_right, rules=MEANS)
     (alarm,) = _play(state, lambda i: 0.0, 40, rules=MEANS)
     assert alarm.kind == ACCURACY
-    few = {alarm.kind for alarm in _play(state, lambda i: 0.0, 20, rules=MEANS, usable=lambda i: i % 2 == 0)}
+    few = {
+        alarm.kind
+        for alarm in _play(state, lambda i: 0.0, 20, rules=MEANS, usable=lambda i: i % 2 == 0)
+    }
     assert few == {USABLE}
 
 
 def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
-    """All of its prompts were always wrong and are right now: it has more room than any spread subset."""
+    """All of its prompts were always wrong and are right now: it has more room than any spread
+    subset."""
     state = _learnt(_half_right, MEANS)
     seen = Seen(
         round=state.rounds + 1,
@@ -184,7 +198,9 @@ def test_some_failures_are_allowed() -> None:
 def test_answers_that_hold_nothing_are_an_alarm_of_their_own_also_where_few_are_right() -> None:
     state = _learnt(lambda i: 0.0)
     assert judging.blind(state, RULES)
-    assert {alarm.kind for alarm in _play(state, lambda i: 0.0, 20, usable=lambda i: i % 2 == 0)} == {USABLE}
+    assert {
+        alarm.kind for alarm in _play(state, lambda i: 0.0, 20, usable=lambda i: i % 2 == 0)
+    } == {USABLE}
 
 
 def test_a_reference_notices_what_was_wrong_from_the_start() -> None:
@@ -216,7 +232,9 @@ def test_tokens_are_those_that_were_counted_last_and_more_where_the_estimate_was
 def test_only_checks_that_always_passed_at_first_are_watched() -> None:
     state = _state()
     for n in range(LEARNT + 2):
-        assert not _play(state, _half_right, checks={"chat": "PASS", "seed": "PASS" if n else "FAIL"})
+        assert not _play(
+            state, _half_right, checks={"chat": "PASS", "seed": "PASS" if n else "FAIL"}
+        )
     bad = {"chat": "FAIL", "seed": "FAIL"}
     for _ in range(FAILING - 1):
         assert not _play(state, _half_right, checks=bad)
@@ -282,8 +300,25 @@ def test_a_scorer_that_raises_is_noted_of_a_round() -> None:
 
     asked = pool.generate_pool(20, chat=False)
     asked = replace(asked, task=replace(asked.task, score=score))
-    seen = Seen(round=1, started_at="", seconds=1.0, asked=[0], values=[], usable="", prompt_tokens=[], failures={})
-    response = Response(text="7", finish_reason="stop", usage=Usage(prompt_tokens=9, completion_tokens=2))
+    seen = Seen(
+        round=1,
+        started_at="",
+        seconds=1.0,
+        asked=[0],
+        values=[],
+        usable="",
+        prompt_tokens=[],
+        failures={},
+    )
+    response = Response(
+        text="7", finish_reason="stop", usage=Usage(prompt_tokens=9, completion_tokens=2)
+    )
     asyncio.run(asking.note(seen, _state(), asked, 0, response, None))
-    assert (seen.values, seen.usable, seen.unscored, seen.came, seen.tokens) == ([None], "0", 1, 1, 11)
+    assert (seen.values, seen.usable, seen.unscored, seen.came, seen.tokens) == (
+        [None],
+        "0",
+        1,
+        1,
+        11,
+    )
     assert seen.first_unscored.startswith(f"{asked.samples[0].id}: KeyError: '7' (")

@@ -71,7 +71,9 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
     endpoint, lines = Endpoint(), list[str]()
 
     async def run(url: str) -> int:
-        return await watch(_job(url, rounds=12, ends=True), tmp_path, environ={}, notify=lines.append)
+        return await watch(
+            _job(url, rounds=12, ends=True), tmp_path, environ={}, notify=lines.append
+        )
 
     assert _with(endpoint.server, run) == 0
     rounds = _rounds(tmp_path)
@@ -88,9 +90,14 @@ def test_a_healthy_endpoint_is_watched_within_the_budget_and_not_accused(tmp_pat
     assert all(body["temperature"] == 0.0 for body in endpoint.server.bodies[2:])
 
 
-def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(tmp_path: Path) -> None:
+def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
+    tmp_path: Path,
+) -> None:
     endpoint, lines, out = Endpoint(), list[str](), tmp_path / "told.jsonl"
-    script = "import sys, os; open(sys.argv[1], 'a').write(sys.stdin.read() + os.environ.get('OPENAI_API_KEY', 'none'))"
+    script = (
+        "import sys, os; open(sys.argv[1], 'a').write(sys.stdin.read() +"
+        " os.environ.get('OPENAI_API_KEY', 'none'))"
+    )
     environ = {"OPENAI_API_KEY": "sesame-12345"}
 
     async def run(url: str) -> list[int]:
@@ -99,11 +106,19 @@ def test_an_endpoint_that_turns_bad_is_noticed_also_over_restarts_and_told_once(
         job = _job(url, delivery=to)
         environ["PLACE"] = "hook"
         endpoint.refusals.append(503)
-        codes = [await watch(replace(job, rounds=5), tmp_path / "o", environ=environ, notify=lines.append)]
+        codes = [
+            await watch(
+                replace(job, rounds=5), tmp_path / "o", environ=environ, notify=lines.append
+            )
+        ]
         endpoint.wrong = 3
         while not endpoint.alarms and len(codes) < 20:
             codes.append(await watch(job, tmp_path / "o", environ=environ, notify=lines.append))
-        codes.append(await watch(replace(job, rounds=3), tmp_path / "o", environ=environ, notify=lines.append))
+        codes.append(
+            await watch(
+                replace(job, rounds=3), tmp_path / "o", environ=environ, notify=lines.append
+            )
+        )
         return codes
 
     codes = _with(endpoint.server, run)
@@ -167,7 +182,9 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
 
     assert _with(endpoint.server, first) == 0
     before = _state(tmp_path)["bets"]["accuracy"]
-    assert asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, notify=lines.append)) == 1
+    assert (
+        asyncio.run(watch(replace(job, rounds=8), tmp_path, environ={}, notify=lines.append)) == 1
+    )
     state = _state(tmp_path)
     assert state["bets"]["accuracy"] == before
     assert sorted(alarm["kind"] for alarm in state["alarms"]) == ["down", "failures"]
@@ -182,7 +199,10 @@ def test_an_endpoint_that_is_down_is_no_fall_and_comes_back(tmp_path: Path) -> N
             await watch(job, tmp_path, environ={}, notify=lines.append)
 
     asyncio.run(again())
-    assert {alarm["kind"]: alarm["over"] for alarm in _state(tmp_path)["alarms"]} == {"down": True, "failures": False}
+    assert {alarm["kind"]: alarm["over"] for alarm in _state(tmp_path)["alarms"]} == {
+        "down": True,
+        "failures": False,
+    }
 
 
 def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
@@ -197,11 +217,19 @@ def test_failures_alone_are_never_an_accuracy_alarm(tmp_path: Path) -> None:
     assert [alarm["kind"] for alarm in _state(tmp_path)["alarms"]] == ["failures"]
 
 
-def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_always_passed_has_to_fail_three_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = (*FIRST, "json", "json_schema", "json_portable", "tools")
-    monkeypatch.setattr(story, "choose_checks", lambda level: [one for one in CHECKS if one.name in names])
+    monkeypatch.setattr(
+        story, "choose_checks", lambda level: [one for one in CHECKS if one.name in names]
+    )
     broken = False
-    server = create(Quirks(refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})))
+    server = create(
+        Quirks(
+            refuses=lambda body: broken and "response_format" in body, names=frozenset({"no_tools"})
+        )
+    )
     lines = list[str]()
 
     async def run(url: str) -> int:
@@ -215,7 +243,9 @@ def test_a_check_that_always_passed_has_to_fail_three_times(tmp_path: Path, monk
 
     assert _with(server, run) == 1
     told = [line for line in lines if line.startswith("ALARM")]
-    assert {line.split(":")[0] for line in told} == {f"ALARM check json{form}" for form in ("", "_schema", "_portable")}
+    assert {line.split(":")[0] for line in told} == {
+        f"ALARM check json{form}" for form in ("", "_schema", "_portable")
+    }
     assert len(told) == 3
     assert all(one["tokens"] <= 20_000 for one in _rounds(tmp_path))
 
@@ -229,7 +259,9 @@ def test_figures_are_served_on_this_machine(tmp_path: Path) -> None:
                 socket.create_connection(("127.0.0.2", port), 5)
             async with httpx.AsyncClient() as client:
                 text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-        figures = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+        figures = dict(
+            line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
+        )
         assert figures["serve_eval_watch_rounds_total"] == "6.0"
         assert figures["serve_eval_watch_accuracy_ratio"] == "1.0"
         assert figures["serve_eval_watch_baseline_learnt_ratio"] == "1.0"
@@ -251,7 +283,9 @@ def test_a_new_watch_needs_an_endpoint_and_a_folder_keeps_to_its_own(tmp_path: P
         await watch(job, tmp_path, environ={})
         with pytest.raises(RunFolderError, match=r"rules\.tolerance: was 0.01, now 0.02"):
             await watch(replace(job, rules=replace(RULES, tolerance=0.02)), tmp_path, environ={})
-        assert "round_means" not in _state(tmp_path)["bound"]["rules"]  # as in folders of older versions
+        assert (
+            "round_means" not in _state(tmp_path)["bound"]["rules"]
+        )  # as in folders of older versions
         with pytest.raises(RunFolderError, match=r"rules\.round_means"):
             await watch(replace(job, rules=replace(RULES, round_means=True)), tmp_path, environ={})
         with pytest.raises(RunFolderError, match="watches the model m"):
@@ -280,7 +314,9 @@ def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
     async def run(url: str) -> None:
         await watch(_job(url), tmp_path, environ={})
         file = tmp_path / record.STATE_FILE
-        file.write_text(json.dumps({**_state(tmp_path), "schema_version": record.SCHEMA_VERSION + 1}))
+        file.write_text(
+            json.dumps({**_state(tmp_path), "schema_version": record.SCHEMA_VERSION + 1})
+        )
         with pytest.raises(RunFolderError, match="another version"):
             await watch(_job(url), tmp_path, environ={})
 
@@ -304,7 +340,12 @@ def test_what_a_server_says_of_a_hold_out_prompt_is_nowhere(tmp_path: Path) -> N
     told: list[str] = []
 
     async def run(url: str, samples: Sequence[Sample], folder: Path) -> str:
-        await watch(_job(url, pool=replace(asked, samples=samples), rounds=3), folder, environ={}, notify=told.append)
+        await watch(
+            _job(url, pool=replace(asked, samples=samples), rounds=3),
+            folder,
+            environ={},
+            notify=told.append,
+        )
         return "".join(file.read_text() for file in folder.iterdir())
 
     async def both(url: str) -> None:
@@ -378,7 +419,9 @@ def test_a_watch_that_ends_in_its_baseline_says_that_nothing_was_judged(tmp_path
     first, had, cancelled, learnt = _with(Endpoint().server, main)
     told = "Accuracy was not judged: the baseline is at"
     assert 0 < had < 120
-    assert first.startswith(f"{told} {100 * had // 120}% ({had} answers), and a fall is bet on once it is complete")
+    assert first.startswith(
+        f"{told} {100 * had // 120}% ({had} answers), and a fall is bet on once it is complete"
+    )
     assert f"some {-(-(120 - had) // had)} rounds from here" in first
     assert cancelled.startswith(told)
     assert told not in learnt

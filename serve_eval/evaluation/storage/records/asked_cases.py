@@ -1,4 +1,5 @@
-"""Read and write cases/<task>.jsonl: under which expectation, scorer and versions each case was asked."""
+"""Read and write cases/<task>.jsonl: under which expectation, scorer and versions each case was
+asked."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
 
 
 def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:
-    """Add lines to those of a task. Raises RunFolderError or JournalError when they cannot be written."""
+    """Add lines to those of a task. Raises RunFolderError or JournalError when they cannot be
+    written."""
     file = cases_file(run, task)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_private(file, b"".join([*whole_lines(file), *(_encode(line) + b"\n" for line in lines)]))

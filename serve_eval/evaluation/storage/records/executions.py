@@ -1,8 +1,9 @@
-"""Running what was answered, after the last answer came: each program once, its result kept beside the answers.
+"""Running what was answered, after the last answer came: each program once, its result kept beside
+the answers.
 
-executions/<task>.jsonl of a run folder: a line for the isolation when it is first used, then a line per program. With
-them a run is judged, scored again or registered without running anything, unless another program is to be run.
-"""
+executions/<task>.jsonl of a run folder: a line for the isolation when it is first used, then a line
+per program. With them a run is judged, scored again or registered without running anything, unless
+another program is to be run."""
 
 from __future__ import annotations
 
@@ -41,8 +42,9 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 class Executions:
-    """What the programs of one task's answers became. With `keep`, new results are added to the file, which need not be
-    there; else they are known as long as this object. Raises RunFolderError for a damaged file."""
+    """What the programs of one task's answers became. With `keep`, new results are added to the
+    file, which need not be there; else they are known as long as this object. Raises RunFolderError
+    for a damaged file."""
 
     def __init__(self, path: Path, *, keep: bool) -> None:
         self.path, self._keep = path, keep
@@ -75,16 +77,23 @@ class Executions:
                 hint=f"serve-eval run --resume {self.path.parents[1]} --allow-code-execution",
             ) from None
 
-    def list_pending(self, task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> dict[str, Program]:
+    def list_pending(
+        self, task: Task, samples: Sequence[Sample], records: Iterable[Record]
+    ) -> dict[str, Program]:
         """The programs of the answers in `records` that have not been run, by their keys."""
         keyed = ((_key(program), program) for program in _programs(task, samples, records))
         return {key: program for key, program in keyed if key not in self._ran}
 
     async def run(
-        self, name: str, programs: dict[str, Program], sandbox: Sandbox, isolation: Isolation, progress: Progress | None
+        self,
+        name: str,
+        programs: dict[str, Program],
+        sandbox: Sandbox,
+        isolation: Isolation,
+        progress: Progress | None,
     ) -> None:
-        """Runs programs, as many at once as the sandbox has room for. What came to its end stays when this is
-        cancelled."""
+        """Runs programs, as many at once as the sandbox has room for. What came to its end stays
+        when this is cancelled."""
         self._add([_Line(isolation=isolation)] if isolation not in self.isolations else [])
         left, done, shown = iter(programs.items()), 0, f"{name}, running the answers"
         if progress is not None:
@@ -94,7 +103,10 @@ class Executions:
             nonlocal done
             for key, program in left:
                 ran = await sandbox.run(program)
-                tails = {"stdout": ran.stdout[-KEPT_CHARACTERS:], "stderr": ran.stderr[-KEPT_CHARACTERS:]}
+                tails = {
+                    "stdout": ran.stdout[-KEPT_CHARACTERS:],
+                    "stderr": ran.stderr[-KEPT_CHARACTERS:],
+                }
                 self._add([_Line(program=key, ran=msgspec.structs.replace(ran, **tails))])
                 done += 1
                 if progress is not None:
@@ -129,7 +141,9 @@ def _key(program: Program) -> str:
     return hashlib.sha256(_encode(program)).hexdigest()[:32]
 
 
-def _programs(task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> Iterator[Program]:
+def _programs(
+    task: Task, samples: Sequence[Sample], records: Iterable[Record]
+) -> Iterator[Program]:
     for sample, response in answers(samples, records):
         program = program_of(task, sample, response)
         if isinstance(program, Program):
@@ -137,8 +151,8 @@ def _programs(task: Task, samples: Sequence[Sample], records: Iterable[Record]) 
 
 
 def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfinished | None:
-    """What is to be run of an answer; None for a task that runs nothing, and where there is nothing to run. Unfinished
-    where the task's function raises."""
+    """What is to be run of an answer; None for a task that runs nothing, and where there is nothing
+    to run. Unfinished where the task's function raises."""
     if task.program is None or not response.text.strip():
         return None
     try:
@@ -148,7 +162,8 @@ def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfi
 
 
 async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:
-    """A sandbox for the answers of these tasks. Raises SandboxError where that is not allowed or not possible."""
+    """A sandbox for the answers of these tasks. Raises SandboxError where that is not allowed or
+    not possible."""
     if not allowed:
         raise SandboxError(
             f"{', '.join(names)}: runs code that the model writes on this machine",

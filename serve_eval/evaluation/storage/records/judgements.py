@@ -1,9 +1,9 @@
-"""What judges said of answers: judgements/<task>.jsonl of a run folder, a record for every question that one was asked.
+"""What judges said of answers: judgements/<task>.jsonl of a run folder, a record for every question
+that one was asked.
 
-A record is known by what was asked, so that nothing is judged twice: not when a run goes on, not when it is scored
-again or registered, and not when a repeat gave the same answer. Its id is the hash of that, and behind it, for people,
-the judge, the metric, the round and the sample.
-"""
+A record is known by what was asked, so that nothing is judged twice: not when a run goes on, not
+when it is scored again or registered, and not when a repeat gave the same answer. Its id is the
+hash of that, and behind it, for people, the judge, the metric, the round and the sample."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from serve_eval.schema import (
 )
 
 LEAST_READABLE = 0.5
-"""The share of the judgements of each metric that have to be readable: with fewer an answer has no score."""
+"""The share of the judgements of each metric that have to be readable: with fewer an answer has no
+score."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Judgements:
-    """What the judges of one task's answers said, as far as the file tells, which need not be there. Raises
-    RunFolderError for a damaged one."""
+    """What the judges of one task's answers said, as far as the file tells, which need not be
+    there. Raises RunFolderError for a damaged one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,23 +59,29 @@ class Judgements:
                 self._said[key] = said
 
     def apply(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
-        """The answer with what was said of it, where the task asks judges about it; a failure where too little could be
-        read, and where the task's function raises."""
+        """The answer with what was said of it, where the task asks judges about it; a failure where
+        too little could be read, and where the task's function raises."""
         questions = questions_of(task, sample, response)
         if isinstance(questions, Unfinished):
             return Failure(kind=FailureKind.SCORER_ERROR, message=questions.told, retryable=False)
         said = tuple(
-            Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=self._value(q)) for q in questions
+            Judgement(judge=q.judge.name, metric=q.metric, round=q.round, value=self._value(q))
+            for q in questions
         )
         if short := _short_of(said):
             return Failure(kind=FailureKind.JUDGE_ERROR, message=short, retryable=False)
         return msgspec.structs.replace(response, judgements=said) if said else response
 
     def list_pending(
-        self, task: Task, samples: Sequence[Sample], records: Iterable[Record], *, again: bool = True
+        self,
+        task: Task,
+        samples: Sequence[Sample],
+        records: Iterable[Record],
+        *,
+        again: bool = True,
     ) -> dict[str, Question]:
-        """What is to be asked about the answers in `records`, by the ids of its records: all that was not, and `again`
-        what could not be read where an answer has no score for that."""
+        """What is to be asked about the answers in `records`, by the ids of its records: all that
+        was not, and `again` what could not be read where an answer has no score for that."""
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
             questions = _list_known_questions(task, sample, response)
@@ -83,9 +90,14 @@ class Judgements:
                 key = _key(q)
                 if key not in self._said or (short and self._value(q) is None):
                     found.setdefault(key, (sample.id, q))
-        return {f"{key} {q.judge.name} {q.metric} {q.round} {sample}": q for key, (sample, q) in found.items()}
+        return {
+            f"{key} {q.judge.name} {q.metric} {q.round} {sample}": q
+            for key, (sample, q) in found.items()
+        }
 
-    def figures(self, task: Task, samples: Sequence[Sample], records: Iterable[Record]) -> tuple[JudgeReport, ...]:
+    def figures(
+        self, task: Task, samples: Sequence[Sample], records: Iterable[Record]
+    ) -> tuple[JudgeReport, ...]:
         """What each judge was asked about the answers in `records`, and what came of it."""
         judges: dict[str, Judge] = {}
         counts: dict[str, Counter[str]] = {}
@@ -126,8 +138,8 @@ class Judgements:
 
 
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question] | Unfinished:
-    """What judges are asked of an answer; nothing for a task that asks none, and of an answer without any text or tool
-    call. Unfinished where the task's function raises."""
+    """What judges are asked of an answer; nothing for a task that asks none, and of an answer
+    without any text or tool call. Unfinished where the task's function raises."""
     if task.questions is None or not (response.text.strip() or response.tool_calls):
         return ()
     try:
@@ -150,8 +162,8 @@ def _read(question: Question, said: Response) -> float | None:
 
 
 def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
-    """Every judge of a task, with how many judgements it is asked for when all samples are answered. Raises PlanError
-    for two that have the same name."""
+    """Every judge of a task, with how many judgements it is asked for when all samples are
+    answered. Raises PlanError for two that have the same name."""
     answer = Response(text="?", finish_reason="stop")
     counts: dict[str, tuple[Judge, int]] = {}
     for sample in samples:

@@ -1,8 +1,9 @@
-"""Which kept connections gave the answers to their own requests, and the withdrawal of answers that may be others'.
+"""Which kept connections gave the answers to their own requests, and the withdrawal of answers that
+may be others'.
 
-steps.jsonl of a run folder: a line when answers of a connection were proven in step, and one when a connection was out
-of step. Answers that are neither stand as long as no connection to the endpoint was out of step, in any session.
-"""
+steps.jsonl of a run folder: a line when answers of a connection were proven in step, and one when a
+connection was out of step. Answers that are neither stand as long as no connection to the endpoint
+was out of step, in any session."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ import msgspec
 
 from serve_eval.errors import JournalError
 from serve_eval.evaluation.storage.file_names import PROOFS_FILE, judges_proofs_file
-from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT, Journal, Record, withdrawals
+from serve_eval.evaluation.storage.journal import (
+    FULL_DISK,
+    NO_ROOM_HINT,
+    Journal,
+    Record,
+    withdrawals,
+)
 from serve_eval.schema import Response
 
 SESSION_CHARACTERS = 24
@@ -25,7 +32,8 @@ Key = tuple[str, int]
 
 
 class ConnectionStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finding about a connection: that its first `turns` answers were in step, or `out` why it was not."""
+    """A finding about a connection: that its first `turns` answers were in step, or `out` why it
+    was not."""
 
     session: str
     connection: int
@@ -38,8 +46,8 @@ _decode = msgspec.json.Decoder(ConnectionStep).decode
 
 
 class Proofs:
-    """The findings about connections, kept in a file that need not be there (None: in memory only). Lines that cannot
-    be read are passed over: what is not proven is at worst asked again."""
+    """The findings about connections, kept in a file that need not be there (None: in memory only).
+    Lines that cannot be read are passed over: what is not proven is at worst asked again."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._torn = path, path is not None and _is_torn(path)
@@ -72,11 +80,13 @@ class Proofs:
                 os.close(file)
         except OSError as error:
             hint = NO_ROOM_HINT if error.errno in FULL_DISK else ""
-            raise JournalError(f"{self._path}: cannot write: {error.strerror}", hint=hint) from error
+            raise JournalError(
+                f"{self._path}: cannot write: {error.strerror}", hint=hint
+            ) from error
 
     def doubt(self, response: Response, open_now: Collection[Key] = ()) -> str | None:
-        """Why an answer does not count; None for one that stands. Connections that are `open_now` may still be
-        proven."""
+        """Why an answer does not count; None for one that stands. Connections that are `open_now`
+        may still be proven."""
         for attempt in response.attempts:
             if not attempt.turn:
                 continue
@@ -117,7 +127,10 @@ def doubtful(
 ) -> Iterator[tuple[str, Response, str]]:
     """The answers among the records that do not count, by their samples, and why."""
     for record in records:
-        if record.response is not None and (why := proofs.doubt(record.response, open_now)) is not None:
+        if (
+            record.response is not None
+            and (why := proofs.doubt(record.response, open_now)) is not None
+        ):
             yield record.id, record.response, why
 
 
@@ -137,20 +150,22 @@ def withdraw_all(journal: Journal, proofs: Proofs) -> None:
 
 
 def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
-    """The records without the answers that do not count, of a folder that is only read: a killed run has not withdrawn
-    those yet."""
+    """The records without the answers that do not count, of a folder that is only read: a killed
+    run has not withdrawn those yet."""
     return (one for one in records if one.response is None or proofs.doubt(one.response) is None)
 
 
-def describe_proofs(proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint") -> list[str]:
-    """What a reader should know of connections that were out of step, and of the answers that were withdrawn; `of` says
-    whose they are."""
+def describe_proofs(
+    proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint"
+) -> list[str]:
+    """What a reader should know of connections that were out of step, and of the answers that were
+    withdrawn; `of` says whose they are."""
     if not proofs.out:
         return []
     gone = sum(len(withdrawals(path)) for path in journals if path.exists())
     connections = f"{proofs.out} connection{'s' if proofs.out > 1 else ''}"
     answers = f"{gone} answer{'s were' if gone != 1 else ' was'} withdrawn and asked again"
     return [
-        f"{connections} of {of} gave an answer that nobody had asked for, so that later answers were those to "
-        f"other requests: {answers}; a proxy before the server may answer twice"
+        f"{connections} of {of} gave an answer that nobody had asked for, so that later answers"
+        f" were those to other requests: {answers}; a proxy before the server may answer twice"
     ]

@@ -1,4 +1,5 @@
-"""Read and write scores/<task>.jsonl: what each answer of a task was worth, one JSON line per sample.
+"""Read and write scores/<task>.jsonl: what each answer of a task was worth, one JSON line per
+sample.
 
 {"id":"3","outcome":"wrong","value":0.0,"answer":"12","target":"18","truncated":false,"parts":{}}
 """
@@ -23,7 +24,8 @@ _BLOCK = 1 << 20
 
 
 class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The score of one answer. `mode` is the way in which it failed, for a task that tells such ways apart."""
+    """The score of one answer. `mode` is the way in which it failed, for a task that tells such
+    ways apart."""
 
     id: str
     outcome: Outcome
@@ -55,9 +57,8 @@ T = TypeVar("T")
 def read_scores(run: Path, task: str, *, unfinished: bool = False) -> dict[str, ScoreRecord]:
     """Return the scores of a task by the ids of its samples.
 
-    With `unfinished` the run may have been killed: a missing file holds none, and a torn last line is passed over.
-    Raises RunFolderError for a file that is missing or damaged.
-    """
+    With `unfinished` the run may have been killed: a missing file holds none, and a torn last line
+    is passed over. Raises RunFolderError for a file that is missing or damaged."""
     return {record.id: record for record in score_records(run, task, unfinished=unfinished)}
 
 
@@ -67,7 +68,8 @@ def score_records(run: Path, task: str, *, unfinished: bool = False) -> Iterator
 
 
 def read_values(run: Path, task: str) -> dict[str, float]:
-    """Return the values of a task's scores by the ids of its samples, in less memory than `read_scores`."""
+    """Return the values of a task's scores by the ids of its samples, in less memory than
+    `read_scores`."""
     return {record.id: record.value for record in _read(run, task, _values, unfinished=False)}
 
 
@@ -76,7 +78,9 @@ def has_scores(run: Path, task: str) -> bool:
     return scores_file(run, task).exists()
 
 
-def _read(run: Path, task: str, decoder: msgspec.json.Decoder[T], *, unfinished: bool) -> Iterator[T]:
+def _read(
+    run: Path, task: str, decoder: msgspec.json.Decoder[T], *, unfinished: bool
+) -> Iterator[T]:
     file = scores_file(run, task)
     try:
         if unfinished and not file.exists():
@@ -88,7 +92,8 @@ def _read(run: Path, task: str, decoder: msgspec.json.Decoder[T], *, unfinished:
 
 
 def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines, and at its end a torn line where `torn` ones are wanted."""
+    """Yield a file in blocks of whole lines, and at its end a torn line where `torn` ones are
+    wanted."""
     rest = b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -103,7 +108,9 @@ def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
 
 
 def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
-    raise RunFolderError(f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval verdict {run}") from error
+    raise RunFolderError(
+        f"{file} cannot be read: {error}", hint=f"Write it again: serve-eval verdict {run}"
+    ) from error
 
 
 def encode(record: ScoreRecord) -> bytes:
@@ -114,8 +121,14 @@ def encode(record: ScoreRecord) -> bytes:
     try:
         return _encode(record)
     except UnicodeEncodeError:
-        texts = {name: value for name in record.__struct_fields__ if isinstance(value := getattr(record, name), str)}
-        escaped = {name: value.encode(errors="backslashreplace").decode() for name, value in texts.items()}
+        texts = {
+            name: value
+            for name in record.__struct_fields__
+            if isinstance(value := getattr(record, name), str)
+        }
+        escaped = {
+            name: value.encode(errors="backslashreplace").decode() for name, value in texts.items()
+        }
         return _encode(msgspec.structs.replace(record, **escaped))
 
 
@@ -142,7 +155,8 @@ class ScoreFile:
         self._file.write(encode(record) + b"\n")
 
     def settle(self, samples: Iterable[str]) -> None:
-        """Keep the last score of each of these samples alone, in their order: those of others were withdrawn."""
+        """Keep the last score of each of these samples alone, in their order: those of others were
+        withdrawn."""
         self._file.flush()
         with self._path.open("rb") as file:
             lines = b"".join(pick_last_lines(file, samples))

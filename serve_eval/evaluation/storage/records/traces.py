@@ -13,11 +13,11 @@ from serve_eval.evaluation.storage.file_names import TRACE_FILE
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers of one request: for a sample `id` of a task, begun at `started_s` as its last attempt says.
+    """The servers of one request: for a sample `id` of a task, begun at `started_s` as its last
+    attempt says.
 
-    `how` says by what the request was matched (a word of `attribution.matching`). Time and size of the transfer of its
-    KV cache are there where a server reported them.
-    """
+    `how` says by what the request was matched (a word of `attribution.matching`). Time and size of
+    the transfer of its KV cache are there where a server reported them."""
 
     task: str
     id: str
@@ -52,5 +52,7 @@ def read_traces(run: Path) -> dict[str, dict[str, list[Served]]] | None:
 
 def append_traces(run: Path, lines: Iterable[Served]) -> None:
     """Add lines to those of a run folder. Raises OSError."""
-    with os.fdopen(os.open(run / TRACE_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as file:
+    with os.fdopen(
+        os.open(run / TRACE_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb"
+    ) as file:
         file.write(b"".join(_encode(one) + b"\n" for one in lines))

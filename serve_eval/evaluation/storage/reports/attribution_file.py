@@ -9,14 +9,19 @@ import msgspec
 
 from serve_eval.evaluation.storage.file_names import ATTRIBUTION_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, decode_known
-from serve_eval.evaluation.storage.private_files import pretty_json, read_written_text, write_private
+from serve_eval.evaluation.storage.private_files import (
+    pretty_json,
+    read_written_text,
+    write_private,
+)
 
 ATTRIBUTION_SCHEMA = 1
 """The version of the file that this version writes, and the newest that it replaces."""
 
 
 def check_attribution(run: Path) -> None:
-    """Raise RunFolderError where a newer serve-eval wrote the file: it would be lost. A damaged one may be replaced."""
+    """Raise RunFolderError where a newer serve-eval wrote the file: it would be lost. A damaged one
+    may be replaced."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         decode_known(run / ATTRIBUTION_FILE, Versioned, ATTRIBUTION_SCHEMA)
 

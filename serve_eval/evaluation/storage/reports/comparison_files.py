@@ -1,4 +1,5 @@
-"""Read and write the files of a comparison's folder: compare.json, what is compared and how, and comparison.json."""
+"""Read and write the files of a comparison's folder: compare.json, what is compared and how, and
+comparison.json."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def is_comparison(folder: Path) -> bool:
 def locate_runs(folder: Path) -> list[tuple[str, Path]]:
     """Return A and B with their run folders: below the comparison's, or where a finished run lies.
 
-    Raises RunFolderError for a file that is damaged or not there, and for one that a newer serve-eval wrote.
-    """
+    Raises RunFolderError for a file that is damaged or not there, and for one that a newer
+    serve-eval wrote."""
     file = folder / COMPARISON_PLAN
     try:
         sides = decode_known(file, _Sides, COMPARISON_SCHEMA)
@@ -57,19 +58,23 @@ def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
     try:
         found = decode_known(file, dict[str, Any], COMPARISON_SCHEMA) if file.exists() else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint="Use another folder with -o."
+        ) from error
     if found is not None:
         found.pop(FORMAT_KEY, None)
     return found
 
 
 def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write down what is compared and how. Raises RunFolderError, and JournalError for a full disk."""
+    """Write down what is compared and how. Raises RunFolderError, and JournalError for a full
+    disk."""
     write_private(folder / COMPARISON_PLAN, pretty_json({FORMAT_KEY: COMPARISON_SCHEMA, **content}))
 
 
 def find_comparison(folder: Path) -> Comparison | None:
-    """Return the result of an earlier session; None where none came to its end, or it cannot be read.
+    """Return the result of an earlier session; None where none came to its end, or it cannot be
+    read.
 
     Raises RunFolderError for one that a newer serve-eval wrote.
     """

@@ -1,4 +1,5 @@
-"""Read and write the files of a folder of invariants: the plan, the prompts' lengths, and the result."""
+"""Read and write the files of a folder of invariants: the plan, the prompts' lengths, and the
+result."""
 
 from __future__ import annotations
 
@@ -31,16 +32,21 @@ def read_invariants_plan(folder: Path) -> Plan | None:
     try:
         return decode_known(file, _Saved, INVARIANTS_SCHEMA).plan if file.exists() else None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{file} cannot be read: {error}", hint="Use another folder with -o.") from error
+        raise RunFolderError(
+            f"{file} cannot be read: {error}", hint="Use another folder with -o."
+        ) from error
 
 
 def write_invariants_plan(folder: Path, plan: Plan) -> None:
     """Write down what is asked. Raises RunFolderError, and JournalError for a full disk."""
-    write_private(folder / INVARIANTS_PLAN, pretty_json({FORMAT_KEY: INVARIANTS_SCHEMA, "plan": plan}))
+    write_private(
+        folder / INVARIANTS_PLAN, pretty_json({FORMAT_KEY: INVARIANTS_SCHEMA, "plan": plan})
+    )
 
 
 def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
-    """Return the lengths that earlier sessions settled on, by size, each `of` that type; none that cannot be read."""
+    """Return the lengths that earlier sessions settled on, by size, each `of` that type; none that
+    cannot be read."""
     try:
         return msgspec.json.decode((folder / CHUNKS_FILE).read_bytes(), type=dict[str, of])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -48,7 +54,8 @@ def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
 
 
 def write_chunks(folder: Path, chunks: Mapping[str, object]) -> None:
-    """Write the lengths that this session settled on. Raises RunFolderError, and JournalError for a full disk."""
+    """Write the lengths that this session settled on. Raises RunFolderError, and JournalError for a
+    full disk."""
     write_private(folder / CHUNKS_FILE, pretty_json(chunks))
 
 

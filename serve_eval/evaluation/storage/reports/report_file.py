@@ -9,7 +9,11 @@ import msgspec
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage.file_names import PAGE_FILE, REPORT_FILE
 from serve_eval.evaluation.storage.folder_format import Versioned, check_format, refuse_newer
-from serve_eval.evaluation.storage.private_files import pretty_json, read_written_text, write_private
+from serve_eval.evaluation.storage.private_files import (
+    pretty_json,
+    read_written_text,
+    write_private,
+)
 from serve_eval.schema import Report
 
 REPORT_SCHEMA = 2
@@ -27,8 +31,8 @@ def has_report(run: Path) -> bool:
 def read_report(run: Path) -> Report:
     """Return the report of a finished run.
 
-    Raises RunFolderError where there is none, where it is damaged, and where a newer serve-eval wrote it.
-    """
+    Raises RunFolderError where there is none, where it is damaged, and where a newer serve-eval
+    wrote it."""
     check_format(run)
     file = run / REPORT_FILE
     try:
@@ -52,7 +56,8 @@ def read_report(run: Path) -> Report:
 
 
 def find_report(run: Path) -> Report | None:
-    """Return the report of a run; None where it has not come to its end. Raises RunFolderError as `read_report`."""
+    """Return the report of a run; None where it has not come to its end. Raises RunFolderError as
+    `read_report`."""
     if has_report(run):
         return read_report(run)
     check_format(run)

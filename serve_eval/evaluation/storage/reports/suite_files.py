@@ -1,4 +1,5 @@
-"""Read and write the files of a suite's folder: suite.json, its runs and waivers, and suite_report.json."""
+"""Read and write the files of a suite's folder: suite.json, its runs and waivers, and
+suite_report.json."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def read_suite(folder: Path) -> Suite:
 
 
 def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
-    """Return the suite of a folder, and whether this user saved it there. Raises RunFolderError when there is none."""
+    """Return the suite of a folder, and whether this user saved it there. Raises RunFolderError
+    when there is none."""
     file = folder / SUITE_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes())
@@ -40,12 +42,15 @@ def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
         raise RunFolderError(f"{file} cannot be read: {error}") from error
     for run in suite.runs:
         if run.name in ("", ".", "..") or "/" in run.name or "\0" in run.name:
-            raise RunFolderError(f"{file}: {run.name!a} is no name of a folder, as each of its runs has one")
+            raise RunFolderError(
+                f"{file}: {run.name!a} is no name of a folder, as each of its runs has one"
+            )
     return suite, own
 
 
 def write_suite(folder: Path, suite: Suite) -> None:
-    """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full disk."""
+    """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full
+    disk."""
     content = ownership.add_signature({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
     write_private(folder / SUITE_FILE, pretty_json(content))
 

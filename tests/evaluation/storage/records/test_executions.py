@@ -1,4 +1,5 @@
-"""Answers that are code: run once, after the last one came, only when that is allowed, and judged from what is kept."""
+"""Answers that are code: run once, after the last one came, only when that is allowed, and judged
+from what is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +25,16 @@ from serve_eval.evaluation.storage.records.executions import Executions
 from serve_eval.report.terminal import render
 from serve_eval.sandbox.probe import strongest
 from serve_eval.sandbox.sandbox import Sandbox
-from serve_eval.schema import ExecutionResult, ExitReason, Isolation, Outcome, Plan, Program, Report, Spec
+from serve_eval.schema import (
+    ExecutionResult,
+    ExitReason,
+    Isolation,
+    Outcome,
+    Plan,
+    Program,
+    Report,
+    Spec,
+)
 from serve_eval.workflows.references.register import register
 
 pytestmark = pytest.mark.usefixtures("simulated_here")
@@ -54,7 +64,9 @@ def plan(data_root: Path) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def once(plan: Plan, tmp_path_factory: pytest.TempPathFactory, sandboxed: None) -> tuple[Path, Report]:
+def once(
+    plan: Plan, tmp_path_factory: pytest.TempPathFactory, sandboxed: None
+) -> tuple[Path, Report]:
     out = tmp_path_factory.mktemp("runs") / "out"
     return out, asyncio.run(evaluate(plan, out))
 
@@ -73,7 +85,9 @@ def _programs(lines: list[str]) -> list[str]:
 
 
 def test_without_permission_nothing_is_asked(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"humaneval: runs code that the model writes") as refused:
+    with pytest.raises(
+        SandboxError, match=r"humaneval: runs code that the model writes"
+    ) as refused:
         asyncio.run(evaluate(replace(plan, allow_code_execution=False), tmp_path / "out"))
     assert "--allow-code-execution" in refused.value.hint
     assert (tmp_path / "out/samples/humaneval.jsonl").read_bytes() == b""
@@ -93,14 +107,28 @@ def test_answers_are_run_and_the_report_says_where(finished: tuple[Path, Report]
     assert (isolation.network, isolation.writable) == (False, ("/tmp",))
     first, *programs = map(json.loads, _lines(out))
     assert first["isolation"]["name"] == isolation.name
-    assert sorted(line["ran"]["ended"] for line in programs) == ["passed"] * right + ["raised"] * (N - right)
-    assert all("NameError" in line["ran"]["stderr"] for line in programs if line["ran"]["ended"] == "raised")
+    assert sorted(line["ran"]["ended"] for line in programs) == ["passed"] * right + ["raised"] * (
+        N - right
+    )
+    assert all(
+        "NameError" in line["ran"]["stderr"]
+        for line in programs
+        if line["ran"]["ended"] == "raised"
+    )
     said = io.StringIO()
     render(report, out, Console(file=said, width=200))
-    assert f"humaneval: answers were run by {isolation.name} as user {isolation.uid}" in said.getvalue()
+    assert (
+        f"humaneval: answers were run by {isolation.name} as user {isolation.uid}"
+        in said.getvalue()
+    )
     assert "no network, writing to /tmp" in said.getvalue()
-    scores = [json.loads(line) for line in (out / "scores/humaneval.jsonl").read_text().splitlines()]
-    assert {score["answer"].strip().partition(" ")[0] for score in scores} == {"return", "unanswered"}
+    scores = [
+        json.loads(line) for line in (out / "scores/humaneval.jsonl").read_text().splitlines()
+    ]
+    assert {score["answer"].strip().partition(" ")[0] for score in scores} == {
+        "return",
+        "unanswered",
+    }
 
 
 def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_anything(
@@ -109,7 +137,10 @@ def test_a_finished_run_is_judged_registered_and_taken_up_again_without_running_
     out, report = finished
     lines, quiet = _lines(out), replace(plan, allow_code_execution=False)
     again = judge_again(quiet, out)
-    assert (again.tasks[0].result, again.tasks[0].isolations) == (report.tasks[0].result, report.tasks[0].isolations)
+    assert (again.tasks[0].result, again.tasks[0].isolations) == (
+        report.tasks[0].result,
+        report.tasks[0].isolations,
+    )
     assert asyncio.run(evaluate(quiet, out)).tasks[0].result == report.tasks[0].result
     (registered,) = register([out], tmp_path / "references")
     assert registered.value == report.tasks[0].result.value
@@ -123,7 +154,11 @@ def test_what_was_not_run_is_run_when_it_is_allowed_and_nothing_twice(
     lines = _lines(out)
     (out / FILE).write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])  # as a kill leaves it
     quiet = replace(plan, allow_code_execution=False)
-    for refused in (lambda: judge_again(quiet, out), lambda: asyncio.run(evaluate(quiet, out)), lambda: rescore(out)):
+    for refused in (
+        lambda: judge_again(quiet, out),
+        lambda: asyncio.run(evaluate(quiet, out)),
+        lambda: rescore(out),
+    ):
         with pytest.raises(SandboxError, match="runs code"):
             refused()
     with pytest.raises(SandboxError, match="has not been run yet"):
@@ -148,7 +183,9 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
     assert len(_programs(_lines(tmp_path / "new"))) == 2 * N
 
 
-def test_repeats_of_one_answer_run_once_and_give_pass_at_k(plan: Plan, tmp_path: Path, sandboxed: None) -> None:
+def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
+    plan: Plan, tmp_path: Path, sandboxed: None
+) -> None:
     options = {"accuracy": 0.5, "flip_rate": 0.3, "varied": True}
     thrice = replace(plan, launcher=Spec(name="simulated", options=options), repeats=3)
     result = asyncio.run(evaluate(thrice, tmp_path / "out")).tasks[0].result
@@ -160,7 +197,8 @@ def test_repeats_of_one_answer_run_once_and_give_pass_at_k(plan: Plan, tmp_path:
 
 
 class _Double:
-    """In the place of a sandbox: every program passes, and the third waits until it is cancelled."""
+    """In the place of a sandbox: every program passes, and the third waits until it is
+    cancelled."""
 
     at_once = 1
 
@@ -180,11 +218,16 @@ ISOLATION = Isolation(name="double", network=False, writable=(), uid=1, python="
 
 
 def test_what_was_run_before_a_stop_is_kept(tmp_path: Path) -> None:
-    path, programs = tmp_path / "executions/t.jsonl", {str(i): Program(code=str(i)) for i in range(5)}
+    path, programs = (
+        tmp_path / "executions/t.jsonl",
+        {str(i): Program(code=str(i)) for i in range(5)},
+    )
 
     async def stopped() -> None:
         double = _Double(waits=3)
-        running = asyncio.create_task(Executions(path, keep=True).run("t", programs, _sandbox(double), ISOLATION, None))
+        running = asyncio.create_task(
+            Executions(path, keep=True).run("t", programs, _sandbox(double), ISOLATION, None)
+        )
         await double.waiting.wait()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -206,8 +249,12 @@ def _sandbox(double: _Double) -> Sandbox:
 
 
 def test_permission_is_part_of_a_plan_file_and_of_no_run_folder(plan: Plan, tmp_path: Path) -> None:
-    assert resolve({"tasks": ["humaneval"], "allow_code_execution": True}, {}, {}).plan.allow_code_execution
-    assert resolve({"tasks": ["humaneval"]}, {"allow_code_execution": True}, {}).plan.allow_code_execution
+    assert resolve(
+        {"tasks": ["humaneval"], "allow_code_execution": True}, {}, {}
+    ).plan.allow_code_execution
+    assert resolve(
+        {"tasks": ["humaneval"]}, {"allow_code_execution": True}, {}
+    ).plan.allow_code_execution
     assert not resolve(to_file(plan), {}, {}).plan.allow_code_execution
     (tmp_path / "suite.yaml").write_text(
         "defaults: {allow_code_execution: true}\nmatrix: {model: [a, b], tasks: [[humaneval]]}\n"

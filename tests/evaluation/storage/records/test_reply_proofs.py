@@ -44,7 +44,9 @@ from serve_eval.stats.early_stop import EarlyClassic
 SESSION = "0" * 24
 
 
-def _response(text: str = "7", *, turn: int = 0, connection: int = 1, session: str = SESSION) -> Response:
+def _response(
+    text: str = "7", *, turn: int = 0, connection: int = 1, session: str = SESSION
+) -> Response:
     attempt = Attempt(
         start_s=1.0,
         end_s=2.0,
@@ -73,7 +75,12 @@ def _task(**more: Any) -> Task:
         right = response.text == "7"
         value = 1.0 if right else 0.0
         outcome = Outcome.CORRECT if right else Outcome.WRONG
-        return Score(value=value, outcome=outcome, answer=response.text, parts={"length": float(len(response.text))})
+        return Score(
+            value=value,
+            outcome=outcome,
+            answer=response.text,
+            parts={"length": float(len(response.text))},
+        )
 
     fields: dict[str, Any] = {
         "name": "t",
@@ -102,7 +109,8 @@ def _journal(path: Path, *records: Record) -> list[Record]:
         return list(journal.records())
 
 
-# ---------------------------------------------------------------------------------------------------- the journal
+# ----------------------------------------------------------------------------------------------------
+# the journal
 
 
 def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_path: Path) -> None:
@@ -115,21 +123,37 @@ def test_a_withdrawal_takes_all_answers_before_it_back_and_none_behind_it(tmp_pa
     gone = Record(id="a", withdrawn="out of step")
     written = [failed, first, other, gone]
     assert _journal(tmp_path / "j", *written) == [failed, other]
-    assert _journal(tmp_path / "j", Record(id="a", response=second)) == [failed, other, Record(id="a", response=second)]
+    assert _journal(tmp_path / "j", Record(id="a", response=second)) == [
+        failed,
+        other,
+        Record(id="a", response=second),
+    ]
     assert withdrawals(tmp_path / "j") == {"a": 4}
     sample = Sample(id="a", prompt="p", target="")
     assert list(answers([sample], read(tmp_path / "j"))) == [(sample, second)]
-    assert json.loads((tmp_path / "j").read_bytes().splitlines()[3]) == {"id": "a", "withdrawn": "out of step"}
+    assert json.loads((tmp_path / "j").read_bytes().splitlines()[3]) == {
+        "id": "a",
+        "withdrawn": "out of step",
+    }
 
 
-@pytest.mark.parametrize("text", ['{"id":"a","withdrawn":"x"}', '"withdrawn":', '\\"withdrawn":"a"'])
+@pytest.mark.parametrize(
+    "text", ['{"id":"a","withdrawn":"x"}', '"withdrawn":', '\\"withdrawn":"a"']
+)
 def test_what_an_answer_says_of_withdrawals_is_none(text: str, tmp_path: Path) -> None:
     record = Record(id="a", response=_response(text))
     assert _journal(tmp_path / "j", record) == [record]
 
 
 def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path: Path) -> None:
-    attempt = {"start_s": 1.0, "end_s": 2.0, "failure": None, "status": 200, "request_id": "x", "streamed": False}
+    attempt = {
+        "start_s": 1.0,
+        "end_s": 2.0,
+        "failure": None,
+        "status": 200,
+        "request_id": "x",
+        "streamed": False,
+    }
     response = {"text": "7", "finish_reason": "stop", "attempts": [attempt]}
     (tmp_path / "old").write_text(json.dumps({"id": "a", "response": response}) + "\n")
     (record,) = read(tmp_path / "old")
@@ -138,11 +162,17 @@ def test_old_journals_are_read_and_first_answers_are_written_as_before(tmp_path:
     assert b"turn" not in msgspec.json.encode(record)
 
 
-# ------------------------------------------------------------------------------------------------------ the accumulator
+# ------------------------------------------------------------------------------------------------------
+# the accumulator
 
 
-@given(texts=st.lists(st.sampled_from(["7", "8", "9", "long one"]), min_size=1, max_size=12), data=st.data())
-def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts: list[str], data: st.DataObject) -> None:
+@given(
+    texts=st.lists(st.sampled_from(["7", "8", "9", "long one"]), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(
+    texts: list[str], data: st.DataObject
+) -> None:
     gone = data.draw(st.sets(st.integers(0, len(texts) - 1)))
     again = data.draw(st.sets(st.sampled_from(sorted(gone)))) if gone else set()
     written, expected_lines = list[bytes](), list[bytes]()
@@ -164,7 +194,9 @@ def test_a_tally_that_forgot_an_answer_is_as_one_that_never_had_it(texts: list[s
         list(never.list_unanswered()),
     )
     assert list(pick_last_lines(written, accumulator.list_scored_ids())) == expected_lines
-    assert [accumulator.score(i) for i in range(len(texts))] == [never.score(i) for i in range(len(texts))]
+    assert [accumulator.score(i) for i in range(len(texts))] == [
+        never.score(i) for i in range(len(texts))
+    ]
     one, other = accumulator.traffic, never.traffic
     for name in ("attempts", "prompt_tokens", "completion_tokens", "cached_tokens"):
         assert (getattr(one, name) or 0) == (getattr(other, name) or 0)
@@ -182,7 +214,8 @@ class _Lines:
         self._lines.append(encode(record))
 
 
-# ----------------------------------------------------------------------------------------------------- early stop
+# -----------------------------------------------------------------------------------------------------
+# early stop
 
 
 def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
@@ -212,7 +245,8 @@ def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
     assert prefix.result().estimate == 100.0
 
 
-# --------------------------------------------------------------------------------------------------------- proofs
+# ---------------------------------------------------------------------------------------------------------
+# proofs
 
 
 def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
@@ -244,7 +278,9 @@ def test_a_torn_or_damaged_line_costs_a_proof_and_no_run(tmp_path: Path) -> None
     assert _doubts(found) == [False, False, False, True, True]
 
 
-def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(tmp_path: Path) -> None:
+def test_a_folder_with_evidence_withdraws_what_a_kill_left_and_tells_how_many(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "j"
     records = [Record(id=str(i), response=_response(turn=i)) for i in range(5)]
     _journal(path, *records)

@@ -1,4 +1,5 @@
-"""Scores come back out of their file as they were written, whatever a model said and however long the lines are."""
+"""Scores come back out of their file as they were written, whatever a model said and however long
+the lines are."""
 
 from __future__ import annotations
 
@@ -33,13 +34,17 @@ RECORDS = st.builds(
     answer=st.none() | TEXTS,
     target=TEXTS,
     truncated=st.booleans(),
-    parts=st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=5), st.floats(0, 1), max_size=3),
+    parts=st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=5), st.floats(0, 1), max_size=3
+    ),
     mode=st.just(UNSET) | TEXTS,
 )
 
 
 def _record(name: str, **fields: object) -> ScoreRecord:
-    plain = ScoreRecord(id=name, outcome=Outcome.WRONG, value=0.5, answer="12", target="18", parts={"strict": 0.0})
+    plain = ScoreRecord(
+        id=name, outcome=Outcome.WRONG, value=0.5, answer="12", target="18", parts={"strict": 0.0}
+    )
     return msgspec.structs.replace(plain, **fields)
 
 
@@ -65,15 +70,22 @@ def test_a_line_of_the_file_has_its_fields_in_order(tmp_path: Path) -> None:
     file = _write(tmp_path, _record("3"), _record("4", mode="empty", truncated=True))
     assert file.read_text().splitlines() == [
         '{"id":"3","outcome":"wrong","value":0.5,"answer":"12","target":"18","truncated":false,"parts":{"strict":0.0}}',
-        '{"id":"4","outcome":"wrong","value":0.5,"answer":"12","target":"18","truncated":true,"parts":{"strict":0.0},'
-        '"mode":"empty"}',
+        (
+            '{"id":"4","outcome":"wrong","value":0.5,"answer":"12","target":"18","truncated":true,"parts":{"strict":0.0},'
+            '"mode":"empty"}'
+        ),
     ]
     assert file.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("length", [1, 1 << 19, (1 << 20) - 100, 1 << 20, 3 << 20])
 def test_lines_longer_than_what_is_read_at_once_are_whole(tmp_path: Path, length: int) -> None:
-    records = [_record("a", answer="x" * length), _record("b"), _record("c", answer="y" * length), _record("d")]
+    records = [
+        _record("a", answer="x" * length),
+        _record("b"),
+        _record("c", answer="y" * length),
+        _record("d"),
+    ]
     _write(tmp_path, *records)
     assert list(read_scores(tmp_path, TASK).values()) == records
 
@@ -88,14 +100,17 @@ def test_a_torn_last_line_is_an_error_unless_the_run_may_have_been_killed(tmp_pa
         assert refused.value.hint == f"Write it again: serve-eval verdict {tmp_path}"
 
 
-def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_killed(tmp_path: Path) -> None:
+def test_scores_that_are_not_there_are_an_error_unless_the_run_may_have_been_killed(
+    tmp_path: Path,
+) -> None:
     assert read_scores(tmp_path, TASK, unfinished=True) == {}
     with pytest.raises(RunFolderError, match="cannot be read"):
         read_scores(tmp_path, TASK)
 
 
 @pytest.mark.parametrize(
-    "damage", [b"{}\n", b"nonsense\n", b'{"id":"a","outcome":"no such","value":1,"target":""}\n', b"\xff\n"]
+    "damage",
+    [b"{}\n", b"nonsense\n", b'{"id":"a","outcome":"no such","value":1,"target":""}\n', b"\xff\n"],
 )
 def test_a_damaged_line_is_told(tmp_path: Path, damage: bytes) -> None:
     file = _write(tmp_path, _record("a"))

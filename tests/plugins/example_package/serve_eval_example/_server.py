@@ -20,11 +20,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         numbers = [int(number) for number in re.findall(r"\d+", asked["prompt"])]
         choice = {"index": 0, "text": f" {sum(numbers) + self.wrong_by}", "finish_reason": "stop"}
-        self._say(200, {"id": "1", "object": "text_completion", "model": asked["model"], "choices": [choice]})
+        self._say(
+            200,
+            {"id": "1", "object": "text_completion", "model": asked["model"], "choices": [choice]},
+        )
 
     def do_GET(self) -> None:
         found = self.path == "/v1/models"
-        self._say(200 if found else 404, {"object": "list", "data": [{"id": "calculator", "object": "model"}]})
+        self._say(
+            200 if found else 404,
+            {"object": "list", "data": [{"id": "calculator", "object": "model"}]},
+        )
 
     def _say(self, status: int, content: object) -> None:
         body = json.dumps(content).encode()

@@ -17,12 +17,21 @@ READY_S = 30.0
 
 def commands(context: LaunchContext, *, wrong_by: int = 0) -> list[list[str]]:
     """The command line that `launch` starts; the dry run shows it."""
-    return [[sys.executable, "-m", "serve_eval_example._server", str(_port_file(context)), str(wrong_by)]]
+    return [
+        [
+            sys.executable,
+            "-m",
+            "serve_eval_example._server",
+            str(_port_file(context)),
+            str(wrong_by),
+        ]
+    ]
 
 
 @asynccontextmanager
 async def launch(context: LaunchContext, *, wrong_by: int = 0) -> AsyncIterator[Endpoint]:
-    """Starts the server on a free port of 127.0.0.1, yields its endpoint and ends it, whatever happens.
+    """Starts the server on a free port of 127.0.0.1, yields its endpoint and ends it, whatever
+    happens.
 
     `wrong_by` is added to every sum. Raises LaunchError when the server does not start.
     """
@@ -36,10 +45,16 @@ async def launch(context: LaunchContext, *, wrong_by: int = 0) -> AsyncIterator[
         async with asyncio.timeout(READY_S):
             while not ready.exists():
                 if server.returncode is not None:
-                    raise LaunchError(f"the calculator ended at once: see {context.log_dir}/calculator.log")
+                    raise LaunchError(
+                        f"the calculator ended at once: see {context.log_dir}/calculator.log"
+                    )
                 await asyncio.sleep(0.02)
-        told = ServerInfo(launcher="calculator", pid=server.pid, log_file=str(context.log_dir / "calculator.log"))
-        yield Endpoint(base_url=f"http://127.0.0.1:{ready.read_text()}/v1", model=context.model, info=told)
+        told = ServerInfo(
+            launcher="calculator", pid=server.pid, log_file=str(context.log_dir / "calculator.log")
+        )
+        yield Endpoint(
+            base_url=f"http://127.0.0.1:{ready.read_text()}/v1", model=context.model, info=told
+        )
     except TimeoutError as error:
         raise LaunchError(f"the calculator did not start within {READY_S:g} s") from error
     finally:

@@ -16,7 +16,11 @@ def scorer(*, tolerance: float = 0.0) -> Scorer:
         if said is None or wanted is None:
             return Score(value=0.0, outcome=Outcome.UNPARSED)
         right = abs(said - wanted) <= tolerance
-        return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=f"{said:g}")
+        return Score(
+            value=float(right),
+            outcome=Outcome.CORRECT if right else Outcome.WRONG,
+            answer=f"{said:g}",
+        )
 
     def answers(expected: object) -> tuple[str, str]:
         wanted = _wanted(expected) or 0.0

@@ -25,7 +25,9 @@ def task(*, num_samples: int = 50) -> Task:
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         pairs = [(7 * i + 3, 5 * i + 1) for i in range(wanted)]
-        samples = [Sample(id=f"{a}+{b}", prompt=f"{a} + {b} =", target=str(a + b)) for a, b in pairs]
+        samples = [
+            Sample(id=f"{a}+{b}", prompt=f"{a} + {b} =", target=str(a + b)) for a, b in pairs
+        ]
         return Dataset(samples=samples, files=(), total=wanted)
 
     return Task(
@@ -47,4 +49,6 @@ def _score(sample: Sample, response: Response) -> Score:
     if said is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED)
     right = said == float(sample.target)
-    return Score(value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=f"{said:g}")
+    return Score(
+        value=float(right), outcome=Outcome.CORRECT if right else Outcome.WRONG, answer=f"{said:g}"
+    )
