@@ -1,7 +1,8 @@
 """CPU cost of the alarm within a run: `python bench/alarm.py [SAMPLES [ROUNDS [IN_FLIGHT]]]`.
 
 The server answers at once. The same run with and without it, one after the other in each round, so
-that what else the machine does falls on both."""
+that what else the machine does falls on both.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A prompt may carry `[[ID]]` and a number; the answer begins with the same, so that a client can
 check that every answer is its own. The texts end in `#### 42`, so that a scorer of GSM8K has
-something to extract."""
+something to extract.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ STREAM_HEAD = (
 
 def wants_stream(body: bytes) -> bool:
     """Whether the request asks for an event stream. The quotes of a prompt are escaped: it cannot
-    look so."""
+    look so.
+    """
     return _STREAM.search(body) is not None
 
 

@@ -1,5 +1,6 @@
 """Rows of the clients alone: the request phase of one_client.py, without and with latency, and
-streaming."""
+streaming.
+"""
 
 from __future__ import annotations
 

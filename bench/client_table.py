@@ -3,7 +3,8 @@ bench ARGS=--quick`.
 
 Every row runs once per round, the rounds follow each other, and the figures are medians: what else
 the machine does then falls on all rows alike. Client and server have a core each. The goals compare
-figures of this one run."""
+figures of this one run.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +122,8 @@ def show(rows: Sequence[Row]) -> None:
 
 def show_tools(rows: Sequence[Row]) -> None:
     """Prints what the whole tools cost beyond and before the samples: their rows above hold
-    both."""
+    both.
+    """
     for name in dict.fromkeys(
         row.name for row in rows if row.median() and row.median().cpu_s_at_first
     ):

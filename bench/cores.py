@@ -1,5 +1,6 @@
 """One core for the server, another for what is measured, and room for as many sockets as a run
-needs."""
+needs.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def pin(place: int) -> None:
 
 def raise_open_files() -> int:
     """Lifts the soft limit of open files to the hard one; returns it. 4096 in flight are 4096
-    sockets."""
+    sockets.
+    """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if hard == resource.RLIM_INFINITY else min(hard, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -2,7 +2,8 @@
 
 The time until it is ready, from the start of its process, and its answers to word problems, greedy,
 by chat. Those per second of the server's own processor time say what one core can do; the wall
-clock counts the client and whatever else the machine does too."""
+clock counts the client and whatever else the machine does too.
+"""
 
 from __future__ import annotations
 

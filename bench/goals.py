@@ -1,5 +1,6 @@
 """What the client is to reach, and whether it did in this run: each goal compares figures of one
-table."""
+table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ HELP = {"serve-eval --help": ["-m", "serve_eval", "--help"]}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """`value` against `limit`; with a `peer`, it is the ratio of the two that must not exceed the
-    limit."""
+    limit.
+    """
 
     what: str
     value: float | None
@@ -112,7 +114,8 @@ def _tool_goals(tool: list[Row], lm_eval: list[Row], script: list[Row]) -> Itera
 
 def _lm_eval_goals(rows: Sequence[Row]) -> Iterator[Goal]:
     """One task of lm-eval, 128 in flight: no slower and with less CPU than by lm-eval's own
-    client."""
+    client.
+    """
     pairs = [("lm-eval local", name, "whole") for name in (ENGINE, ON_OUR_CLIENT)]
     pairs.append((ALONE["local-completions"], ALONE["serve-eval"], "requests alone"))
     for other, name, part in pairs:

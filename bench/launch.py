@@ -2,7 +2,8 @@
 [ROUNDS]`.
 
 Two context and two generation servers, which are the stand-in and load nothing. What they take to
-start is theirs, and so is what --help takes; the rest is ours. Needs the dev extra."""
+start is theirs, and so is what --help takes; the rest is ours. Needs the dev extra.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 own API client.
 
 The whole tools read the task and its data, ask and score; the requests alone are what lm-eval calls
-of a model, in one process, without loading or scoring."""
+of a model, in one process, without loading or scoring.
+"""
 
 from __future__ import annotations
 

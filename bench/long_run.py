@@ -1,5 +1,6 @@
 """A run of many samples as a user starts it, with everything that is on by default: `serve-eval
-run` in a process."""
+run` in a process.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def long_run(
     started: Callable[[int], None] = lambda pid: None,
 ) -> Finished:
     """Asks `count` sums, over connections of `aiohttp` where that is said. Raises RunFailed unless
-    all of them were scored, and right."""
+    all of them were scored, and right.
+    """
     own = Path(__file__).parent
     before = (_OVER_AIOHTTP if aiohttp else "") + ("" if alarm else _WITHOUT_ALARM)
     command = ["-c", before + _MAIN]
@@ -109,6 +111,7 @@ class Peaks:
 
 def peak_mb(pid: int) -> float:
     """The most memory that a process had so far; OSError where the system does not tell (no
-    Linux)."""
+    Linux).
+    """
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024

@@ -2,7 +2,8 @@
 
 The server answers at once. It is what users run, in a process of its own, with journal, scores,
 alarm, progress, report and page. Only the samples are generated when they are asked for. What grows
-are flat arrays, for scores and outcomes, so that answers can be compared pairwise later."""
+are flat arrays, for scores and outcomes, so that answers can be compared pairwise later.
+"""
 
 from __future__ import annotations
 

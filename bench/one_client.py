@@ -3,7 +3,8 @@
 
 Prints one JSON line. CPU and wall time are those of the request phase: after the imports and with
 the session open. Peak memory is the process's. `ok` counts answers that were checked to be whole
-and to belong to their request."""
+and to belong to their request.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ async def with_tasks(
     opened: Any, n: int, concurrency: int
 ) -> tuple[Counter[str], Phase, list[float]]:
     """A fixed pool of tasks over one iterator; the last are the times to the first token, where a
-    client tells them."""
+    client tells them.
+    """
     seen: Counter[str] = Counter()
     remaining: Iterator[int] = iter(range(n))
 

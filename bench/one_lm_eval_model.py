@@ -2,7 +2,8 @@
 URL --prompts FILE`.
 
 Prints one JSON line: wall and CPU seconds of the one call, after the imports and with the model
-made, and how many answers end as they have to."""
+made, and how many answers end as they have to.
+"""
 
 from __future__ import annotations
 

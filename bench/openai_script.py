@@ -3,7 +3,8 @@ bench/openai_script.py --help`.
 
 Reads prompts, sends them with AsyncOpenAI over aiohttp (limits raised, no silent retries) under a
 semaphore and one gather, takes the last number of each answer, compares it with the target, writes
-a JSON line per answer."""
+a JSON line per answer.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Child processes: what is measured runs alone on its core, and the system tells what it used when
-it has ended."""
+it has ended.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def run(
     process id.
 
     The peak counts the memory of this process at the fork as well, which is why the harness imports
-    so little."""
+    so little.
+    """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         began = time.perf_counter()
         child = subprocess.Popen(

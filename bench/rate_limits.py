@@ -2,7 +2,8 @@
 
 The reason why the client has a limiter of its own, measured again on this machine: many waiters at
 a high rate, and few at a low one, on uvloop. Ideal is the time that the starts take at exactly the
-rate."""
+rate.
+"""
 
 from __future__ import annotations
 

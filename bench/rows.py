@@ -24,7 +24,8 @@ class NotInstalled(NotMeasured):
 class Size:
     """Sizes of the rows: `scale` times as many requests as usual, and with `most` no more than so
     many in flight, whatever the row is called. At the smallest size a row only shows that it
-    works."""
+    works.
+    """
 
     scale: float = 1.0
     most: int | None = None
@@ -45,7 +46,8 @@ TINY = Size(scale=0.0, most=4)
 class Measured:
     """One run of a row. `ok` counts whole and right answers; `received` and `at_server` are the
     server's counts of requests and of the most that it had at once. `cpu_s_at_first` is that of the
-    process at its first request."""
+    process at its first request.
+    """
 
     n: int
     ok: int
@@ -66,7 +68,8 @@ class Measured:
 class Row:
     """`run` measures once. `chunks` is the number of chunks in each streamed answer. `runs` are
     filled by the rounds, `problem` says why there are none; `failed` when it is that something went
-    wrong."""
+    wrong.
+    """
 
     name: str
     mode: Mode
@@ -80,7 +83,8 @@ class Row:
 
     def median(self) -> Measured | None:
         """The median of every figure on its own, of the times per request; of the answers, the
-        worst run's loss. None where nothing was measured."""
+        worst run's loss. None where nothing was measured.
+        """
         if not self.runs:
             return None
         values = {f.name: [getattr(run, f.name) for run in self.runs] for f in fields(Measured)}
@@ -105,7 +109,8 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def slope_ms(small: Row | None, large: Row | None) -> float | None:
     """CPU milliseconds per further request, between two sizes of one row: the start-up falls out.
-    Median of rounds; None where noise was larger."""
+    Median of rounds; None where noise was larger.
+    """
     if small is None or large is None or not small.runs or not large.runs:
         return None
     pairs = zip(small.runs, large.runs, strict=False)

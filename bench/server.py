@@ -4,7 +4,8 @@ uvloop.
 It answers /v1/completions and /v1/chat/completions after a fixed latency, streams where asked to,
 and counts: GET /stats, POST /reset. POST /watch with a process id makes it note the CPU time that
 this process had used when the first request for a completion came. It ends when its standard input
-does, so that it never outlives the benchmark."""
+does, so that it never outlives the benchmark.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Counts:
 
 def _cpu_s(pid: int) -> float | None:
     """User and system time of all threads of a process so far; None where the system does not tell
-    (no Linux)."""
+    (no Linux).
+    """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -77,7 +79,8 @@ def _cpu_s(pid: int) -> float | None:
 class Ticker:
     """Feeds all streams from one timer. Streams take turns: each is served every `chunk_ms`, spread
     over its span in steps of a millisecond, so that chunks arrive evenly and not all streams' at
-    once."""
+    once.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chunk_ms: int) -> None:
         self._loop, self._slots = loop, [set[Stream]() for _ in range(chunk_ms)]
@@ -160,7 +163,8 @@ class Service:
 
 class Connection(asyncio.Protocol):
     """Splits what comes into requests and answers them in turn. It knows as much HTTP/1.1 as the
-    clients here speak."""
+    clients here speak.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service, self._buffer, self._busy, self.closed = service, b"", False, False

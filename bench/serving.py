@@ -15,7 +15,8 @@ from typing import Self
 @dataclass(frozen=True, slots=True)
 class Mode:
     """How the server answers: after so many milliseconds, and streams with so many between two
-    chunks."""
+    chunks.
+    """
 
     latency_ms: int = 0
     chunk_ms: int = 0
@@ -24,7 +25,8 @@ class Mode:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the server counted. `cpu_s_at_first` is the CPU time of the watched process at its first
-    request."""
+    request.
+    """
 
     requests: int
     max_in_progress: int
@@ -80,7 +82,8 @@ class Server:
 
     def seen(self) -> Seen:
         """The counts since the last reset; the connection that asks for them is none of the
-        client's."""
+        client's.
+        """
         told = json.loads(self._call("GET", "/stats"))
         return Seen(**{**told, "connections": told["connections"] - 1})
 

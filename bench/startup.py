@@ -1,5 +1,6 @@
 """Time that the command takes to answer, as medians in one run: `python bench/startup.py
-[ROUNDS]`."""
+[ROUNDS]`.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Prompts of every MMLU question, and scores of as many answers as GSM8K has questions. Without a root
 the data is generated, of the same size; with --tiny in its place, of 60 questions. Goals: 2 s and
-0.2 s."""
+0.2 s.
+"""
 
 from __future__ import annotations
 

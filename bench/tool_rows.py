@@ -4,7 +4,8 @@ on one set of prompts.
 The prompts are GSM8K's 5-shot ones over generated questions. serve-eval reads the data set; its own
 `--dump-prompts` writes them for lm-eval, which gets a local task that asks them under the same stop
 strings and extracts the number by the same two filters. The server's answers all end in `#### 42`:
-both must have scored every one of them."""
+both must have scored every one of them.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def environment(scratch: Path) -> dict[str, str]:
 @cache
 def prepare(scratch: Path, n: int) -> None:
     """Writes the data set of `n` questions, its prompts, lm-eval's task, when they are first
-    needed."""
+    needed.
+    """
     root, prompts = scratch / f"data_{n}", scratch / f"prompts_{n}.jsonl"
     subprocess.run(
         [sys.executable, "-c", _WRITE, str(root / "gsm8k"), str(TRAIN), str(n)], check=True

@@ -6,7 +6,8 @@ so the time to the first token is all error: the client's own, its kernel's and 
 server. Requests that open connections are left out of it.
 
 Rows of a whole run are `serve-eval run` in a process, from its start to its report: task, journal
-and scoring with it."""
+and scoring with it.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def measure(
 
 def measure_run(server: Server, name: str, in_flight: int, n: int) -> dict[str, float | None]:
     """Run the whole tool in a process of its own. Exits when a sample is not scored, or not
-    right."""
+    right.
+    """
     server.reset()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -111,7 +113,8 @@ def rows(rounds: int, cases: Sequence[Case]) -> list[list[str]]:
 
 def rows_of_runs(rounds: int, cases: Sequence[Case]) -> tuple[list[list[str]], list[str]]:
     """Return the rows of whole runs, and for each case what aiohttp takes of ours: ratios within
-    the rounds."""
+    the rounds.
+    """
     found: Found = {}
     with Server(AT_ONCE) as server:
         for number, (i, (_, _, in_flight, n)) in product(range(rounds), enumerate(cases)):

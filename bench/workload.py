@@ -1,5 +1,6 @@
 """What every measured client sends and how it checks the answer: the same for all, so that only the
-client differs."""
+client differs.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ def prompt(i: int) -> str:
 
 def fields(i: int) -> dict[str, object]:
     """The body of request `i`, as serve-eval's GSM8K sends it, for the clients that write it
-    themselves."""
+    themselves.
+    """
     sampling = {"max_tokens": MAX_TOKENS, "temperature": 0.0, "top_p": 1.0, "stop": STOP}
     return {"model": MODEL, "prompt": prompt(i), **sampling, **EXTRA}
 

@@ -1,5 +1,6 @@
 """The row of wrk, a load generator in C that reads no answer: what the system alone costs. If it is
-installed."""
+installed.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 says what starts.
 
 Launchers see only the nouns and the errors of serve_eval, and what says which variables a process
-gets."""
+gets.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The servers of `trtllm` or `trtllm_disaggregated` in containers of an image, by docker or podman
-on this machine."""
+on this machine.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class ContainerOptions(Container, DeploymentChoice, GpuChoice, FrontDoor, TimeLi
 
 def commands(context: LaunchContext, options: ContainerOptions) -> list[list[str]]:
     """Return the run lines that `launch` would start, but for the unique part of the containers'
-    names."""
+    names.
+    """
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -53,7 +55,8 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
     mounted under their own path besides `mounts`.
 
     Raises PlanError for options that contradict each other, LaunchError when a server does not
-    start or ends."""
+    start or ends.
+    """
     deployment = deployments.choose_deployment(options)
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     ways = _ways(options)

@@ -1,5 +1,6 @@
 """The embedded model: a tiny real language model that ships with serve-eval, served by numpy on one
-core of a CPU."""
+core of a CPU.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
     """Return the one command line that `launch` would start with these options.
 
     Raises LaunchError when there are no weights, or two models of one name, and PlanError without
-    what serves it."""
+    what serves it.
+    """
     check_installed(NAME)
     folder, model, also = options.folder, context.model or NAME, options.also or {}
     if not (folder / "config.json").is_file():
@@ -74,7 +76,8 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
 @asynccontextmanager
 async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncIterator[Endpoint]:
     """Start the server of the model on 127.0.0.1 and yield its endpoint. Raises LaunchError when it
-    does not start."""
+    does not start.
+    """
     [command] = commands(context, options)
     log_file = context.log_dir / f"{NAME}.log"
     async with own_server(command, ready_file=_ready(context), log_file=log_file) as (url, server):

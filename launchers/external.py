@@ -52,7 +52,8 @@ async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncItera
     """Yield the endpoint at `base_url`.
 
     With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no longer that it is
-    starting. Raises LaunchError when the time is over, or at once when the address is none."""
+    starting. Raises LaunchError when the time is over, or at once when the address is none.
+    """
     base_url, outputs, traces = (
         options.base_url,
         options.perf_metrics_dir,
@@ -85,8 +86,8 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
         # knows the ca_bundle.
         async with (
             asyncio.timeout(timeout_s),
-            httpx.AsyncClient(verify=False, trust_env=False) as client,
-        ):  # noqa: S501
+            httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501
+        ):
             while True:
                 try:
                     reply = await client.get(url)

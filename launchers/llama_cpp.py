@@ -1,5 +1,6 @@
 """A GGUF file served by llama.cpp: by its own llama-server, or by the server of
-llama-cpp-python."""
+llama-cpp-python.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class LlamaCppOptions(EngineOptions):
 
     `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python
     answers one after the other. For `prompt_logprobs` it keeps the logits of the whole context in
-    memory."""
+    memory.
+    """
 
     model: Annotated[
         str | None, Setting("The GGUF file. Not set: the plan's model is its path.")
@@ -65,7 +67,8 @@ class LlamaCppOptions(EngineOptions):
 
 def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]]:
     """Return the command line that `launch` would start with these options, with the environment
-    that it sets."""
+    that it sets.
+    """
     return [_server(context, options).line()]
 
 
@@ -74,7 +77,8 @@ async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncItera
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends."""
+    start or ends.
+    """
     build = partial(_server, context)
     name = _name(context, options.model)
     async with other_engine.launch_engine(

@@ -1,5 +1,6 @@
 """A simulated endpoint: a small local server that looks the right answers up; there is no model,
-and no GPU is used."""
+and no GPU is used.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str
     """Return the one command line that `launch` would start with these options.
 
     Raises PlanError for one that is out of range or contradicts another, and without what serves
-    it."""
+    it.
+    """
     check_installed("simulated")
     if problems := [
         f"launcher.simulated.{name} {message}" for name, message in options.find_problems()
@@ -69,7 +71,8 @@ async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIter
     """Start the simulator on a free port of 127.0.0.1 and yield its endpoint.
 
     Raises PlanError when an option is out of range or two contradict each other, LaunchError when
-    the server does not start."""
+    the server does not start.
+    """
     if context.write_answer_file is None:
         raise LaunchError(
             "the simulated endpoint needs the answers of the tasks, and there are none here"
@@ -86,7 +89,8 @@ async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIter
 
 def beginning(options: SimulatedOptions) -> str | bool | None:
     """Return the token that begins a text to the model, which need not run; True where the server
-    puts it there."""
+    puts it there.
+    """
     if options.puts_beginning:
         return True
     return options.begins_with if options.tells_beginning != "none" else None
@@ -100,7 +104,8 @@ def probability(
     Without `flip_rate` it is the accuracy for every prompt. With it, a share u = 3 flip_rate of the
     prompts has a probability that is uniform in [0, 1] (two draws of such a prompt differ with
     probability 1/3) and the others have 1 or 0, so that the mean is the accuracy. Raises
-    LaunchError when there is no such mixture or a task has no accuracy."""
+    LaunchError when there is no such mixture or a task has no accuracy.
+    """
     known = accuracy if isinstance(accuracy, dict) else {}
     by_task = {task: _mixture(value, flip_rate) for task, value in known.items()}
     common = None if isinstance(accuracy, dict) else _mixture(accuracy, flip_rate)

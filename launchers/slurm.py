@@ -1,7 +1,8 @@
 """trtllm-serve, single or disaggregated, as steps of a SLURM allocation of one or more nodes.
 
 Works inside the allocation, in its batch script or as a step, and outside with SLURM_JOB_ID where
-its nodes can be reached."""
+its nodes can be reached.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +69,15 @@ class SlurmOptions(DeploymentChoice, SlurmSteps, TimeLimits):
 
 def commands(context: LaunchContext, options: SlurmOptions) -> list[list[str]]:
     """Return the srun lines that `launch` would start with these options; inside an allocation with
-    its nodes."""
+    its nodes.
+    """
     return [server.line() for server in _preview(context, options).servers]
 
 
 def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
     """Return the config files that `launch` would write, by path, and a job script with the
-    placement."""
+    placement.
+    """
     plan = _preview(context, options)
     written = {path: text for server in plan.servers for path, text in server.files.items()}
     return {**written, context.log_dir / SCRIPT: plan.script}
@@ -88,7 +91,8 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
     The steps run in the job of SLURM_JOB_ID.
 
     Raises PlanError for options that contradict each other or too few nodes, LaunchError outside of
-    an allocation and when a server does not start or ends."""
+    an allocation and when a server does not start or ends.
+    """
     plan = _preview(context, options)
     allocation = await asyncio.to_thread(find_running, options.nodes, options.gpus_per_node)
     if allocation is None or allocation.job is None:

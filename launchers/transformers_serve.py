@@ -1,5 +1,6 @@
 """A model in the layout of the hub served by `transformers serve`, of Hugging Face's transformers
-from 5.0 on."""
+from 5.0 on.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class TransformersOptions(EngineOptions):
     """Choose the model and how it is computed.
 
     Files of a `model` of the hub may be downloaded. The server answers to that name alone, so that
-    it is the one that is asked for."""
+    it is the one that is asked for.
+    """
 
     model: Annotated[
         str | None, Setting("A folder, or a name of the hub. Not set: the plan's model.")
@@ -46,7 +48,8 @@ class TransformersOptions(EngineOptions):
 
 def commands(context: LaunchContext, options: TransformersOptions) -> list[list[str]]:
     """Return the command line that `launch` would start with these options, with the environment
-    that it sets."""
+    that it sets.
+    """
     return [_server(context, options).line()]
 
 
@@ -55,7 +58,8 @@ async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncI
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends."""
+    start or ends.
+    """
     build = partial(_server, context)
     name = _model(context, options.model)
     async with other_engine.launch_engine(

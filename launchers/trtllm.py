@@ -26,7 +26,8 @@ class TrtllmOptions(Aggregated, GpuChoice, FrontDoor, TimeLimits):
 
 def commands(context: LaunchContext, options: TrtllmOptions) -> list[list[str]]:
     """Return the command line that `launch` would start with these options, with the environment
-    that it sets."""
+    that it sets.
+    """
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -41,7 +42,8 @@ async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterato
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
     Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends."""
+    start or ends.
+    """
     shown = _servers(context, options)  # what is wrong is told before anything is looked for
     async with (
         free_gpus.reserve(options.gpus, shown, context.notify) as reserved,

@@ -1,7 +1,8 @@
 """Context and generation servers with an orchestrator on GPUs of this machine, for the run.
 
 Every server is a trtllm-serve of its own. The deprecated MPI-worker mode
-(`disaggregated_mpi_worker`) is not built."""
+(`disaggregated_mpi_worker`) is not built.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class DisaggregatedOptions(Disaggregated, GpuChoice, FrontDoor, TimeLimits):
 
 def commands(context: LaunchContext, options: DisaggregatedOptions) -> list[list[str]]:
     """Return the command lines that `launch` would start with these options, each with the
-    environment that it sets."""
+    environment that it sets.
+    """
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -55,7 +57,8 @@ async def launch(context: LaunchContext, options: DisaggregatedOptions) -> Async
     orchestrator's; the servers bind loopback.
 
     Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError
-    when a server does not start or ends."""
+    when a server does not start or ends.
+    """
     planned = _servers(context, options)  # what is wrong is told before anything is looked for
     count = sum(side.num_instances for side in options.sides.values())
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))

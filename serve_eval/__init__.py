@@ -1,7 +1,8 @@
 """Evaluate running LLM endpoints and say whether they still answer as well as they should.
 
 The names below are the public API; docs/python-api.md shows them at work. They are imported when
-they are first used, so that `import serve_eval` costs nothing."""
+they are first used, so that `import serve_eval` costs nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Offer the stories to Python programs. Import them from `serve_eval`; docs/python-api.md shows
-them at work."""
+them at work.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ async def evaluate(
     The folder holds the same report as report.json. Keys are read from `environ` under the names in
     `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict`
     makes an undecided run fail. Raises ServeEvalError for whatever stops the run; finished answers
-    stay in the folder."""
+    stay in the folder.
+    """
     return await run_plan(
         plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict
     )
@@ -57,7 +59,8 @@ async def compare(
     A side is a plan, or the folder of a finished run, which is not asked again. `rule` is `paired`
     unless it is given. `ask_twice` prompts per task are asked a second time on one side, which
     measures how much an endpoint differs from itself. Raises NotComparableError where the sides do
-    not ask the same, and ServeEvalError for whatever stops a run."""
+    not ask the same, and ServeEvalError for whatever stops a run.
+    """
     return await compare_sides(
         _side(a),
         _side(b),
@@ -84,7 +87,8 @@ async def smoke(
 
     `endpoint` is an address as the command line takes it, such as `localhost:8000`. UNSUPPORTED
     counts as FAIL for the checks in `require`. Raises PlanError for an address or a check that does
-    not exist."""
+    not exist.
+    """
     settings = {"base_url": endpoint} | ({} if model is None else {"model": model})
     checks = choose_checks(level)
     return await smoke_endpoint(

@@ -55,7 +55,8 @@ class RunFolderError(ServeEvalError):
 
 class SandboxError(ServeEvalError):
     """Code that a model wrote was to be run, and that is not allowed, or cannot be done safely on
-    this machine."""
+    this machine.
+    """
 
 
 class NotComparableError(ServeEvalError):
@@ -76,7 +77,8 @@ class NoRoomError(LaunchError):
 
 class EndpointError(ServeEvalError):
     """The endpoint as a whole cannot be evaluated: unreachable, wrong address, refuses
-    everything."""
+    everything.
+    """
 
     exit_code = 4
 

@@ -5,7 +5,8 @@ received goes through a `Masking` before any of it is cut, kept or shown. It fin
 letter case, escaped as JSON, HTML and URLs escape (also twice), in hexadecimal and in base64
 wherever it stands in what was encoded; and of a secret of 16 characters or more a piece of half of
 it, or of five eighths of what encodes it. It does not find one that was changed otherwise:
-reversed, encrypted, or with something between its characters."""
+reversed, encrypted, or with something between its characters.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _Value = TypeVar("_Value")
 
 class _Form(NamedTuple):
     """One way to write a secret, in lower case. A piece of `least` characters or more has one of
-    `windows` in it, each with the place where it begins."""
+    `windows` in it, each with the place where it begins.
+    """
 
     text: str
     least: int
@@ -50,7 +52,8 @@ class _Form(NamedTuple):
 
 class Masking:
     """Replaces the `secrets` by ***. Those of fewer than LEAST characters are taken out of messages
-    alone."""
+    alone.
+    """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
@@ -97,7 +100,8 @@ class Masking:
 
     def body(self, body: bytes) -> bytes:
         """The same of a body: of the texts of JSON, of the JSON in the lines of an event stream, or
-        of what else it is. One without a secret stays as it is, byte for byte."""
+        of what else it is. One without a secret stays as it is, byte for byte.
+        """
         low = body.lower()
         if not any(needle in low for needle in self._raw_needles) and not (
             self._forms and self._may_hold_escaped(low.decode("latin-1"))
@@ -112,7 +116,8 @@ class Masking:
 
     def value(self, value: _Value) -> _Value:
         """The same of every text in built-in values and in msgspec's structs. Texts in a sequence
-        of texts are pieces of one, so that a secret is found that is spread over them."""
+        of texts are pieces of one, so that a secret is found that is spread over them.
+        """
         masked: Any = value
         if isinstance(value, str):
             masked = self.text(value)
@@ -130,7 +135,8 @@ class Masking:
 
     def pieces(self, pieces: Sequence[str]) -> list[str]:
         """As many pieces of a text, without the secrets in them and across them: *** stands where
-        one begins."""
+        one begins.
+        """
         whole = "".join(pieces)
         if self.text(whole) == whole:
             return list(pieces)
@@ -203,7 +209,8 @@ class Masking:
 def _forms(secret: str) -> Iterator[_Form]:
     """The ways to write a secret: as it is, in hexadecimal, and what base64 makes of it at each of
     the three places at which it can begin in a group of bytes, without the characters that its
-    neighbours decide."""
+    neighbours decide.
+    """
     raw = secret.encode()
     yield _cut_anywhere(secret)
     yield _around_the_middle(raw.hex())
@@ -229,7 +236,8 @@ def _cut_anywhere(text: str) -> _Form:
 
 def _around_the_middle(text: str) -> _Form:
     """Looked for by one window, which every piece of five eighths has: half as much to look for in
-    every answer."""
+    every answer.
+    """
     low = _lower(text)
     least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
     window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
@@ -261,7 +269,8 @@ def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
 
 def _levels(text: str) -> Iterator[tuple[str, list[int] | None]]:
     """A text, and what it is with its escapes undone once, twice and so on, each with the place in
-    the text at which each of its characters begins, and its end."""
+    the text at which each of its characters begins, and its end.
+    """
     told, places = text, None
     for _ in range(LEVELS):
         yield told, places

@@ -1,5 +1,6 @@
 """A long step of our own, such as reading thousands of cases: it tells how far it is, and ends when
-that takes too long."""
+that takes too long.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def notify_to(tell: Tell) -> Iterator[None]:
 
 class Pace:
     """How far a step over `total` items is; `unit` is what these are. `at` raises `error` once the
-    limit is reached."""
+    limit is reached.
+    """
 
     def __init__(
         self,

@@ -2,7 +2,8 @@
 where it is.
 
 Stricter than YAML: one document, no repeated keys, no anchors, aliases or merge keys (they can make
-a small file explode), no tags beyond plain values, lists and mappings."""
+a small file explode), no tags beyond plain values, lists and mappings.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class _Safe(yaml.SafeLoader):
 
 class Dumper(yaml.SafeDumper):
     """Writes texts that look like a number in quotes, those of YAML 1.2 too, so that they are read
-    as texts again."""
+    as texts again.
+    """
 
 
 _FAST: Any = type("_Fast", (yaml.CSafeLoader,), {}) if hasattr(yaml, "CSafeLoader") else None
@@ -59,7 +61,8 @@ for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
 class Document:
     """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the
     lines it came from. `written` has, by its path, each number and truth value that JSON would
-    write otherwise: 3.10, 1_000, yes."""
+    write otherwise: 3.10, 1_000, yes.
+    """
 
     name: str
     value: Any
@@ -68,7 +71,8 @@ class Document:
 
     def line(self, *keys: object) -> int:
         """1-based line of the mapping key or list item (by index) at this path, or of its nearest
-        known parent."""
+        known parent.
+        """
         return next(
             (self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), 1
         )
@@ -76,13 +80,15 @@ class Document:
 
 def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
     """The document in a file; `text_keys` as for `parse`. Raises `error`, naming file and line,
-    when it cannot be read, decoded or parsed."""
+    when it cannot be read, decoded or parsed.
+    """
     return parse(read_text(path, error), str(path), error, text_keys=text_keys)
 
 
 def read_text(path: Path, error: type[ServeEvalError]) -> str:
     """The text of a file. Raises `error`, naming file and line, when it cannot be read or
-    decoded."""
+    decoded.
+    """
     try:
         if path.stat().st_size > MOST_BYTES:
             raise error(
@@ -105,7 +111,8 @@ def parse(
 ) -> Document:
     """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of
     mappings are the texts that they are written as, also 1 and yes. Raises `error`, naming the
-    line, also when it takes too long."""
+    line, also when it takes too long.
+    """
     pace = Pace(name, text.count("\n") + 1, "lines", error)
     try:
         if _FAST is not None and not _ODD.search(text.removeprefix("\ufeff")):

@@ -1,5 +1,6 @@
 """Tests that no clock decides: an event loop whose time is counted and not waited for, and waiting
-for what happens."""
+for what happens.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ T = TypeVar("T")
 
 class _Selector(selectors.SelectSelector):
     """Lets as much time pass as it would have waited; what waits for a socket or a thread waits in
-    vain."""
+    vain.
+    """
 
     now = 0.0
 

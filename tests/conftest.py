@@ -1,5 +1,6 @@
 """Fixtures that several test files use: generated data sets, and the shared folder of real data
-where it is present."""
+where it is present.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ async def _server_here(
     command: Sequence[str], *, ready_file: Path, log_file: Path
 ) -> AsyncIterator[tuple[str, Any]]:
     """`own_server` without a process: the simulator of a command line, in the event loop of who
-    asks it."""
+    asks it.
+    """
     from launchers._process import own_server
     from launchers._simulated.__main__ import parse
     from launchers._simulated.simulator import serve
@@ -81,7 +83,8 @@ async def _server_here(
 def simulated_here() -> Iterator[None]:
     """The launcher `simulated` without a process of its own, whose start costs more than what most
     tests ask of it. That process is tested in tests/launchers/test_simulated.py, and by every
-    command that is a process itself."""
+    command that is a process itself.
+    """
     from launchers import simulated
 
     with pytest.MonkeyPatch.context() as patch:
@@ -101,7 +104,8 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset root with generated data of every task, of the sizes that the registered references
-    ask for."""
+    ask for.
+    """
     root = tmp_path_factory.mktemp("data")
     write_gsm8k(root / "gsm8k")
     write_mmlu(root / "mmlu", SUBJECTS)

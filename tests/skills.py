@@ -1,5 +1,6 @@
 """What servers of the tests can do without a model: sums, copies, counting, and finding a key in a
-text."""
+text.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _KINDS: Mapping[str, Callable[..., str]] = {
 
 def answer(prompt: Prompt) -> str | None:
     """What an instructed model says to the last question of a prompt; None to one of another
-    kind."""
+    kind.
+    """
     text = prompt if isinstance(prompt, str) else prompt[-1].text
     if "What is the pass key?" in text and (key := _KEY.search(text)):
         return f" {key[1]}"

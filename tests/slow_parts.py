@@ -4,7 +4,8 @@ test-slow-part`.
 A pytest plugin. Neighbours share a part, since they share what their module made. `--slow-part N`
 runs part N, and `--slow-part auto` the one that the number of commits picks, so that as many
 commits as there are parts run them all. slow_seconds.json has the seconds that each test took,
-measured beside other work; `--slow-seconds FILE` writes them."""
+measured beside other work; `--slow-seconds FILE` writes them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ EXCLUDED = {
 
 def parts(ids: Sequence[str], seconds: Mapping[str, float]) -> list[list[str]]:
     """Every test but the excluded ones in one part, in their order; a part is over the budget by
-    one test alone."""
+    one test alone.
+    """
     made: list[list[str]] = [[]]
     left = BUDGET_S
     for one in ids:

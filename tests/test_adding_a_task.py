@@ -29,7 +29,8 @@ def _block(kind: str) -> str:
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with the page's task, which is a task for the length of a test, its data and its
-    reference."""
+    reference.
+    """
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/capitals.py").write_text(_block("python"))
     monkeypatch.setattr(

@@ -1,5 +1,6 @@
 """No secret is left in what was received, however it is written; and what holds none stays as it
-is."""
+is.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Long steps of our own, by a clock that the test moves: no machine is too slow or too fast for
-it."""
+it.
+"""
 
 from __future__ import annotations
 

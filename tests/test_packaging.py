@@ -99,7 +99,8 @@ def test_the_sdist_holds_every_file_of_the_checkout_and_no_other(dist: Path) -> 
 
 def test_python_versions_are_named_once_each() -> None:
     """Those of the classifiers, which `make test-pythons` tries, begin with the oldest that may
-    install it."""
+    install it.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [
         one.rpartition(" ")[2] for one in project["classifiers"] if re.search(r":: 3\.\d+$", one)

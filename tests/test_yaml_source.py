@@ -70,7 +70,8 @@ def test_numbers_that_read_as_they_are_written_are_numbers() -> None:
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 def test_the_numbers_of_json_are_numbers(written: str, mark: str) -> None:
     """Not all of them are for PyYAML; a text in quotes stays one, and is written in quotes
-    again."""
+    again.
+    """
     content = {"number": float(written), "text": written, "longer": f"{written}x"}
     assert (
         _parse(f"{mark}number: {written}\ntext: '{written}'\nlonger: {written}x\n").value == content
@@ -228,7 +229,8 @@ PIECES += [
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_libyaml_and_python_read_alike(text: str) -> None:
     """What libyaml refuses is read by Python; what both take is the same, and nothing that Python
-    takes is refused."""
+    takes is refused.
+    """
 
     def read(loader: object) -> object:
         before, yaml_source._FAST = yaml_source._FAST, loader

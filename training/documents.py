@@ -2,7 +2,8 @@
 
 Word problems as a chat and as plain text, alone or after examples; short passkeys; and drills,
 which are equations without a story. Drills fill the first part of the training, stories the rest:
-sums take far more examples than reading."""
+sums take far more examples than reading.
+"""
 
 from __future__ import annotations
 

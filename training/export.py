@@ -1,5 +1,6 @@
 """What is kept of a training: weights in bf16, tokenizer, config and chat template in the layout of
-Hugging Face."""
+Hugging Face.
+"""
 
 from __future__ import annotations
 

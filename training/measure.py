@@ -4,7 +4,8 @@ them.
     OPENBLAS_NUM_THREADS=1 python -m training.measure FOLDER [--count 2000]
 
 Problems of the test under every damage as a chat; and, undamaged, as plain text, after examples,
-and passkeys."""
+and passkeys.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Muon (Jordan et al. 2024): momentum whose every step is made orthogonal by five steps of Newton
-and Schulz."""
+and Schulz.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from torch import Tensor
 
 class Muon:
     """For parameters (layer, out, in) of which every layer holds `parts` matrices, one below the
-    other. The products are in bf16, those of all matrices of a parameter at once."""
+    other. The products are in bf16, those of all matrices of a parameter at once.
+    """
 
     def __init__(self, parameters: list[tuple[Tensor, int]], momentum: float = 0.95) -> None:
         self._momentum = momentum
@@ -17,7 +19,8 @@ class Muon:
 
     def step(self, rate: float) -> None:
         """One step; an update has singular values near `rate`, times sqrt(out / in) for tall
-        matrices."""
+        matrices.
+        """
         with torch.no_grad():
             for p, parts, moment in self._state:
                 moment.lerp_(p.grad, 1 - self._momentum)

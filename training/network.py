@@ -2,7 +2,8 @@
 
 Alike matrices of all layers stand in one tensor: few large products, and few large steps of the
 optimiser. Attention is written out, since on a CPU the gradient of torch's own in bf16 takes five
-times as long."""
+times as long.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ PARTS = {"qkv": 3, "o": 1, "gate_up": 2, "down": 1}
 
 def initial(seed: int) -> Parameters:
     """Parameters before the training; layers begin as the identity, their last products being
-    zero."""
+    zero.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int, std: float) -> Tensor:
@@ -46,7 +48,8 @@ def initial(seed: int) -> Parameters:
 
 def constants() -> tuple[Tensor, Tensor, Tensor]:
     """Cosines and sines of the rotary positions (position, half), and the mask of what comes
-    later."""
+    later.
+    """
     half = SIZE // 2
     angles = torch.outer(torch.arange(WINDOW), THETA ** (-torch.arange(half) / half))
     return angles.cos(), angles.sin(), torch.full((WINDOW, WINDOW), float("-inf")).triu(1)
@@ -54,7 +57,8 @@ def constants() -> tuple[Tensor, Tensor, Tensor]:
 
 def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> Tensor:
     """The logits (row x position, vocabulary) after each of `ids` (row, position); products are in
-    bf16."""
+    bf16.
+    """
     rows, length = ids.shape
     norms = p["norms"].unbind(0)
     qkv, o, gate_up, down = (p[name].bfloat16().unbind(0) for name in PARTS)

@@ -5,7 +5,8 @@ minutes.
     OMP_NUM_THREADS=1 python -m training.train --out FOLDER [--steps 1520] [--seed 0]
 
 The loss counts what is answered; what is given counts little. Matrices of the layers are trained
-with Muon, embeddings and norms with AdamW. torch is needed here only, never to serve."""
+with Muon, embeddings and norms with AdamW. torch is needed here only, never to serve.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ class Batches:
 
 class HeldOut:
     """Problems of the test, half of them as a chat, and how well their answers are foreseen token
-    by token."""
+    by token.
+    """
 
     def __init__(self, tokenizer: Tokenizer, count: int) -> None:
         chosen = itertools.islice(problems("test", 0), count)
@@ -128,7 +130,8 @@ class HeldOut:
 
     def told(self, parameters: network.Parameters, fixed: Fixed) -> str:
         """Shares of right tokens in results and in the rest of the answers, and of answers without
-        a fault: these are what a greedy generation gives right."""
+        a fault: these are what a greedy generation gives right.
+        """
         with torch.no_grad():
             best = (
                 network.logits(parameters, self._ids[:, :-1], fixed)
@@ -161,7 +164,8 @@ def results(tokenizer: Tokenizer, row: list[int]) -> list[bool]:
 
 def train(out: Path, steps: int, seed: int) -> None:
     """Trains and saves a model; what it has learned is printed now and then, with the processor
-    time."""
+    time.
+    """
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     began = time.process_time()

@@ -1,5 +1,6 @@
 """aiohttp with nothing around it: as an experienced person writes it, and as its documentation
-shows it."""
+shows it.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from serve_eval.schema import Endpoint, Limits, Request, Response, SamplingParam
 
 class Asker:
     """Sends request `i` and says whether the whole and right answer came. Notes the times to the
-    first token."""
+    first token.
+    """
 
     def __init__(self, client: Client, stream: bool) -> None:
         self._client, self._is_right = client, is_stream_to if stream else is_answer_to

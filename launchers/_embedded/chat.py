@@ -1,5 +1,6 @@
 """The chat template of a model, which is a program: rendered by a process that is bounded in time
-and memory."""
+and memory.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ class Chat:
     may call it.
 
     Raises ValueError for a folder whose template is none; a call raises Refused for what the
-    template does not take, and images are among that. The process stays until `close`."""
+    template does not take, and images are among that. The process stays until `close`.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:

@@ -1,5 +1,6 @@
 """What can be done to the weights of the embedded model, apart from what does it, which is slow to
-import."""
+import.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 token per sequence.
 
 Sequences join and leave between turns. A prompt is taken in by chunks, so that a long one holds
-nobody up."""
+nobody up.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Engine:
 
     def submit(self, wanted: Wanted, changed: asyncio.Event) -> Generation:
         """Starts a generation, which sets `changed` whenever it has news; what waits longest comes
-        first."""
+        first.
+        """
         generation = Generation(wanted, changed)
         self._waiting.append(generation)
         self._work.set()

@@ -2,7 +2,8 @@
 was asked for.
 
 Fields that choose a worker, a cache or a turn (`user`, `priority`, `cache_salt`, ...) are ignored:
-there is one of each. So is `add_special_tokens`, since the tokenizer has none to add."""
+there is one of each. So is `add_special_tokens`, since the tokenizer has none to add.
+"""
 
 from __future__ import annotations
 

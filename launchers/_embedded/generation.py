@@ -21,7 +21,8 @@ class Wanted:
     """What to generate from at least one token. `seed` None: another draw each time; `turn` tells
     the answers to one prompt apart. `ignore_end` goes on behind the token that ends an answer.
     `logprobs` is the number of alternatives that are told of per token, `prompt_logprobs` the same
-    for the prompt (None: no log-probabilities at all)."""
+    for the prompt (None: no log-probabilities at all).
+    """
 
     ids: Sequence[int]
     max_tokens: int
@@ -40,7 +41,8 @@ class Generation:
 
     `steps` counts the tokens that were generated, with the one that ended it; `tokens` are those of
     the text. `length` is how many tokens have been seen, of the prompt and after it. `chance`
-    decides above temperature 0."""
+    decides above temperature 0.
+    """
 
     def __init__(self, wanted: Wanted, changed: asyncio.Event) -> None:
         self.wanted = wanted
@@ -111,7 +113,8 @@ class Generation:
 
     def news(self) -> tuple[str, Sequence[ToldAnswer]]:
         """What has been added since the last time, in whole tokens, but for what may still become a
-        stop string."""
+        stop string.
+        """
         first, begin = self._shown, self._chars
         if self.done.is_set():
             self._shown, self._chars = len(self.tokens), len(self.text)

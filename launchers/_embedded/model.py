@@ -3,7 +3,8 @@ many sequences at once.
 
 What comes out for a sequence does not depend on what else is in the batch: products of matrices
 always have the same shapes, since the results of a product differ in their last bits with its
-shape. So a step computes whole tiles of rows, and looks at a round number of positions."""
+shape. So a step computes whole tiles of rows, and looks at a round number of positions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ positions that are not there then change no sum, since longer sums are made of h
 
 class Cache:
     """Keys and values of up to `rows` sequences. Those of a step are the first ones, so that it
-    needs no copies."""
+    needs no copies.
+    """
 
     def __init__(self, layers: int, rows: int, heads: int, size: int, window: int) -> None:
         self.keys, self.values = (
@@ -46,7 +48,8 @@ class Model:
     is the most tokens that a sequence may have, `end` the id of the token that ends it.
 
     Raises ValueError for anything but a plain Llama: every head with keys of its own, and tied
-    embeddings."""
+    embeddings.
+    """
 
     def __init__(self, folder: Path, damage: Damage = "none") -> None:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -78,7 +81,8 @@ class Model:
         self, ids: Sequence[int], start: int, cache: Cache, row: int, *, every: bool = False
     ) -> Array:
         """Adds tokens to a row of the cache that holds `start` of them. Returns the logits
-        (vocabulary) after the last one, or with `every` those after each (tokens x vocabulary)."""
+        (vocabulary) after the last one, or with `every` those after each (tokens x vocabulary).
+        """
         end = start + len(ids)
         x = self._embedding[np.asarray(ids)]
         turns = self._turns[start:end]
@@ -99,7 +103,8 @@ class Model:
 
     def step(self, ids: Sequence[int], lengths: Sequence[int], cache: Cache) -> Array:
         """The logits (rows x vocabulary) after one more token for each of the first rows, of which
-        the cache holds `lengths` tokens."""
+        the cache holds `lengths` tokens.
+        """
         rows = len(ids)
         over = -rows % TILE
         at = np.asarray([*lengths, *[0] * over])
@@ -129,7 +134,8 @@ class Model:
         self, states: Array, layer: dict[str, Array], turns: NDArray[np.complex64]
     ) -> tuple[Array, Array, Array]:
         """Queries, keys and values (tokens x heads x size); the first two turned by their
-        positions."""
+        positions.
+        """
         shaped = _product(_normalize(states, self._eps), layer["qkv"]).reshape(
             -1, 3, self._heads, self._size
         )
@@ -188,7 +194,8 @@ def _columns(weights: Sequence[Array], norm: Array | None = None) -> Array:
 
 def _pair_halves(weight: Array, size: int) -> Array:
     """Llama turns the first half of a head's numbers against the second: brought side by side, each
-    pair is a complex number, which is turned by one product."""
+    pair is a complex number, which is turned by one product.
+    """
     return np.ascontiguousarray(
         weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)
     ).reshape(weight.shape)
@@ -208,7 +215,8 @@ def _normalize(states: Array, eps: np.float32) -> Array:
 
 def _weigh(scores: Array) -> tuple[Array, Array]:
     """The weights of attention, in place, and their sums, by which what they give is to be
-    divided."""
+    divided.
+    """
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     return scores, scores.sum(axis=-1, keepdims=True)

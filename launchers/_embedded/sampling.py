@@ -15,7 +15,8 @@ def draw_token(
     logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None
 ) -> int:
     """The likeliest token without `chance`, else one of the likeliest that have `top_p`
-    together."""
+    together.
+    """
     if chance is None:
         return int(logits.argmax())
     scaled = (logits.astype(np.float64) - logits.max()) / temperature

@@ -88,7 +88,8 @@ class _Server:
 
     async def run_engines(self, app: web.Application) -> AsyncIterator[None]:
         """Runs the engines while the application is up. A server whose engine fails ends: nobody
-        would be answered."""
+        would be answered.
+        """
         tasks = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         for task in tasks:
             task.add_done_callback(_end_with)

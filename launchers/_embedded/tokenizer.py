@@ -1,5 +1,6 @@
 """The tokenizer of the embedded model: byte-level BPE in which every digit stands alone, read from
-tokenizer.json."""
+tokenizer.json.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def _alphabet() -> dict[int, str]:
 
 class Tokenizer:
     """Text to token ids and back. `special` are the ids of the marks of the chat template by their
-    text."""
+    text.
+    """
 
     def __init__(self, path: Path) -> None:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -89,7 +91,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 def _numbers_apart(text: str) -> Iterator[str]:
     """Runs of a text and between them every numeric character of Unicode alone, such as a
-    superscript."""
+    superscript.
+    """
     run = ""
     for char in text:
         if unicodedata.category(char)[0] == "N":

@@ -1,7 +1,8 @@
 """Weights of the embedded model: read from safetensors, and damaged on demand, for real.
 
 Damage rounds every linear layer to few bits and back (round to nearest, symmetric, one scale per
-row or per group of 32 columns), as weight-only quantisation does; embeddings and norms stay."""
+row or per group of 32 columns), as weight-only quantisation does; embeddings and norms stay.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def round_weight(weight: Array, bits: int, group: int | None) -> Array:
 
 def _safetensors(path: Path) -> dict[str, Array]:
     """The format is a length, a header in JSON and the raw values (huggingface/safetensors, its
-    README)."""
+    README).
+    """
     raw = path.read_bytes()
     start = 8 + int.from_bytes(raw[:8], "little")
     header: dict[str, Any] = json.loads(raw[8:start])

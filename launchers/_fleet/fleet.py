@@ -1,5 +1,6 @@
 """Servers that run together: started at once, ready together, ended together, and over when one of
-them ends."""
+them ends.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class Running:
 
     def _describe_kill(self) -> str:
         """Say what is known of a death by SIGKILL: want of main memory is blamed only where
-        something tells of it."""
+        something tells of it.
+        """
         now = kills()
         if self.server.here and (told := now.since(self.kills)):
             return told
@@ -92,7 +94,8 @@ class Running:
 
     def dead(self, line: str, known: Cause | None) -> LaunchError:
         """Return the error that tells that it is dead by this line of its log, though its process
-        lives."""
+        lives.
+        """
         message = (
             f"{self.server.name} is dead, though its process lives, after"
             f" {time.monotonic() - self.began:.0f} s"
@@ -130,7 +133,8 @@ async def fleet(
     When one of them ends, the block is cancelled and LaunchError raised in its place. `held` are
     locks that the caller has already. Raises LaunchError too when a GPU, a port or `log_dir` is
     used by another launch, when a GPU is used by anybody, when the machine has too few, or when an
-    executable is not there, and anywhere but on Linux."""
+    executable is not there, and anywhere but on Linux.
+    """
     if sys.platform != "linux":
         raise LaunchError(
             "servers are launched on Linux only", hint="Start them elsewhere and give --base-url."
@@ -203,7 +207,8 @@ async def _end(
     running: Sequence[Running], stop_timeout_s: float, notify: Callable[[str], None]
 ) -> None:
     """Ends them together: one after the other they would take the time of all. Tells of those that
-    take long."""
+    take long.
+    """
 
     def slow() -> None:
         if left := [one for one in running if one.process.exit_code() is None]:
@@ -232,14 +237,16 @@ def first_end(running: Iterable[Running]) -> LaunchError | None:
 def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
     """Of the front door on `host` the given port, or one that no server listens on, and such ports
     of the loopback for others. Fresh ones for every launch: versions differ in whether one can be
-    used again at once."""
+    used again at once.
+    """
     [front] = [port] if port is not None else _find_unused(host, 1)
     return [front, *[one for one in _find_unused(LOOPBACK, others + 1) if one != front][:others]]
 
 
 def _find_unused(host: str, count: int) -> list[int]:
     """Ports below those that the kernel gives to connections: one of these may be taken before the
-    server binds it."""
+    server binds it.
+    """
     first_given = _first_given()
     chosen = random.SystemRandom().sample(
         range(FIRST_PORT, first_given), min(PORTS_TRIED, first_given - FIRST_PORT)
@@ -309,7 +316,8 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
 
 async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
     """Kills what is left of the launch, such as what a supervisor that was killed itself left
-    behind, and tells of what stays all the same."""
+    behind, and tells of what stays all the same.
+    """
     deadline = time.monotonic() + LEFT_S
     while left := _find_marked(mark):
         for pid in left:

@@ -32,7 +32,8 @@ async def reserve(
 
     Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of
     CUDA_VISIBLE_DEVICES are looked at, else all of them. Waited for is memory that is `late` alone.
-    Raises NoRoomError when they are too few, with the reasons."""
+    Raises NoRoomError when they are too few, with the reasons.
+    """
     if gpus != AUTO:
         yield Reserved(gpus)
         return
@@ -83,7 +84,8 @@ def _take(
     offered: Mapping[str, Gpu], busy: Mapping[Gpu, str], needed: int, stack: ExitStack
 ) -> tuple[list[int | str], dict[str, int], list[Gpu], list[str]]:
     """The first free ones with their locks, the busy ones that no launch holds, and why each was
-    not taken."""
+    not taken.
+    """
     free: list[int | str] = []
     unheld: list[Gpu] = []
     locks: dict[str, int] = {}

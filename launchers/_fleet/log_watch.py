@@ -1,5 +1,6 @@
 """Servers that are dead though their processes live: noticed by their logs while they are waited
-for."""
+for.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ PARTIAL_S = 1.0
 
 class LogWatch:
     """The log of one server. `roots` are processes: those below them are the server's; none where
-    it runs elsewhere. `wrote_at`: when it last wrote something."""
+    it runs elsewhere. `wrote_at`: when it last wrote something.
+    """
 
     def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
         self._log, self._signs = log, Signs()
@@ -43,7 +45,8 @@ class LogWatch:
 
     def look(self, now: float, others_wrote_at: float = 0.0) -> Sign | None:
         """Read what was written since the last look; return the sign by which the server is dead,
-        once it is one. `others_wrote_at`: when those last wrote that it waits for."""
+        once it is one. `others_wrote_at`: when those last wrote that it waits for.
+        """
         self._read(now)
         if self._seen is None:
             return None
@@ -76,7 +79,8 @@ class LogWatch:
 
     def _note(self, sign: Sign | None, now: float) -> None:
         """A sign that got stronger, or another one, counts from now; one that got weaker from when
-        it came."""
+        it came.
+        """
         before, self._seen = self._seen, sign
         if sign is not None and (
             before is None or sign.strength > before.strength or sign.line != before.line
@@ -91,7 +95,8 @@ class LogWatch:
 
 def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None) -> bool:
     """Return whether a sign of this age is an end. `silent_s`: since the last line; `idle_s`: since
-    the processes did something, None where that is not known."""
+    the processes did something, None where that is not known.
+    """
     if strength is Strength.CERTAIN:
         return age_s >= SETTLE_S
     if strength is Strength.RAISED:
@@ -109,7 +114,8 @@ class Watching:
 
     An orchestrator idles while the others load, so that their CPU time and their lines count as its
     own. A server that is well idles too while others load: until the first completion is asked for,
-    only a certain sign ends it."""
+    only a certain sign ends it.
+    """
 
     def __init__(
         self, running: Sequence[Running], clock: Callable[[], float] = time.monotonic
@@ -147,7 +153,8 @@ class Watching:
 
     def all_are_well(self) -> None:
         """Forget what was before: from now on the servers work on the first completion, and errors
-        count again."""
+        count again.
+        """
         for _, watch in self._watches:
             watch.forget(self._clock())
         self._well.clear()
@@ -155,7 +162,8 @@ class Watching:
 
 def roots(one: Running, running: Sequence[Running]) -> list[int]:
     """Return the processes below which those of a server are found; none where one of them runs
-    elsewhere."""
+    elsewhere.
+    """
     wanted = running if one.server.name == ORCHESTRATOR else [one]
     return [each.process.pid for each in wanted] if all(_was_seen(each) for each in wanted) else []
 

@@ -33,7 +33,8 @@ async def launch_engine(
 ) -> AsyncIterator[Endpoint]:
     """Runs the server that `build` makes of options and ports, for the length of the block.
     `options` are those of the launcher, `model` is the name that is asked for. Raises PlanError
-    before anything is looked for, LaunchError."""
+    before anything is looked for, LaunchError.
+    """
     shown = build(options, None)
     async with (
         free_gpus.reserve(options.gpus, [shown], context.notify) as reserved,
@@ -59,7 +60,8 @@ def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
 def place(options: EngineOptions, ports: Sequence[int] | None = None) -> Place:
     """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on
     one for auto. `ports` are those that a launch takes (None: such as a dry run shows). Raises
-    PlanError."""
+    PlanError.
+    """
     port = places.check_shown_port(options.port)
     named = options.gpus or []
     count, environ = (1, os.environ) if named == local_gpus.AUTO else (len(named), {})
@@ -81,7 +83,8 @@ def server(
     `extra_args`.
 
     `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra
-    argument that is a flag of the launcher's."""
+    argument that is a flag of the launcher's.
+    """
     extra = options.extra_args
     environment.check(options.env, "launcher.env")
     environment.check_names(options.pass_env, "launcher.pass_env")

@@ -27,7 +27,8 @@ def place_parts(
     """Every part with its place. `host` and `port` are the front door's; the others bind loopback.
 
     `ports` are the front door's and those of the others (None: such as a dry run shows). Raises
-    PlanError when the GPUs are too few, and for a port that is none."""
+    PlanError when the GPUs are too few, and for a port that is none.
+    """
     first = check_shown_port(port)
     hosts.check(host)
     front, *others = ports or range(first, first + len(parts))

@@ -1,5 +1,6 @@
 """When servers are ready: all alive, all healthy, and one real completion through the front
-door."""
+door.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ async def ready(
     With `cluster` the front door is asked for /cluster_info, and others, which register with it,
     need not answer. `watching` gets the names of servers that are healthy. Raises LaunchError when
     a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more for
-    the completion."""
+    the completion.
+    """
     import httpx
 
     began, said = time.monotonic(), time.monotonic()
@@ -93,7 +95,8 @@ async def _healthy(
     client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S
 ) -> bool:
     """Whether a server is ready. `starting` gets the names of those that say that they load their
-    model."""
+    model.
+    """
     import httpx
 
     starting.discard(server.name)
@@ -167,7 +170,8 @@ def _tell(
     front: Server, began: float, said: float, last: str, notify: Callable[[str], None]
 ) -> float:
     """Tells that there is no completion yet, unless that was told a moment ago; returns when it was
-    told last."""
+    told last.
+    """
     if (now := time.monotonic()) - said <= TELL_S:
         return said
     notify(f"{front.name}: no completion after {now - began:.0f} s: {last[:160]}")

@@ -36,7 +36,8 @@ async def session(
     `model` is the name that is asked for; `cluster`: the others register with the front door;
     `held` are locks that the caller has already. `transfer` describes the transport of the KV
     cache. Some versions share a key between servers; no message contains it. Raises PlanError for
-    an option that this version does not know, LaunchError when a server does not start or ends."""
+    an option that this version does not know, LaunchError when a server does not start or ends.
+    """
     for line in mpi.describe_ranks(servers):
         context.notify(line)
     key = shared_key.draw_key()

@@ -2,7 +2,8 @@
 in all their forms.
 
 Forms follow trtllm-serve; log-probabilities follow OpenAI, by chat and by the older endpoint, and
-for prompts vLLM too."""
+for prompts vLLM too.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ class ToldAnswer(NamedTuple):
     ones at its place.
 
     `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its
-    bytes."""
+    bytes.
+    """
 
     text: str
     raw: bytes
@@ -39,7 +41,8 @@ class Call(NamedTuple):
 
 class Generated(NamedTuple):
     """The answer to one prompt. With `echo` the `prompt_text` stands before it. `tokens` and
-    `prompt` are there where log-probabilities are told of."""
+    `prompt` are there where log-probabilities are told of.
+    """
 
     text: str | None
     finish_reason: str | None
@@ -108,7 +111,8 @@ class Events:
 
     def begin_choice(self, index: int, one: Generated) -> Iterable[bytes]:
         """What comes before the text of a choice: by chat the role, else the prompt where it is
-        echoed."""
+        echoed.
+        """
         if self._ask.chat:
             # trtllm-serve writes a blank before the end of this event
             yield self._event(index, {"role": "assistant"})[:-2] + b" \n\n"
@@ -189,7 +193,8 @@ def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
 
 def _logprobs(ask: Ask, tokens: Sequence[ToldAnswer], offset: int) -> dict[str, object]:
     """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning
-    of the text."""
+    of the text.
+    """
     if ask.chat:
         return {
             "content": [

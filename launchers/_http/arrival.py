@@ -1,5 +1,6 @@
 """Time limits for the arrival of a request. Without them a client that sends half a request, or a
-byte at a time, holds its connection open without end."""
+byte at a time, holds its connection open without end.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Arrival:
     """Closes the connections of a server whose requests do not arrive in time, with a 408.
 
     `guarded` wraps the protocol factory of the server and bounds heads; `middleware` bounds bodies,
-    and comes first."""
+    and comes first.
+    """
 
     def __init__(self, refuse: Callable[[str], web.Response]) -> None:
         self._refuse = refuse

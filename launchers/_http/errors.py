@@ -1,5 +1,6 @@
 """Refuse requests as OpenAI-compatible servers do: errors follow trtllm-serve, and OpenAI for an
-unknown model."""
+unknown model.
+"""
 
 from __future__ import annotations
 

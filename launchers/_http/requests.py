@@ -83,7 +83,8 @@ class Ask:
     A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's
     own default. `logprobs` is the number of alternatives per generated token, and with `echo` per
     token of the prompt (None: no log-probabilities); `prompt_logprobs` is vLLM's field. `truncate`
-    keeps the last tokens of a prompt. `tools` may be called."""
+    keeps the last tokens of a prompt. `tools` may be called.
+    """
 
     chat: bool
     model: str
@@ -164,7 +165,8 @@ def refuse_too_few(max_tokens: int, least: int = 1) -> None:
 
 def refuse_too_long(needed: int, context_tokens: int | None) -> None:
     """Raises Refused when prompt and answer together are too long for the context (None: no
-    limit)."""
+    limit).
+    """
     if context_tokens is not None and needed > context_tokens:
         raise bad_request(
             f"This model's maximum context length is {context_tokens} tokens. However, your"
@@ -196,7 +198,8 @@ def _prompts(body: _Body, chat: bool) -> Sequence[Prompt | list[int]]:
 
 def _alternatives(body: _Body, chat: bool) -> int | None:
     """The number of alternatives per token (None: no log-probabilities), which chat says in a field
-    of its own."""
+    of its own.
+    """
     if not chat:
         return (
             None

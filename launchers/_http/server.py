@@ -2,7 +2,8 @@
 streams and errors.
 
 What a request says is read in `requests`, what an answer looks like stands in `answers`, and what
-an error does in `errors`. Of these this module alone needs aiohttp, which is an extra."""
+an error does in `errors`. Of these this module alone needs aiohttp, which is an extra.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str
     `http://127.0.0.1:PORT/v1`.
 
     A request that does not arrive in time is answered with 408, and its connection closed. Raises
-    OSError when the port is taken."""
+    OSError when the port is taken.
+    """
     arrival = Arrival(_too_late)
     app.middlewares.insert(0, arrival.middleware)
     runner = web.AppRunner(

@@ -17,7 +17,8 @@ class Cause(NamedTuple):
     `ends` says when such a line ends the wait for a server whose process lives: AT_ONCE as an error
     that was raised; STILL only when the log and the processes stand still too, since servers that
     catch it go on; ENDS_ITSELF never, since the process ends by itself. `vague`: it tells what
-    failed and not why; another line may."""
+    failed and not why; another line may.
+    """
 
     pattern: str
     told: str

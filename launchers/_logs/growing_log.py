@@ -20,7 +20,8 @@ _RANK = re.compile(r"\[RANK (\d{1,6})\]", re.IGNORECASE)
 
 class Line(NamedTuple):
     """A line without colours and labels. `stream` tells the rank that wrote it, where the line
-    names one."""
+    names one.
+    """
 
     stream: str
     text: str
@@ -28,7 +29,8 @@ class Line(NamedTuple):
 
 class LogLines:
     """Reads what a log grew by, and whether it `grew`. A log that was cut is read from its
-    beginning."""
+    beginning.
+    """
 
     def __init__(self, path: Path, start: int = 0) -> None:
         self.path, self._offset = path, start
@@ -55,7 +57,8 @@ class LogLines:
 
     def rest(self) -> list[Line]:
         """Return the last line although nothing ends it: for a log that stands still. The line
-        counts as read."""
+        counts as read.
+        """
         partial, self._partial = self._partial, b""
         if not partial or self._dropping:
             return []

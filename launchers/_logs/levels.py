@@ -1,5 +1,6 @@
 """What kind of line a log holds: an error, something quiet, a part of a traceback, or none of
-these."""
+these.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ _WITHIN = re.compile(r"[\s~^|+]")
 
 def kind(text: str, *, in_traceback: bool = False) -> Kind:
     """Return the kind of a line. Within a traceback any name at its beginning is that of an
-    exception."""
+    exception.
+    """
     if not text.strip() or _ACCESS.search(text):
         return Kind.NOISE
     if text == _HEADER:
@@ -85,7 +87,8 @@ def begins_traceback(text: str) -> bool:
 
 def may_tell_of_caught(text: str) -> bool:
     """Return whether lines without a level that follow this quiet one may tell of an exception that
-    was caught."""
+    was caught.
+    """
     if PYTHON_WARNING.search(text, 0, HEAD):
         return False  # Python prints a line of source code below these, and no more
     name = level(text)

@@ -27,7 +27,8 @@ class Refusals:
 
     def permanent(self, status: int, text: str) -> bool:
         """Take an answer in; return whether it is the third refusal in a row of one kind that
-        stays."""
+        stays.
+        """
         found, kind = find_known(text), None
         if found is not None and found.ends == AT_ONCE and status >= 400 and status not in _LATER:
             kind = found.told

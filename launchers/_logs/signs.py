@@ -2,7 +2,8 @@
 
 Each rank's lines are read for themselves, where they name it. An exception counts where it was
 raised to its end: not at level warning or below, not in what follows such a record without a level
-of its own, and not as what a handler was dealing with when it raised another one."""
+of its own, and not as what a handler was dealing with when it raised another one.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class Signs:
 
     def read(self, line: Line, *, later: bool = False) -> bool:
         """Take a line in. Return whether it shows that something still happens. `later`: it was not
-        written together with the strongest sign."""
+        written together with the strongest sign.
+        """
         text, stream = line.text, self._stream(line.stream)
         match levels.kind(text, in_traceback=stream.in_traceback):
             case Kind.NOISE:
@@ -124,7 +126,8 @@ class Signs:
 
     def _read_quiet(self, line: Line, stream: _Stream) -> None:
         """Read a record at level warning or below: what follows it may be an exception that was
-        caught."""
+        caught.
+        """
         caught = levels.may_tell_of_caught(line.text)
         stream.record = _Record.CAUGHT if caught else _Record.NONE
         stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
@@ -197,7 +200,8 @@ class Signs:
 
     def _weaken(self, line: Line) -> None:
         """Take note that a rank writes on after its error: it caught it, unless it said that it
-        gives up."""
+        gives up.
+        """
         sign = self.strongest
         if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
             return

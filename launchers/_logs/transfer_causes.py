@@ -1,6 +1,7 @@
 """What a log says where servers cannot work together: the transfer of the KV cache, the key that
 they share, and the discovery. The texts are those of TensorRT-LLM, NIXL and UCX, as their users
-quoted them."""
+quoted them.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ def check(host: str) -> str:
 
 def check_ipv4(host: str) -> str:
     """Return the host of an orchestrator, whose socket is one of IPv4 and whose file knows no other
-    address. Raises PlanError."""
+    address. Raises PlanError.
+    """
     if ":" in host:
         raise PlanError(
             f"launcher.host: {host}: the orchestrator of trtllm-serve binds IPv4 addresses only",
@@ -36,7 +37,8 @@ def check_ipv4(host: str) -> str:
 
 def family(host: str) -> socket.AddressFamily:
     """Return the family of the socket that a server makes for a host: IPv6 where it has no other
-    address."""
+    address.
+    """
     if ":" in host:
         return socket.AF_INET6
     try:
@@ -48,7 +50,8 @@ def family(host: str) -> socket.AddressFamily:
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that is bound as a server of the 1.2 line binds its own, without
-    SO_REUSEADDR. Raises OSError."""
+    SO_REUSEADDR. Raises OSError.
+    """
     one = socket.socket(family(host))
     try:
         one.bind((host, port))

@@ -30,7 +30,8 @@ lists it."""
 
 class Gpu(NamedTuple):
     """A GPU of this machine by its two names, both of which CUDA_VISIBLE_DEVICES takes; no `uuid`:
-    it is not known."""
+    it is not known.
+    """
 
     number: str
     uuid: str = ""
@@ -49,7 +50,8 @@ def blocks(
 
     They are cut from `gpus`, else from CUDA_VISIBLE_DEVICES, else counted from 0; those of `auto`
     stand for the ones that a launch takes. Raises PlanError when these are too few, when one is
-    named twice, and for what names none."""
+    named twice, and for what names none.
+    """
     needed = sum(width for _, width in widths)
     if gpus is not None and gpus != AUTO:
         offered, source = _names([str(gpu).strip() for gpu in gpus], "launcher.gpus"), "gpus names"
@@ -78,7 +80,8 @@ def blocks(
 
 def visible(environ: Mapping[str, str]) -> list[str] | None:
     """Return the names in CUDA_VISIBLE_DEVICES; None where it is not set. Raises PlanError for what
-    CUDA does not take, which hides that GPU and all after it."""
+    CUDA does not take, which hides that GPU and all after it.
+    """
     if (text := environ.get(VARIABLE)) is None:
         return None
     names = [name.strip() for name in text.split(",")]
@@ -118,7 +121,8 @@ def _names(names: list[str], where: str) -> list[str]:
 
 def memory_used() -> dict[Gpu, int | None] | None:
     """Return the MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of
-    any."""
+    any.
+    """
     lines = smi.ask("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
     used: dict[Gpu, int | None] = {}
     for line in lines or ():
@@ -140,7 +144,8 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
     nvidia-smi does not list, such as a part of a GPU, by its own name.
 
     Raises LaunchError when the machine has not all of them or one is named twice; without
-    nvidia-smi nothing is known."""
+    nvidia-smi nothing is known.
+    """
     if used is None:
         return [Gpu(name) for name in names]
     known = list(used)
@@ -167,7 +172,8 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
 
 def _check_parts(names: Sequence[str]) -> None:
     """Raises NoRoomError for parts of GPUs that nvidia-smi does not list, where it lists GPUs at
-    all."""
+    all.
+    """
     if not names or (lines := smi.ask("-L")) is None:
         return
     listed = re.findall(rf"{PART}[^)\s]+", "\n".join(lines))

@@ -3,7 +3,8 @@ logs.
 
 A lock is a file with an flock, which the kernel takes away with the last process that holds it. The
 folder of the files is the same whatever TMPDIR says. /run/user/UID would not do: it comes with a
-login and goes with it."""
+login and goes with it.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def lock_names(
 
     Yields the descriptors that hold the locks: a process that inherits them holds them until it
     ends too. `held` are locks that the caller has already; `shown` says what a thing is called in
-    an error. Raises LaunchError when one is taken, for a GPU NoRoomError."""
+    an error. Raises LaunchError when one is taken, for a GPU NoRoomError.
+    """
     place, own = folder(), dict[str, int]()
     try:
         own[FOLDER] = _keep(place)
@@ -99,7 +101,8 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
 
 def _usable(place: Path) -> bool:
     """Return true for a folder of ours, no link. Others may look at a lock whose name they know,
-    and list none."""
+    and list none.
+    """
     try:
         place.mkdir(mode=0o700, parents=place.parent != SHARED, exist_ok=True)
         found = place.lstat()
@@ -114,7 +117,8 @@ def _usable(place: Path) -> bool:
 
 def _keep(place: Path) -> int:
     """A shared lock of the folder itself: what cleans /tmp of old files leaves a locked folder
-    alone."""
+    alone.
+    """
     file = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -150,7 +154,8 @@ def _take(place: Path, name: str, title: str) -> int:
 
 def _tidy(place: Path, name: str) -> None:
     """Removes the file of a lock that nobody holds any more: each folder of logs has one. Those of
-    GPUs are few."""
+    GPUs are few.
+    """
     path = place / _file_of(name)
     if name == FOLDER or name.startswith(OF_GPU):
         return

@@ -1,5 +1,6 @@
 """The number of times that the kernel killed a process for want of main memory: evidence for a
-death by SIGKILL."""
+death by SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Kills(NamedTuple):
 
     def since(self, before: Kills) -> str:
         """Return what the difference tells of a server that SIGKILL ended; empty where nothing
-        points at memory."""
+        points at memory.
+        """
         if _more(before.group, self.group):
             return (
                 "The kernel killed it, or another process of its cgroup, for want of main memory."
@@ -62,7 +64,8 @@ def _of_group(proc: Path, cgroups: Path) -> int | None:
 
 def _count(*files: Path) -> int | None:
     """Return the count of the first file that has one: within a container, its own group is the
-    root."""
+    root.
+    """
     for file in files:
         with suppress(OSError):
             if found := _COUNT.search(file.read_text()):

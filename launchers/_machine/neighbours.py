@@ -26,7 +26,8 @@ NOBODY_TOLD = (
 
 class Process(NamedTuple):
     """A process that uses a GPU. `mib` None: nvidia-smi does not say how much; `user` "": not known
-    here."""
+    here.
+    """
 
     pid: str
     name: str
@@ -40,7 +41,8 @@ class Process(NamedTuple):
 
 def processes() -> dict[str, list[Process]]:
     """Return the processes that compute, by the UUID of their GPU; none where nvidia-smi does not
-    tell."""
+    tell.
+    """
     found: dict[str, list[Process]] = {}
     query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
     for line in smi.ask(query, "--format=csv,noheader,nounits") or ():
@@ -76,7 +78,8 @@ def warnings(
     named: Sequence[str], gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None
 ) -> list[str]:
     """Return what is to be said of the GPUs `named`, of which this machine has `gpus`, before
-    servers start on them."""
+    servers start on them.
+    """
     if named and not gpus:
         return [
             "warning: this machine shows no GPU (no nvidia-smi, no /dev/nvidia*): the servers may"
@@ -122,7 +125,8 @@ async def check_free(
 
 def late(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> list[Gpu]:
     """Return those of the GPUs with memory in use for which no process that is seen here accounts:
-    what a server had comes back only after its end."""
+    what a server had comes back only after its end.
+    """
     theirs = processes()
     return [
         gpu
@@ -148,7 +152,8 @@ def _sum_accounted(processes: Iterable[Process]) -> float:
 
 def _user(pid: str, name: str) -> str:
     """The owner of a process; "" where it is not seen here, or where another process has its number
-    here."""
+    here.
+    """
     place = Path("/proc") / pid
     try:
         first = (place / "cmdline").read_bytes().split(b"\0")[0].decode(errors="replace")

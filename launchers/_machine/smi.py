@@ -1,5 +1,6 @@
 """nvidia-smi, asked in bounded time: where a driver is in trouble it hangs, and not even SIGKILL
-ends it."""
+ends it.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +19,16 @@ KILLED_S = 1.0
 
 def ask(*words: str) -> list[str] | None:
     """Return the lines that nvidia-smi prints; None where it is not there, fails or takes too
-    long."""
+    long.
+    """
     code, lines = answer(*words) or (None, [])
     return lines if code == 0 else None
 
 
 def answer(*words: str) -> tuple[int, list[str]] | None:
     """Return its exit code and the lines that it prints; None where it is not there or takes too
-    long."""
+    long.
+    """
     try:
         process = subprocess.Popen(  # noqa: S603
             ["nvidia-smi", *words],  # noqa: S607

@@ -2,7 +2,8 @@
 
 A launcher's structure takes these as bases: its own options come first, then those of its bases in
 their order. Every structure is a frozen dataclass of the form that
-`serve_eval/plugins/declarations.py` describes. "Not set" is None."""
+`serve_eval/plugins/declarations.py` describes. "Not set" is None.
+"""
 
 from __future__ import annotations
 

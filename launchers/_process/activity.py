@@ -29,7 +29,8 @@ class Used(NamedTuple):
 
 class Activity:
     """The processes below `root`, looked at again and again. Nothing is known of them where there
-    is no /proc."""
+    is no /proc.
+    """
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -39,7 +40,8 @@ class Activity:
 
     def idle_s(self, now: float) -> float | None:
         """Return how long all processes were idle up to the last look at them; None where none is
-        seen."""
+        seen.
+        """
         if self._at is None or now - self._at >= SAMPLE_S:
             used = {
                 pid: one for pid in descendants(self.root) if (one := measure_use(pid)) is not None
@@ -55,7 +57,8 @@ class Activity:
 
 def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) -> bool:
     """Return whether a process did something between two looks that are `seconds` apart. A new one
-    began with 0."""
+    began with 0.
+    """
     none = Used(0.0, 0)
     return any(
         now.cpu_s - before.get(pid, none).cpu_s > IDLE_SHARE * seconds

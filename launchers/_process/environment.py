@@ -1,5 +1,6 @@
 """The environment that servers start in: what they need of ours, what a plan names, and no key but
-that of the hub."""
+that of the hub.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def inherit(environ: Mapping[str, str], pass_env: Iterable[str] = ()) -> dict[st
 
 def for_helpers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables for a command that asks the machine or the cluster, such as nvidia-smi
-    and squeue."""
+    and squeue.
+    """
     names, prefixes = {"MUNGE_SOCKET"}, ("SLURM_", "CUDA_", "NVIDIA_")
     return inherited_by_any(environ, list_named(environ), names=names, prefixes=prefixes)
 
@@ -139,7 +141,8 @@ def list_named(environ: Mapping[str, str]) -> list[str]:
 
 def check(env: Mapping[str, str | None], where: str) -> None:
     """Raises PlanError for a variable that the launcher sets, and for one that looks like a secret:
-    plans are saved and shown."""
+    plans are saved and shown.
+    """
     for name, value in env.items():
         if name in OURS:
             raise PlanError(
@@ -157,7 +160,8 @@ def check(env: Mapping[str, str | None], where: str) -> None:
 
 def check_names(names: Iterable[str], where: str) -> None:
     """Raises PlanError, without a value, for what is no name of a variable, and for one that the
-    launcher sets."""
+    launcher sets.
+    """
     for name in names:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\*?", name):
             raise PlanError(
@@ -172,7 +176,8 @@ def check_names(names: Iterable[str], where: str) -> None:
 
 def check_words(words: Iterable[str], where: str) -> None:
     """Raises PlanError, without the value, for a word of a command line that looks like a
-    secret."""
+    secret.
+    """
     for word in words:
         name, _, value = word.rpartition("=")
         if SECRET_VALUE.search(word) or (value and secret(name.lstrip("-"))):

@@ -1,5 +1,6 @@
 """A server of ours as a process of its own, from both sides: started by a launcher, and ended with
-it."""
+it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ PAUSE_S = 0.05
 
 def check_installed(launcher: str) -> None:
     """Check that a server of ours can run here. Raises PlanError where the extra `servers` is not
-    installed."""
+    installed.
+    """
     if importlib.util.find_spec("aiohttp") is None:
         raise PlanError(
             f"the launcher {launcher} needs the package aiohttp", hint=install_hint("servers")
@@ -38,7 +40,8 @@ async def own_server(
 ) -> AsyncIterator[tuple[str, ServerProcess]]:
     """Runs a command that ends in `serve_until_ended` for the length of the block, and yields its
     base URL once it listens there. Raises LaunchError when it does not start, and in place of the
-    block when it ends by itself."""
+    block when it ends by itself.
+    """
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
     async with server_process(command, log_file=log_file, env=inherit(os.environ)) as server:
@@ -56,7 +59,8 @@ async def serve_until_ended(
     serving: AbstractAsyncContextManager[str], name: str, ready_file: Path | None
 ) -> None:
     """Serves until SIGTERM, SIGINT or the end of the process that holds the other end of stdin.
-    `ready_file` gets the base URL once it can be used."""
+    `ready_file` gets the base URL once it can be used.
+    """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)

@@ -1,5 +1,6 @@
 """A server as a process of its own, from its start to its end: what every launcher that starts
-something shares."""
+something shares.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class ServerProcess:
         longest pause.
 
         Raises LaunchError with the last lines of the log when the server ends before, or after
-        `timeout_s` seconds."""
+        `timeout_s` seconds.
+        """
         clock, pause_s = asyncio.get_running_loop().time, 0.02
         deadline = clock() + timeout_s
         while (found := await probe()) is None:
@@ -93,7 +95,8 @@ class ServerProcess:
 
     async def stop(self) -> None:
         """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are
-        cancelled."""
+        cancelled.
+        """
         try:
             if self.exit_code() is None:
                 self._signal(signal.SIGTERM)
@@ -135,7 +138,8 @@ class ServerProcess:
 @asynccontextmanager
 async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
     """The block ends with the error that `ended` gives as soon as there is one, whatever it is
-    doing."""
+    doing.
+    """
     task = asyncio.current_task()
     assert task is not None
     cancelling, death = task.cancelling(), None
@@ -200,7 +204,8 @@ async def server_process(
     then stands between, ends the server when we end, and gives it so many seconds after SIGTERM;
     `pid` is the supervisor's, which inherits the descriptors `keep` and runs the command `to_stop`
     in place of SIGTERM and `at_end` last. `env` None: our environment. Raises LaunchError when the
-    command cannot be run."""
+    command cannot be run.
+    """
     if grace_s is not None:
         command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
         grace_s += AT_END_S if at_end else 0

@@ -9,7 +9,8 @@ leaving the process group; a parent-death signal would reach direct children onl
 means at once, and so does the end of stdin behind a first one: whoever asked for the end did not
 wait for it. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
 AT_END one that is run last: for what is no process below us, such as a container or a step of
-SLURM. Ends as the server did: with its exit code, or 128 + the number of its signal."""
+SLURM. Ends as the server did: with its exit code, or 128 + the number of its signal.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +88,8 @@ class Supervisor:
 
     def end(self) -> None:
         """Ends the server and all that it started; what a server leaves behind that ended by itself
-        gets no grace."""
+        gets no grace.
+        """
         if self.code is None:
             self.stop()
             deadline = time.monotonic() + self.grace_s
@@ -119,7 +121,8 @@ class Supervisor:
 
     def let_go(self, timeout_s: float) -> bool:
         """Return whether the launcher's end of our stdin was closed now, once. Waits that long for
-        it."""
+        it.
+        """
         readable = select.select([sys.stdin] if self.held else [], [], [], timeout_s)[0]
         ended = bool(readable) and not os.read(0, 4096)
         self.held = self.held and not ended

@@ -7,7 +7,8 @@ one. A token is a word with the white space before it.
 
 Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run,
 prompt) lies below its probability times (1 - damage), so more damage only ever adds wrong answers.
-Which prompts fail, are cut or come back empty depends on (seed, prompt)."""
+Which prompts fail, are cut or come back empty depends on (seed, prompt).
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ class AnswerFile:
 
     def answer(self, key: str, ask: Ask) -> Generated:
         """Return the answer of a prompt by its hash, drawn again with `varied`; a made-up one where
-        it is unknown."""
+        it is unknown.
+        """
         if key in self._entries:
             again = self._drawn[key]
             self._drawn[key] += 1

@@ -23,7 +23,8 @@ class SimulatedBehaviour:
     trtllm-serve does, `no_models` as its orchestrator. `no_guided` and `no_tools` ignore
     response_format and tools; without them, prompts that the answer file does not know are answered
     by what fits the schema, and by a call of the first tool. With `prompt_logprobs`, an answer that
-    is a number is the log-probability of every token."""
+    is a number is the log-probability of every token.
+    """
 
     seed: Annotated[
         int, Setting("The seed of all draws: which prompts are answered right, which fail.")
@@ -88,7 +89,8 @@ class SimulatorConfig(SimulatedBehaviour):
     """Add to the behaviour what only the server needs.
 
     A set `api_key` is required as a bearer token; `record` keeps the latest bodies and headers in
-    `Stats`. Raises ValueError for values out of range."""
+    `Stats`. Raises ValueError for values out of range.
+    """
 
     answers: Path | None = None
     model: str = "simulated"

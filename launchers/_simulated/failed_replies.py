@@ -39,7 +39,8 @@ async def reply(
 
 def refusal(kind: Refusal, path: str) -> web.Response:
     """Refuse a request to `path`, in the form of trtllm-serve, of its orchestrator or of a
-    gateway."""
+    gateway.
+    """
     match kind:
         case "500":
             return json_response(500, encode({"detail": "Internal server error simulated failure"}))

@@ -1,5 +1,6 @@
 """The ways in which the simulated endpoint fails on demand, apart from its server, which is slow to
-import."""
+import.
+"""
 
 from __future__ import annotations
 

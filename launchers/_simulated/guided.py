@@ -1,5 +1,6 @@
 """Guided decoding as a simulated server does it: to a prompt that it does not know, an answer that
-fits the schema."""
+fits the schema.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _LARGEST = 10_000
 
 def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The JSON schema of a `response_format`, in trtllm-serve's form or OpenAI's; None where it has
-    none."""
+    none.
+    """
     inner = response_format.get("json_schema")
     found = inner.get("schema", inner) if isinstance(inner, dict) else response_format.get("schema")
     return found if isinstance(found, dict) else None
@@ -42,7 +44,8 @@ def generate_text(schema: Mapping[str, Any]) -> str:
 
 def _generate(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
     """`within` are the references that lead here: the least value needs none of them again. Raises
-    RecursionError for a schema that needs itself."""
+    RecursionError for a schema that needs itself.
+    """
     if not isinstance(schema, Mapping):
         return _PLAIN["string"]
     if "const" in schema:

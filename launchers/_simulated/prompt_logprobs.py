@@ -3,7 +3,8 @@ same one.
 
 A token is a word with the white space before it, the last one with what follows it, and the mark
 that begins texts where there is one; the first has no log-probability. A token that is less than
-even is not the likeliest one in its place."""
+even is not the likeliest one in its place.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def gives_logprobs(ask: Ask, form: Form) -> bool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """The token that begins texts: its text `mark`, and if the server `puts` it before each prompt
-    itself."""
+    itself.
+    """
 
     mark: str = ""
     puts: bool = False
@@ -53,7 +55,8 @@ def with_prompt(
     generated: Generated, truncate: int | None, form: Form, beginning: Beginning
 ) -> Generated:
     """The answer with the tokens of its prompt, whose log-probability is the number that its text
-    is. With `echo` the likeliest token at each place is told too."""
+    is. With `echo` the likeliest token at each place is told too.
+    """
     marks, rest = beginning.rest(generated.prompt_text)
     texts = [*marks, *_TOKEN.findall(rest)][-(truncate or 0) :]
     value = _number(generated.text)

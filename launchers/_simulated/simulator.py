@@ -2,7 +2,8 @@
 model in it.
 
 `python -m launchers._simulated` runs it as a process. `answer_file` says how chance decides what a
-prompt gets; the jitter of the latency depends on (seed, number of the request)."""
+prompt gets; the jitter of the latency depends on (seed, number of the request).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ RECORDED = 1000
 @dataclass(slots=True)
 class Stats:
     """What the server has seen, for tests in the same process: completion requests by prompt hash,
-    the most that were in progress at once, and with `record` the latest bodies and headers."""
+    the most that were in progress at once, and with `record` the latest bodies and headers.
+    """
 
     requests: Counter[str] = field(default_factory=Counter)
     concurrent: int = 0
@@ -62,7 +64,8 @@ STATS = web.AppKey("stats", Stats)
 
 def create_app(config: SimulatorConfig) -> web.Application:
     """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer
-    file."""
+    file.
+    """
     simulator = _Simulator(config)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     app[STATS] = simulator.stats

@@ -2,7 +2,8 @@
 
 A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is told as calls
 where its request offers tools, and as the text that it is where none are. A prompt that the server
-does not know gets a call of the first tool."""
+does not know gets a call of the first tool.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ COMMANDS = ("srun", "squeue", "scancel", "scontrol", "sinfo")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What the steps run in. `job` None: the one that they are started in. Without nodes they are
-    not known yet."""
+    not known yet.
+    """
 
     job: str | None = None
     nodes: tuple[str, ...] = ()
@@ -51,7 +52,8 @@ def find_running(
     """The job of SLURM_JOB_ID as SLURM's controller knows it; None without that variable.
 
     Raises LaunchError when it does not run or has parts of nodes only, PlanError for nodes that it
-    does not have."""
+    does not have.
+    """
     if (job := environ.get("SLURM_JOB_ID")) is None:
         return None
     if lacking := [name for name in COMMANDS if shutil.which(name) is None]:

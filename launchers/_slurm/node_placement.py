@@ -17,7 +17,8 @@ ALL = "0.0.0.0"  # noqa: S104 - only where `bind: all` asks for it
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
     """The nodes of a server, by their position in the allocation, and its GPUs, the same on each of
-    them."""
+    them.
+    """
 
     nodes: tuple[int, ...]
     gpus: tuple[str, ...]
@@ -28,7 +29,8 @@ def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
 
     A server that fits into a node gets GPUs of the first that has enough of them left; a wider one
     nodes of its own, with its ranks evenly spread. The orchestrator runs on the first node. Raises
-    PlanError where ranks cannot be spread evenly."""
+    PlanError where ranks cannot be spread evenly.
+    """
     if gpus_per_node < 1:
         raise PlanError(f"launcher.gpus_per_node: is {gpus_per_node}; 1 or more")
     used = [0]  # GPUs by node

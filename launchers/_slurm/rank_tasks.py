@@ -1,5 +1,6 @@
 """The ranks of a server as tasks of a step: by TensorRT-LLM's wrapper, in a script that ends with
-the server. Pure."""
+the server. Pure.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def files(held: int, log_dir: Path) -> dict[Path, str]:
 
 def count_held_ports(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
     """Yield for every server how many ports are held, for the wrapped ones before it on its first
-    node."""
+    node.
+    """
     before: dict[int, int] = {}
     for node, one in zip(first_nodes, wrapped, strict=True):
         yield PORTS_EACH * before.get(node, 0)

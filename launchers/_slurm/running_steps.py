@@ -3,7 +3,8 @@
 `running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library
 alone: the step gets the signal, all its processes on all its nodes, and what is left of it after
 GRACE_S seconds is cancelled. SLURM's scancel without a signal, and srun when it gets one itself,
-kill within a moment. COMMAND is run last, whatever happened before."""
+kill within a moment. COMMAND is run last, whatever happened before.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ POLL_S = 0.5
 def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The ids of the job's steps by their names; none when the job is over. `env` None: our
     environment, which is that of the step's launch where this is a script. Raises OSError and
-    SubprocessError."""
+    SubprocessError.
+    """
     words = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
     done = subprocess.run(  # noqa: S603
         words,

@@ -160,7 +160,8 @@ def _srun(
     name: str, nodes: Sequence[str], tasks: int, mpi: str, job: str | None
 ) -> tuple[str, ...]:
     """--overlap: the steps share the CPUs and the memory of their nodes with each other and with
-    the client."""
+    the client.
+    """
     return (
         "srun",
         *((f"--jobid={job}",) if job else ()),
@@ -185,7 +186,8 @@ def _variables(env: Mapping[str, str | None]) -> tuple[str, ...]:
 def _alone(contained: bool) -> tuple[str, ...]:
     """A shell that takes away by what a server would know itself for a task of SLURM and a rank of
     MPI. An engine's client gets a stdin that neither has something nor ends: a pipe that it holds
-    at both ends itself."""
+    at both ends itself.
+    """
     return ("bash", "-c", f'{environment.FORGET}; exec "$@"{" 0<> <(:)" * contained}', "bash")
 
 
@@ -195,7 +197,8 @@ def _above_the_server() -> tuple[str, ...]:
     The shell waits for the server, also after a signal for all, and ends with its exit code. It
     ignores SIGTERM: a bash whose `wait` a trap interrupts while the server dies of the same signal
     forgets the exit code and ends with 255. It does so only once the server is there, which would
-    inherit that."""
+    inherit that.
+    """
     asks = f'trap "kill \\$!" {ASKS}'
     waits = 'trap "" TERM; while kill -0 $!; do wait $!; done 2> /dev/null; wait $!'
     return ("bash", "-c", f'{environment.FORGET}; {asks}; "$@" & {waits}', "bash")

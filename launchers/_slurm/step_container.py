@@ -1,5 +1,6 @@
 """Servers of SLURM steps in containers: by its plug-in pyxis, or by docker or podman within the
-step. Pure."""
+step. Pure.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class SlurmContainer(containers.Image):
     """Choose the image that a step runs in.
 
     pyxis also mounts the folder of the logs. docker and podman run the image as the launcher
-    `container` does, on the network of the host."""
+    `container` does, on the network of the host.
+    """
 
     engine: Annotated[
         Literal["pyxis", "docker", "podman"],
@@ -78,7 +80,8 @@ def by_engine(container: SlurmContainer | None) -> bool:
 
 def check(container: SlurmContainer, deployment: Deployment, model: str) -> None:
     """Raises PlanError for what cannot be meant, before anything starts. `model` is what is
-    loaded."""
+    loaded.
+    """
     usual = SlurmContainer(image=container.image)
     strange = OF_PYXIS if by_engine(container) else OF_ENGINES
     problems = [

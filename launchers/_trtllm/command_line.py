@@ -1,5 +1,6 @@
 """Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for
-config files that a plan names, and for the port that a server tells."""
+config files that a plan names, and for the port that a server tells.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ OURS = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a server runs: it binds `host` and `port` and uses `gpus`; `address` is the host under
-    which others reach it (None: as from the same machine)."""
+    which others reach it (None: as from the same machine).
+    """
 
     host: str
     port: int
@@ -72,7 +74,8 @@ class Server:
     What depends on the version: `report` is where a server that finds a port itself tells it, which
     only one does whose port nobody chose. `auth_key`: its files get the key of the launch (None:
     where its version has one). `refused` are things that a version does not do, each with the
-    option by which it is known."""
+    option by which it is known.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -136,7 +139,8 @@ def words(command: str | Sequence[str]) -> tuple[str, ...]:
 
 def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
     """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no
-    mapping."""
+    mapping.
+    """
     import yaml
 
     if config is None or isinstance(config, Mapping):
@@ -201,7 +205,8 @@ def serve(
     where: str = "launcher",
 ) -> tuple[str, ...]:
     """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError
-    for extra arguments that are the launcher's own, or that the config holds as well."""
+    for extra arguments that are the launcher's own, or that the config holds as well.
+    """
     for argument in extra_args:
         flag = argument.partition("=")[0]
         if flag == "--set":

@@ -103,7 +103,8 @@ def check(
     container: Container, deployment: Deployment, model: str, where: str = "launcher"
 ) -> None:
     """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded,
-    `where` the place of these options in a plan."""
+    `where` the place of these options in a plan.
+    """
     problems = [
         *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
         *(f"{where}.{problem}" for problem in _word_problems(container)),
@@ -228,7 +229,8 @@ def _environment_words(
     env: dict[str, str | None], names: Sequence[str], container: Container
 ) -> tuple[str, ...]:
     """Docker removes a variable that is named without a value and not set outside; Podman has an
-    option for that."""
+    option for that.
+    """
     environment.check(env, "launcher.env")
     remove = "--unsetenv" if container.engine == "podman" else "-e"
     words = [
@@ -275,5 +277,6 @@ def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
 
 def _whole(path: PurePath) -> PurePath:
     """A snapshot in a cache of the hub consists of links into the folder of its model: that
-    folder."""
+    folder.
+    """
     return next((parent for parent in path.parents if parent.name.startswith("models--")), path)

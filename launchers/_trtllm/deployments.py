@@ -2,7 +2,8 @@
 orchestrator.
 
 Pure. `parts` says what there will be and how many GPUs each part needs; whoever places them gives
-every part a Place; `servers` makes the command lines."""
+every part a Place; `servers` makes the command lines.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Aggregated(WorkerOptions, ServeCommand):
 @dataclass(frozen=True, kw_only=True)
 class ServerSide(WorkerOptions):
     """Choose the number and the options of the servers of one role. `env` adds to that of all
-    servers."""
+    servers.
+    """
 
     num_instances: Annotated[int, Setting("How many of these servers there are.")] = 1
     router: Annotated[
@@ -69,7 +71,8 @@ class Disaggregated(ServeCommand):
 
     `discovery`: the servers are not listed in the orchestrator's file. `perf_metrics` is written
     below the logs. `request_timeout_s` None: twice what the client waits for a sample, at least
-    7200 s."""
+    7200 s.
+    """
 
     model: Model = None
     context_servers: Annotated[ServerSide, Setting("The servers that read prompts.")] = field(
@@ -143,7 +146,8 @@ class DeploymentChoice:
 
 def choose_deployment(options: DeploymentChoice) -> Deployment:
     """Return the deployment that the options name; one server without either. Raises PlanError for
-    both."""
+    both.
+    """
     named = [one for one in (options.trtllm, options.trtllm_disaggregated) if one is not None]
     if len(named) > 1:
         raise PlanError(

@@ -49,7 +49,8 @@ def agree_configs(
 
     The overlap scheduler is off on context servers unless their config says otherwise: older
     versions refuse it there. Raises PlanError where the sides differ in what must be the same,
-    which the servers themselves do not diagnose."""
+    which the servers themselves do not diagnose.
+    """
     sides = {"context_servers": dict(context), "generation_servers": dict(generation)}
     if not any(TRANSCEIVER in side for side in sides.values()):
         for side in sides.values():
@@ -107,7 +108,8 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
 
 def etcd(discovery: bool | str) -> str | None:
     """The addresses of etcd, where they are given; None for the orchestrator's own. Raises
-    PlanError for others."""
+    PlanError for others.
+    """
     if isinstance(discovery, bool):
         return None
     addresses = discovery.split(",")
@@ -129,7 +131,8 @@ def cluster(
     tag: str | None = None,
 ) -> dict[str, Any]:
     """The section for service discovery, the same for all. Its name keeps launches apart: in an
-    etcd, which others use too, by a `tag` that no other launch has."""
+    etcd, which others use too, by a `tag` that no other launch has.
+    """
     name = f"serve-eval-{port}"
     return {
         "cluster_uri": etcd or f"http://{host}:{port}",
@@ -142,7 +145,8 @@ def cluster(
 
 def list_refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
     """What a version that limits discovery over HTTP to one machine does not do, by the option that
-    tells it."""
+    tells it.
+    """
     uri = urlsplit(section["cluster_uri"]) if section is not None else None
     if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:
         return {}
@@ -165,7 +169,8 @@ def orchestrator(
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError
-    for one that is not known, for a router without a known type, and for an IPv6 address."""
+    for one that is not known, for a router without a known type, and for an IPv6 address.
+    """
     for key in more:
         if key in OWN:
             raise PlanError(f"launcher.orchestrator.{key}: is written by the launcher")

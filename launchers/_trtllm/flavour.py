@@ -1,5 +1,6 @@
 """Which options the trtllm-serve of a launch knows: versions differ, and only its own --help
-tells."""
+tells.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) ->
     --help does not work.
 
     What --help told is remembered on disk, but for servers that run elsewhere, of whose files
-    nothing is known here; a refusal rests on what it tells now."""
+    nothing is known here; a refusal rests on what it tells now.
+    """
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {
         server.probe: known_flags.key(server.probe, environ, server.image) for server in servers
@@ -57,7 +59,8 @@ async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) ->
 
 def forget(servers: Sequence[Server]) -> None:
     """Takes off the record what --help told: the version behind the same command may be another one
-    by now."""
+    by now.
+    """
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     for server in servers:
         known_flags.forget(known_flags.key(server.probe, environ, server.image))
@@ -65,7 +68,8 @@ def forget(servers: Sequence[Server]) -> None:
 
 def adapt_shown(servers: Sequence[Server]) -> list[Server]:
     """The servers for a dry run, which asks nobody: adapted as far as what was told before is
-    remembered."""
+    remembered.
+    """
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {
         one.probe: known_flags.key(one.probe, environ, one.image) for one in servers if one.here
@@ -82,7 +86,8 @@ def adapt(
     servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], key: str | None = None
 ) -> list[Server]:
     """The same for versions whose options are known, by the probe of a server. Pure. Raises
-    PlanError."""
+    PlanError.
+    """
     found = version.fit_servers(servers, known, key)
     problems: dict[str, None] = {}
     for server in found:
@@ -138,7 +143,8 @@ async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
 
 async def _help(probe: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str, str]:
     """Exit code, output and errors of --help, which ends with us as a server does: it may hang as
-    well."""
+    well.
+    """
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

@@ -23,7 +23,8 @@ of an image may move; only an image that is named by its digest is the same for 
 
 def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> list[str | int]:
     """What the answer to `probe --help` depends on: the words, and the executable's file with its
-    time and size, or the container image, which is among the words."""
+    time and size, or the container image, which is among the words.
+    """
     if image is not None:
         return ["image", image, *probe]
     executable = shutil.which(probe[0], path=environ.get("PATH", os.defpath))
@@ -36,7 +37,8 @@ def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> 
 
 def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
     """The options that are on record for the key; None when there are none, or none that hold any
-    more."""
+    more.
+    """
     try:
         content = json.loads(_file(key).read_bytes())
         age_s = time.time() - content["asked"]

@@ -28,7 +28,8 @@ OWN = "as it was inherited"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
     """Facts on a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables
-    that the servers get from the user, which the launcher leaves alone."""
+    that the servers get from the user, which the launcher leaves alone.
+    """
 
     nvlink: bool | None = None
     own: frozenset[str] = frozenset()
@@ -48,7 +49,8 @@ def list_inherited(
     """Return the variables of UCX that a server inherits and that the launcher leaves alone.
 
     UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot
-    move a KV cache."""
+    move a KV cache.
+    """
     found = {name for name in environment.inherit(environ, names) if name.startswith("UCX_")}
     if not any(fnmatchcase(TLS, name) for name in (*names, *environment.list_named(environ))):
         found.discard(TLS)
@@ -57,7 +59,8 @@ def list_inherited(
 
 def variables(backend: str, ways: Ways | None) -> dict[str, str]:
     """Return variables for the transfer on one machine, as in NVIDIA's own tests, without those of
-    the user."""
+    the user.
+    """
     if ways is None:
         return {}
     found = {TLS: "^cuda_ipc" if ways.nvlink is False else "^ib"}
@@ -68,7 +71,8 @@ def variables(backend: str, ways: Ways | None) -> dict[str, str]:
 
 def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> KvTransfer:
     """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are
-    the variables of the plan."""
+    the variables of the plan.
+    """
     inherited = OWN if ways is not None and TLS in ways.own else None
     ours = {TLS: inherited, **variables(backend, ways)}
     return KvTransfer(

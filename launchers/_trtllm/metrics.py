@@ -3,7 +3,8 @@
 The 1.2 line tells at GET /perf_metrics, and takes what it does not know in the orchestrator's file
 for arguments of workers that it does not start, as it takes a variable for nothing. Main has no
 such route: its orchestrator writes files, and tells in the answers. Which of them a version does is
-seen by what comes."""
+seen by what comes.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "UCX_")
 
 def for_ranks() -> dict[str, str]:
     """Return the variables for a server on this machine or in a step, which run as the user that we
-    are."""
+    are.
+    """
     return AS_ROOT if we_are_root() else {}
 
 
@@ -26,13 +27,15 @@ def we_are_root() -> bool:
 
 def for_container(user: str | None) -> dict[str, str]:
     """Return the variables for a server in a container: it runs as root where no other user is
-    named."""
+    named.
+    """
     return AS_ROOT if (user or "").partition(":")[0] in ROOT else {}
 
 
 def describe_ranks(servers: Sequence[Server], environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the lines for the user: that ranks may run as root, and which settings of the user
-    servers do not get."""
+    servers do not get.
+    """
     name = next(iter(AS_ROOT))
     lines = []
     if any(f"{name}=1" in server.line() for server in servers):

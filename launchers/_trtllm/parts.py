@@ -23,7 +23,8 @@ ORCHESTRATOR = "orchestrator"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """A server to be placed: `width` GPUs (an orchestrator: none) for tp * pp * cp ranks. `given`
-    are the options that go to its command line, `content` is that of its config file."""
+    are the options that go to its command line, `content` is that of its config file.
+    """
 
     name: str
     kind: str

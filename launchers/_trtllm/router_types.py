@@ -1,5 +1,6 @@
 """Routers of an orchestrator: their types, and what a version answers with an error to every
-request. Pure."""
+request. Pure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ SINCE_MAIN = frozenset({"--schedule_style", "--telemetry", "--no-telemetry"})
 
 def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
     """Return what stands under `router` in the orchestrator's file. Raises PlanError without a
-    known type."""
+    known type.
+    """
     found = dict(router) if isinstance(router, Mapping) else {"type": router}
     if "type" not in found:
         raise PlanError(
@@ -47,7 +49,8 @@ def _nearest(name: str) -> str:
 
 def problems(server: Server, flags: Collection[str]) -> list[str]:
     """Return what is wrong with the routers of an orchestrator whose version knows these
-    options."""
+    options.
+    """
     import yaml
 
     if server.probe[-1] != "disaggregated" or SINCE_MAIN & set(flags):

@@ -1,5 +1,6 @@
 """Servers of a deployment whose parts have their places: command lines, config files and
-environments. Pure."""
+environments. Pure.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def build_servers(
     made (None: they are on several). `tag` is the launch's own name.
 
     Raises PlanError for extra arguments that are the launcher's own and for time limits that
-    contradict each other."""
+    contradict each other.
+    """
     words = command_line.words(deployment.command)
     model = name_model(deployment, context)
     if isinstance(deployment, Aggregated):

@@ -2,7 +2,8 @@
 request moved.
 
 Every launch draws a new one. Only the config files hold it, which this user alone can read, and
-only until the servers have read them."""
+only until the servers have read them.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +74,8 @@ def secret(
 
 def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
     """Takes the key out of what was written: its line out of the config files, and each piece of it
-    out of the logs, in which as many stars take its place, since a server may be writing on."""
+    out of the logs, in which as many stars take its place, since a server may be writing on.
+    """
     for path, text in {
         path: text for server in servers for path, text in server.files.items()
     }.items():

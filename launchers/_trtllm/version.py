@@ -3,7 +3,8 @@ lists. Pure.
 
 The newest option stands for what came to main before it: `--report_addr` is of August 2026, two
 weeks after the key between servers and three months after the limit of service discovery over HTTP.
-No option came together with either."""
+No option came together with either.
+"""
 
 from __future__ import annotations
 

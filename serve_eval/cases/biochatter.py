@@ -3,7 +3,8 @@
 Its benchmark keeps part of many prompts, and the agents that some cases are for, in Python code. A
 case runs here when its file says all that is asked and expected. The others are skipped by name
 with a reason, and run when the task's options give what is missing. Answers of the modules that it
-has tests for are scored as these tests score them, unless told otherwise."""
+has tests for are scored as these tests score them, unless told otherwise.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ SCORED_ELSEWHERE = {
 class Lacking:
     """The reason why a case cannot be asked or scored as its file has it. `option` is the task's
     option that supplies what is missing, and `value` an example for it, as YAML; both are empty
-    where no option helps."""
+    where no option helps.
+    """
 
     module: str
     what: str
@@ -78,7 +80,8 @@ class Lacking:
 
 def assemble(cases: Sequence[Any]) -> list[Any]:
     """Return the list of a module with BioChatter's longevity cases in our form: fragments are
-    joined, and the system messages that all of them share become an axis."""
+    joined, and the system messages that all of them share become an axis.
+    """
     shared = {
         key: one[key]
         for one in cases
@@ -91,7 +94,8 @@ def assemble(cases: Sequence[Any]) -> list[Any]:
 
 def holds_shared(content: Any) -> bool:
     """Return True for an entry of the list that is no case but holds system messages of the
-    others."""
+    others.
+    """
     return _is_shared(content) and "input" not in content
 
 
@@ -117,7 +121,8 @@ def _with_messages(content: Any, shared: Mapping[str, Any]) -> Any:
 
 def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the input of an expanded case as BioChatter sends it: retrieved texts stand in its
-    system messages."""
+    system messages.
+    """
     values = content["input"]
     if (
         not content["case"].startswith(_RAG)
@@ -142,7 +147,8 @@ def explain_missing(
 ) -> Lacking | None:
     """Return why a case cannot be asked or scored by these rules, or None. A name that BioChatter
     does not test may stand in a user's own file, so the reason says how to leave the rules. `told`
-    and `judged` are as in `_missing`."""
+    and `judged` are as in `_missing`.
+    """
     lacking = _explain_missing(module, case, told=told, judged=judged)
     if lacking is None or module in TESTED:
         return lacking
@@ -156,7 +162,8 @@ def _explain_missing(
     module: str, case: Mapping[str, Any], *, told: bool, judged: bool
 ) -> Lacking | None:
     """Why a case cannot be asked or scored as the file has it; None: it can. `told`: the task's
-    options say what its prompt or its system messages are; `judged`: they name a scorer."""
+    options say what its prompt or its system messages are; `judged`: they name a scorer.
+    """
     values, expected = case.get("input"), case.get("expected")
     if not isinstance(values, Mapping) or not isinstance(case.get("case"), str):
         return Lacking(module=module, what="it is no case: it has no input")
@@ -199,7 +206,8 @@ def _explain_missing(
 
 def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
     """Return the expectation, and the scorer that counts as BioChatter's test of that module does
-    (None: none does)."""
+    (None: none does).
+    """
     if not isinstance(expected, Mapping):
         return expected, None
     answer = expected.get("answer")
@@ -235,7 +243,8 @@ def strictness(
     kind of case in which this form cannot tell right from wrong.
 
     Each of `cases` has a name, an expectation, and False where no answer can be right. `chosen`:
-    the user named the strict form, which then needs no line."""
+    the user named the strict form, which then needs no line.
+    """
     strict, never, nearly = 0, [], []
     for name, expected, reachable in cases:
         strict += 1

@@ -1,5 +1,6 @@
 """Scorers of cases: by name and options, by what a case expects, and checked before they are
-used."""
+used.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ _EXACT = "exact"
 
 def spec_of(raw: Any) -> Spec | None:
     """A scorer as files and options name it: `words`, or `{words: {ignore_case: true}}`. Raises
-    PlanError."""
+    PlanError.
+    """
     if raw is None or isinstance(raw, str):
         return None if raw is None else Spec(name=raw)
     if isinstance(raw, Mapping) and len(raw) == 1:

@@ -6,7 +6,8 @@ none; an expectation that depends on axes is `{by: [axis, ...], values: {key: ..
 {prompt: " "}` makes one text of the parts of a mapping; a part that is a mapping itself is an axis,
 named `prompt.PART`. A case without `axes` follows BioChatter's rule: each value that is a mapping
 is an axis, but for `format`, which goes with `query`; and with an axis `caption`, `expected.answer`
-is looked up by caption and query."""
+is looked up by caption and query.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class ExpansionError(Exception):
 @dataclass(frozen=True, slots=True)
 class Expanded:
     """A case without axes. `content` is the mapping of the case with the chosen values in it and
-    its parts joined; `chosen` has the key that was chosen for each axis."""
+    its parts joined; `chosen` has the key that was chosen for each axis.
+    """
 
     name: str
     content: dict[str, Any]
@@ -41,7 +43,8 @@ class Expanded:
 
 def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The axes of a case with their variants, in the order in which names are joined. Raises
-    ExpansionError."""
+    ExpansionError.
+    """
     values = _inputs(case)
     if "axes" not in case:
         none = (FORMAT, *_OF_THE_API, *case.get("zip_with", ()))
@@ -103,7 +106,8 @@ def _parts(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _join(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
     """Join the parts, plain or `taken` from an axis, to one text without white space at its
-    ends."""
+    ends.
+    """
     chosen = {part: taken.get(part, value) for part, value in parts.items()}
     for part, value in chosen.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):

@@ -2,7 +2,8 @@
 
 The categories for texts are those of BioChatter's benchmark as far as they say something: case,
 format, partial match, words missing. Its synonyms are left out, since any two nouns were synonyms
-to it."""
+to it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _DIGIT = re.compile(r"\d")
 def failure_mode(expected: object, response: Response, score: Score) -> str:
     """The mode of an answer that has no full marks: what became of the answer as a whole (empty,
     refused, reasoning only, truncated), else what its scorer says, else what running it gave, else
-    that nothing could be read, else how its text differs from the expected ones."""
+    that nothing could be read, else how its text differs from the expected ones.
+    """
     if score.outcome in _NO_ANSWER:
         return score.outcome.value.replace("_", " ")
     if response.truncated:
@@ -45,7 +47,8 @@ def failure_mode(expected: object, response: Response, score: Score) -> str:
 
 def text_mode(expected: str, text: str) -> str:
     """How a text differs from the one that was expected: by case, by white space, punctuation or
-    digits for words, by having more or less of it, or altogether."""
+    digits for words, by having more or less of it, or altogether.
+    """
     expected, text = expected.strip(), text.strip()
     if text.casefold() == expected.casefold():
         return CASE

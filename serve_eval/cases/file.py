@@ -5,7 +5,8 @@ A top-level key of a file is a module: a list of cases, or a mapping with `cases
 to them. Any other mapping is shared by the prompts of all files (`resources` is the key for such).
 Modules of the same name in several files are one. A folder stands for the case files in it. Files
 whose name ends as BioChatter's do are read by its rules, see serve_eval.cases.biochatter; files
-that end with `.enc` are encrypted, see serve_eval.cases.holdout."""
+that end with `.enc` are encrypted, see serve_eval.cases.holdout.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ _MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCase:
     """A case as it stands in a file. `where(*keys)` is "file:line" of a key of it; `folder` is
-    where its images lie (None: the file is encrypted)."""
+    where its images lie (None: the file is encrypted).
+    """
 
     name: str
     content: Mapping[str, Any]
@@ -48,7 +50,8 @@ class RawCase:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseModule:
     """The cases of one name with what is common to them; `where(key)` is "file:line" of a common
-    key."""
+    key.
+    """
 
     name: str
     common: Mapping[str, Any]
@@ -75,7 +78,8 @@ def read(paths: Sequence[str]) -> CaseFiles:
 @lru_cache(maxsize=8)
 def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
     """A plan builds each of its tasks several times; `stamps` and `key` change when the files
-    do."""
+    do.
+    """
     reader = _Reader()
     for file, *_ in stamps:
         reader.take(Path(file), key)
@@ -302,7 +306,8 @@ def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 
 def _has_cases(shared: Mapping[str, Any]) -> bool:
     """Whether a list of cases stands in it, under whatever name: a task whose `cases` is
-    misspelt."""
+    misspelt.
+    """
     return any(
         isinstance(one, Mapping) and "case" in one and "input" in one
         for value in shared.values()
@@ -313,7 +318,8 @@ def _has_cases(shared: Mapping[str, Any]) -> bool:
 
 def _case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:
     """What is wrong with the form of a case, as (keys, message) each. BioChatter's may have keys of
-    their own."""
+    their own.
+    """
     if not isinstance(content, Mapping):
         yield (), "expected a mapping with case, input and expected"
         return

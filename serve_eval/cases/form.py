@@ -1,5 +1,6 @@
 """The form of a case file: what its mappings may hold. The checks and the JSON schema for editors
-are both made of it."""
+are both made of it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class Turn(Struct, forbid_unknown_fields=True):
 
 class Input(Struct):
     """What is asked. Further keys are values for ${name}; without `axes`, each mapping among them
-    is an axis."""
+    is an axis.
+    """
 
     prompt: Annotated[
         str | dict[str, Any] | UnsetType,
@@ -158,7 +160,8 @@ def problems(
     raw: dict[Any, Any], kind: type[Struct], *, leave: tuple[str, ...] = (), strict: bool = True
 ) -> list[tuple[str, str]]:
     """What is wrong with a mapping, as (key, message) each; the keys of `leave` are looked at
-    elsewhere. Without `strict` it may have others."""
+    elsewhere. Without `strict` it may have others.
+    """
     found, hints = [], _hints(kind)
     strict = strict and bool(kind.__struct_config__.forbid_unknown_fields)
     for key, value in raw.items():
@@ -195,7 +198,7 @@ _WORDS = {
 
 
 def _describe(error: msgspec.ValidationError) -> str:
-    """msgspec's message in the words of YAML."""
+    """Msgspec's message in the words of YAML."""
     what, _, where = str(error).partition(" - at `$")
     kinds = "|".join(_WORDS)
     what = re.sub(
@@ -213,7 +216,8 @@ def _describe(error: msgspec.ValidationError) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON schema of a case file, for editors: a top-level list is a task, a mapping with a key
-    of one too, and any other mapping is shared by the prompts."""
+    of one too, and any other mapping is shared by the prompts.
+    """
     (module, case), components = msgspec.json.schema_components(
         [ModuleForm, Case], ref_template="#/$defs/{name}"
     )

@@ -2,7 +2,8 @@
 trained on.
 
 The file is a Fernet token (AES in CBC mode with an HMAC) of the YAML. The key comes from the
-environment alone."""
+environment alone.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _NEW_KEY = f"export {VARIABLE}=$(openssl rand -base64 32 | tr '+/' '-_')"
 
 def decrypt(file: Path, key: str) -> str:
     """The text of an encrypted file. Raises PlanError without the key, with a wrong one, and for a
-    damaged file."""
+    damaged file.
+    """
     if not key:
         raise PlanError(
             f"{file}: is encrypted, and {VARIABLE} is not set",
@@ -45,7 +47,8 @@ def decrypt(file: Path, key: str) -> str:
 
 def encrypt(source: Path, target: Path, key: str) -> None:
     """Writes an encrypted copy of a file. Raises PlanError without a key, and when a file cannot be
-    read or written."""
+    read or written.
+    """
     if not key:
         raise PlanError(f"{VARIABLE} is not set", hint=f"Make a key, and keep it: {_NEW_KEY}")
     cipher = _cipher(key)

@@ -16,7 +16,8 @@ KEY_HEX = 12
 
 def compat_md5(case: Mapping[str, Any]) -> str:
     """BioChatter's own key of an expanded case: the MD5 of its JSON as Python writes it, keys in
-    the order of the file. It names rows of old results, and protects nothing."""
+    the order of the file. It names rows of old results, and protects nothing.
+    """
     return hashlib.md5(json.dumps(case).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -29,12 +30,14 @@ def question_sha256(
     turns: Sequence[Message], sampling: SamplingParams, override: Override | None
 ) -> str:
     """Hex SHA-256 of all that is asked: turns with their images, and how the answer is sampled,
-    tools included."""
+    tools included.
+    """
     return canonical_sha256({"turns": turns, "sampling": sampling, "override": override})
 
 
 def sample_id(name: str, question: str) -> str:
     """The id of a sample: the name of its case, and so much of the hash of its question that
     another question is another sample. The letter keeps it from reading as the number of a
-    repeat."""
+    repeat.
+    """
     return f"{name}#q{question[:KEY_HEX]}"

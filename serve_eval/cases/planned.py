@@ -16,7 +16,8 @@ FAMILY = "cases:"
 class PlannedCases:
     """The tasks of a plan with those of its case files; `iterations` is how often the files want
     the prompts of a task asked, where they say so; `notes` name the modules of which nothing can be
-    asked."""
+    asked.
+    """
 
     tasks: list[Spec]
     iterations: Mapping[str, int]
@@ -28,7 +29,8 @@ def plan_tasks(
 ) -> PlannedCases:
     """The tasks with a task for each module of the files: for those that `tasks` names as
     cases:NAME, or for all where it names none. `paths` are absolute; `configured` tasks get options
-    yet, so that nobody knows what they ask. Raises PlanError with every problem of the files."""
+    yet, so that nobody knows what they ask. Raises PlanError with every problem of the files.
+    """
     from serve_eval.cases import file  # here, since most plans have no cases
     from serve_eval.cases.questions import questions
 

@@ -1,5 +1,6 @@
 """The turns that are sent for an expanded case: texts with their ${names} filled in, images as data
-URLs."""
+URLs.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +30,15 @@ def fill(text: str, names: Mapping[str, Any]) -> str:
 
     A name may have a path: `${schemas.gene}`, or `${schemas[kind]}` for the entry that the value of
     `kind` names. What is no text is written as JSON. Raises PlanError for an unknown name, for
-    values that go round in a circle, and for a text that gets longer than MOST_FILLED."""
+    values that go round in a circle, and for a text that gets longer than MOST_FILLED.
+    """
     return _Filling(names).text(text, 0)
 
 
 class _Filling:
     """Fills in one text: a few values that name each other several times may stand for
-    gigabytes."""
+    gigabytes.
+    """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names, self._room = names, MOST_FILLED
@@ -92,7 +95,8 @@ def turns(
     prompt.
 
     `folder` is where images lie (None: nowhere). Raises PlanError for a name, an image or a turn
-    that is wrong."""
+    that is wrong.
+    """
     names = {**resources, **values}
     system = values.get("system_messages") or []
     system = system if isinstance(system, list) else [system]

@@ -12,7 +12,8 @@ from serve_eval.schema import Message, Override, SamplingParams, Spec
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseQuestion:
     """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the
-    case; `as_biochatter`: it is scored as in BioChatter's benchmark."""
+    case; `as_biochatter`: it is scored as in BioChatter's benchmark.
+    """
 
     id: str
     name: str
@@ -30,7 +31,8 @@ class CaseQuestion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
     """A case that is not asked, and why. `md5` is BioChatter's key of it, `lacking` what options
-    could give."""
+    could give.
+    """
 
     name: str
     where: str

@@ -1,5 +1,6 @@
 """Makes questions of the cases of a module: expanded, with their turns, their scorers and their
-keys."""
+keys.
+"""
 
 from __future__ import annotations
 

@@ -93,7 +93,8 @@ def questions(
 
 def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
     """One for each of the cases that it stands for, or one alone where it cannot be expanded to at
-    most so many."""
+    most so many.
+    """
     try:
         if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
             found = [(one.name, keys.compat_md5(one.content)) for one in expand(case.content)]

@@ -27,7 +27,8 @@ _SHOWN = 160
 
 class AnswerChoice(NamedTuple):
     """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`;
-    `raw` is the choice as it came."""
+    `raw` is the choice as it came.
+    """
 
     number: int
     text: str
@@ -46,7 +47,8 @@ class Answer:
     """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is);
     `cut_by_us`: because it was longer than we would read. `seconds` is from before the connection
     was made to the end. `mask` takes secrets out of what the pieces of a stream spell together.
-    `starting`: the server says that it loads its model."""
+    `starting`: the server says that it loads its model.
+    """
 
     sent: SentRequest
     seconds: float
@@ -94,7 +96,8 @@ class Answer:
     @property
     def wraps_a_refusal(self) -> bool:
         """An orchestrator of trtllm-serve hands its worker's 400 on as a 500, and answers what it
-        lacks itself so."""
+        lacks itself so.
+        """
         message = describe(self.content)
         wrapped = not retry.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
         return self.status == 500 and bool(wrapped)
@@ -136,7 +139,8 @@ class NotAnswered(Exception):
 class Stream(NamedTuple):
     """An event stream put together. `broken` is the first data line that is no JSON object, `error`
     an error that was sent as an event; `done`: [DONE] was its end. `chunks` counts pieces of an
-    answer."""
+    answer.
+    """
 
     text: str
     thoughts: str

@@ -1,5 +1,6 @@
 """A check: one thing that an endpoint does or does not do, with what finding it out costs at
-most."""
+most.
+"""
 
 from __future__ import annotations
 

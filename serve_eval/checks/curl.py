@@ -25,7 +25,8 @@ def curl(
 ) -> str:
     """The command that sends a request again. `variables` are the names of those that the
     environment has. With `body_file` the body is the bytes of that file, else it stands in the
-    command. The URL goes on behind the value of `base_variable`, if one is given."""
+    command. The URL goes on behind the value of `base_variable`, if one is given.
+    """
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
     url = escape(sent.url)
     words = ["curl", "-sS", base + shlex.quote(url)]
@@ -62,7 +63,8 @@ def escape(url: str) -> str:
 
 def _quote(text: str) -> str:
     """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where
-    somebody pastes it: within double quotes bash would take a `!` for a command of its history."""
+    somebody pastes it: within double quotes bash would take a `!` for a command of its history.
+    """
     pieces, end = [], 0
     for found in _VARIABLE.finditer(text):
         pieces += [_plain(text[end : found.start()]), f'"{found[0]}"']

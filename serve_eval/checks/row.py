@@ -11,7 +11,8 @@ from typing import Any
 class CheckOutcome(StrEnum):
     """PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses it, or ignores what an
     endpoint may lack. FAIL: it takes the request and does something else, it errs, or it lacks what
-    every endpoint has."""
+    every endpoint has.
+    """
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -21,7 +22,8 @@ class CheckOutcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
     """A request as it was sent, without its headers: `curl` tells how to send it again. `body` is
-    None for a GET."""
+    None for a GET.
+    """
 
     url: str
     body: Mapping[str, Any] | None = None
@@ -40,7 +42,8 @@ class CheckResult:
 class CheckRow:
     """`name` is what --require takes. `model`: it is the model that was tested, not only its
     server. `time_s` is that of all requests of the check. `curl` sends the offending request again;
-    None where there is none to show."""
+    None where there is none to show.
+    """
 
     name: str
     outcome: CheckOutcome

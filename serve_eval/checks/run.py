@@ -33,7 +33,8 @@ def choose_checks(
     level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None
 ) -> list[Check]:
     """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What
-    has ended early versions of servers comes last."""
+    has ended early versions of servers comes last.
+    """
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
     every = [
         *reach.CHECKS,
@@ -75,7 +76,8 @@ async def run_checks(
     `needed` is FAIL.
 
     Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers
-    neither kind of request, or does not answer a short request after a check that failed."""
+    neither kind of request, or does not answer a short request after a check that failed.
+    """
     rows, stopped = list[CheckRow](), ""
     for check in checks:
         start = time.monotonic()

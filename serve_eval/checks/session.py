@@ -1,5 +1,6 @@
 """The session of a smoke test: sends the requests of the checks, and keeps what later ones want to
-know."""
+know.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class OverBudget(Exception):
 class Known:
     """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the
     field is not refused; `goes_on`: the answer that counts was cut at the few tokens that it was to
-    have; `streams` holds the streams that came to their end, by kind of request."""
+    have; `streams` holds the streams that came to their end, by kind of request.
+    """
 
     listed: list[str] = field(default_factory=list)
     models: Answer | None = None
@@ -55,7 +57,8 @@ class CheckSession:
 
     `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the
     first check. `chat` and `text` say which kinds of requests are answered. `openai` makes the
-    official package's client for a base URL. `allow` bounds what may be sent from then on."""
+    official package's client for a base URL. `allow` bounds what may be sent from then on.
+    """
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class CheckSession:
         most_bytes: int | None = None,
     ) -> Answer:
         """A request for an answer, of chat where it has messages. Beyond `most_bytes` the
-        connection is closed."""
+        connection is closed.
+        """
         route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         answer = await self._exchange("POST", self.base_path + route, body, limit_s, most_bytes)
@@ -112,7 +116,8 @@ class CheckSession:
         self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
     ) -> dict[str, Any]:
         """The body of a request for `prompt`: greedy unless it says otherwise, by chat where that
-        is answered."""
+        is answered.
+        """
         by_chat = self.chat if chat is None else chat
         asked: dict[str, Any] = {"model": self.model or ""}
         if by_chat:
@@ -191,7 +196,8 @@ def require_answer(answer: Answer) -> Answer:
 
 class StillStarting(EndpointError):
     """The endpoint says that it loads its model: nothing of it can be checked, and nothing has
-    failed."""
+    failed.
+    """
 
 
 def explain_unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:

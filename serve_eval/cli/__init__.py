@@ -1,5 +1,6 @@
 """The command line: one command per file. Heavy imports happen inside the command that needs
-them."""
+them.
+"""
 
 from __future__ import annotations
 

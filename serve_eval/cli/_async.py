@@ -29,7 +29,8 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def run_async(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end. The first SIGINT or SIGTERM cancels it, so that servers are stopped
     and files closed, and raises Interrupted; a second one leaves at once. After it the signals do
-    what they did before."""
+    what they did before.
+    """
     signals: list[int] = []
     before = {number: signal.getsignal(number) for number in NUMBERS}
 

@@ -23,7 +23,8 @@ ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", f
 
 def rerun_of(text: str, *, run_all: bool) -> Rerun:
     """Return what is asked again, of the words of the command line. Raises PlanError for another
-    word."""
+    word.
+    """
     from typing import get_args
 
     from serve_eval.errors import PlanError

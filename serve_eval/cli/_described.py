@@ -44,7 +44,8 @@ def describe_plugin(package: str, name: str) -> list[str]:
 
 def meaning(path: str, meanings: Mapping[str, str]) -> str:
     """Return what an option means; "" where nobody says so. What stands below others is known by
-    its name as well."""
+    its name as well.
+    """
     below = path
     while below not in meanings and "." in below:
         below = below.partition(".")[2]

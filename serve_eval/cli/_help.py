@@ -1,7 +1,8 @@
 """Write the help of a command as plain text: usage, purpose, examples, then the options by panel.
 
 A command with many options shows the usual ones, and all of them with --help-all. Flags are shown
-without a type, and rich is not imported: its import takes longer than the rest of `--help`."""
+without a type, and rich is not imported: its import takes longer than the rest of `--help`.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`--include-path`, which every command has that may need the user's own tasks, scorers, launchers
-or verdict rules."""
+or verdict rules.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +29,15 @@ IncludePath = Annotated[
 
 def folders_of(given: Sequence[str] | None) -> list[str]:
     """Return the full paths that flags name, else those of SERVE_EVAL_INCLUDE_PATH, one per
-    line."""
+    line.
+    """
     return absolute_all(given or lines_of("SERVE_EVAL_INCLUDE_PATH"))
 
 
 def permissions(plans: Sequence[Plan]) -> str:
     """Return the flags without which a saved plan does not go on: what runs code has to be given
-    each time."""
+    each time.
+    """
     paths = dict.fromkeys(path for plan in plans for path in plan.include_path)
     flags = "".join(f" --include-path {shlex.quote(path)}" for path in paths)
     return (

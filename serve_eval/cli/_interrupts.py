@@ -2,7 +2,8 @@
 with 130.
 
 `_async.py` has what they do while a loop runs. This file imports next to nothing, since it is there
-for the time in which the others are imported."""
+for the time in which the others are imported.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +20,15 @@ LINE = "Interrupted"
 
 class Interruption(KeyboardInterrupt):
     """A signal came. Python notes a plain KeyboardInterrupt that passes an `eval`, as those of
-    dataclasses, and ends the process by the signal in the end, whatever its exit code."""
+    dataclasses, and ends the process by the signal in the end, whatever its exit code.
+    """
 
 
 class Interrupts:
     """The effect of SIGINT and SIGTERM. Before `armed` is set, and from the second signal on, they
     end the process at once. The first one after that is raised as Interruption, so that files are
-    closed, and sets `came`."""
+    closed, and sets `came`.
+    """
 
     def __init__(self) -> None:
         self.armed = self.came = False
@@ -48,7 +51,8 @@ class Interrupts:
 
     def _unraisable(self, told: sys.UnraisableHookArgs) -> None:
         """Python drops what is raised in a finalizer and prints a traceback; an interruption must
-        not get lost so."""
+        not get lost so.
+        """
         if isinstance(told.exc_value, KeyboardInterrupt):
             leave()
         sys.__unraisablehook__(told)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 def explain_kept(folder: Path, again: str) -> str:
     """Return a line on how to go on by `again`: it says that answers are kept where the folder
-    holds any."""
+    holds any.
+    """
     from serve_eval.evaluation.storage.run_folder import holds_answer
 
     return (

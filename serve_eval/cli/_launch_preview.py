@@ -12,7 +12,8 @@ from serve_eval.schema import LaunchContext, Plan
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
     """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError
-    for its options."""
+    for its options.
+    """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options, "launcher")
     context = LaunchContext(
@@ -24,7 +25,8 @@ def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]
 
 def lines(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[str]:
     """The same as text: files as here-documents, then the commands, together where there are
-    several."""
+    several.
+    """
     found = []
     if files:
         found += [

@@ -42,7 +42,8 @@ def command(
     *, usual: Sequence[str] = (), examples: Examples = (), every_variable: bool = False
 ) -> Callable[[Callable[..., None]], Command]:
     """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_*
-    variable."""
+    variable.
+    """
 
     def make(function: Callable[..., None]) -> Command:
         flat = _flatten(function, every_variable=every_variable, more=[_HELP_ALL] if usual else [])
@@ -56,7 +57,8 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
     these names alone.
 
     Of two options with the same key, lists are joined, the second replaces the first otherwise, and
-    False stays. Raises PlanError for a value that cannot be read."""
+    False stays. Raises PlanError for a value that cannot be read.
+    """
     found: dict[str, Any] = {}
     for section in sections:
         structure: Any = type(section)
@@ -78,7 +80,8 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
 
 def list_given_flags(ctx: typer.Context) -> set[str]:
     """Return the names of the parameters that were given as flags, not by their variables or not at
-    all."""
+    all.
+    """
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {
         name
@@ -102,7 +105,8 @@ def _flatten(
     function: Callable[..., None], *, every_variable: bool, more: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
     """Return the function with a parameter for each option of its structures, and `more` that it
-    does not get."""
+    does not get.
+    """
     hints = typing.get_type_hints(function, include_extras=True)
     structures = {
         name: hint for name, hint in hints.items() if is_dataclass(hint) and isinstance(hint, type)

@@ -32,7 +32,8 @@ def _value(value: float | None) -> str:
 
 class BarProgress:
     """A line per task with done, failed, running value, rate and time left, redrawn at most four
-    times a second."""
+    times a second.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console

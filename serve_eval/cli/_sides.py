@@ -1,5 +1,6 @@
 """Sides of a comparison: a running endpoint, a plan file or a run folder, each resolved to a
-plan."""
+plan.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +111,8 @@ def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | 
 
 def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
     """Return the plan of a side. Variables that stand for an address, or ask for less, would be
-    those of both."""
+    those of both.
+    """
     from serve_eval.evaluation.plan.resolve import resolve
 
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")

@@ -1,5 +1,6 @@
 """Standard output and error, in any state in which the caller left them, kept apart from the output
-of others' code."""
+of others' code.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _reserved: list[TextIO] = []
 
 def prepare_streams() -> None:
     """Gives a closed standard stream to /dev/null, and lets no character that a terminal lacks stop
-    us."""
+    us.
+    """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # a program that we start would find it closed
     os.close(descriptor)
@@ -40,7 +42,8 @@ def prepare_streams() -> None:
 def reserve_stdout() -> None:
     """Keeps standard output for `emit`, for the rest of the process: its readers expect JSON. What
     anything else writes there, code of others above all, be it by C or by a child process, goes to
-    standard error. A stream that a caller put in its place stays."""
+    standard error. A stream that a caller put in its place stays.
+    """
     before = sys.__stdout__
     if before is None or sys.stdout is not before or _reserved:
         return
@@ -61,13 +64,15 @@ def is_terminal() -> bool:
 
 def path_of(file: Path) -> Path:
     """Return the path under which a file that is asked for can be opened: standard output has
-    moved."""
+    moved.
+    """
     return Path(f"/dev/fd/{_reserved[0].fileno()}") if _reserved and file in STDOUT else file
 
 
 def emit(text: str) -> None:
     """Writes to standard output. A reader that has gone, or a full disk behind it, does not change
-    what a run found."""
+    what a run found.
+    """
     out = _stdout()
     try:
         out.write(text)
@@ -80,7 +85,8 @@ def emit(text: str) -> None:
 
 def draw(render: Callable[[Console], None]) -> None:
     """Writes to standard output what `render` puts on a console of its width. Names that hold the
-    word of a picture, such as :sound:, stay what they are."""
+    word of a picture, such as :sound:, stay what they are.
+    """
     from rich.console import Console
 
     buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
@@ -94,7 +100,8 @@ def draw(render: Callable[[Console], None]) -> None:
 
 def say(*lines: str) -> None:
     """Writes lines to standard error, without what could control a terminal; empty ones are left
-    out."""
+    out.
+    """
     from serve_eval.report.text import clean
 
     try:
@@ -106,7 +113,8 @@ def say(*lines: str) -> None:
 
 class LongSteps:
     """Tells on standard error how far a long step is. The line goes from a terminal when the step
-    is over."""
+    is over.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._said_s = clock, float("-inf")

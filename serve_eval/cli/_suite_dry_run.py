@@ -56,7 +56,8 @@ def show(suite: Suite, *, as_json: bool) -> int:
 
 def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
     """What the runs share, with what starts it: a launcher whose options cannot work refuses every
-    one of them."""
+    one of them.
+    """
     plan, refused = runs[0].plan, None
     commands: list[list[str]] = []
     files: dict[str, str] = {}

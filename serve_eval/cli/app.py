@@ -105,7 +105,8 @@ def _make_command(name: str) -> Any:
 
 def _reserve_when_called(command: Any) -> Any:
     """Have a command reserve standard output when it is called, which is after its help is
-    written."""
+    written.
+    """
     for inner in getattr(command, "commands", {}).values():
         _reserve_when_called(inner)
     if (call := command.callback) is not None:
@@ -163,7 +164,8 @@ def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
     """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of
     its own: an error that the user can act on with its hint, anything else as a defect of
     serve-eval (4, never the 1 of a FAIL). What an interruption turned into, such as the ImportError
-    of a half imported package, is raised as it is."""
+    of a half imported package, is raised as it is.
+    """
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")
     prepare_streams()

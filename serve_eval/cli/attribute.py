@@ -1,5 +1,6 @@
 """`serve-eval attribute`: the prompts of a run to each server behind its front door, and to each
-pair of them."""
+pair of them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """`serve-eval cases`: writes, lists and encrypts files of one's own cases, and imports BioChatter's
-results."""
+results.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def encrypt(
     ] = None,
 ) -> None:
     """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY. The file must be right; images
-    cannot go with it."""
+    cannot go with it.
+    """
     from serve_eval.cases import file as case_file
     from serve_eval.cases import holdout
     from serve_eval.cli._streams import emit
@@ -158,7 +160,8 @@ def import_results(
 
 def _indent(line: str) -> str:
     """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be
-    copied."""
+    copied.
+    """
     width = max(40, shutil.get_terminal_size().columns)
     told, flag, setting = line.partition("--set ")
     lines = textwrap.wrap(

@@ -206,7 +206,8 @@ def _sides(
     """Return both sides and the rule.
 
     An endpoint is asked what the other side asks, where that is a plan or a run; of a run of
-    somebody else, what else that would reach has to be trusted."""
+    somebody else, what else that would reach has to be trusted.
+    """
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
     from serve_eval.workflows.compare.compare import CompareSide

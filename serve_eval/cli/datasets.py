@@ -1,5 +1,6 @@
 """`serve-eval datasets`: what is known, fetches it, and says whether it is still what was
-fetched."""
+fetched.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ _Root = Annotated[
 @app.command("list")
 def list_sets() -> None:
     """List the known data sets: rows, licence, where from, and how many checksums are known
-    beforehand."""
+    beforehand.
+    """
     from serve_eval.datasets.known import KNOWN
 
     for name, source in KNOWN.items():
@@ -67,7 +69,8 @@ def fetch(
 @app.command()
 def verify(names: _Names = None, root: _Root = None) -> None:
     """Compare the files of a dataset root with the known and the recorded checksums. A difference
-    exits with 2."""
+    exits with 2.
+    """
     from serve_eval.datasets import vault
     from serve_eval.errors import DatasetError
 

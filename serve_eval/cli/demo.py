@@ -17,7 +17,8 @@ def demo(
     ] = None,
 ) -> None:
     """Judge the embedded model: sound and in 8 bits (PASS), in 3 bits (FAIL), in 4 bits (it takes
-    pairs to see it)."""
+    pairs to see it).
+    """
     from datetime import UTC, datetime
 
     from serve_eval.cli._streams import emit

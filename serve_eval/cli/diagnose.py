@@ -21,7 +21,8 @@ def diagnose(
     Nothing is asked.
 
     Exit codes: 0 whatever is found, since a diagnosis is no verdict; 2 for a folder that cannot be
-    read."""
+    read.
+    """
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean

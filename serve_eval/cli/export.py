@@ -24,7 +24,8 @@ def export(
     include_path: IncludePath = None,
 ) -> None:
     """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read
-    those."""
+    those.
+    """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest

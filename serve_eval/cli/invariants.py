@@ -1,5 +1,6 @@
 """`serve-eval invariants`: one endpoint against itself, under changes that should change no
-answer."""
+answer.
+"""
 
 from __future__ import annotations
 

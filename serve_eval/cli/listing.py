@@ -85,7 +85,8 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
 def _entry(package: str, name: str) -> list[str]:
     """A name with its summary, its options and its origin. Raises PlanError for what cannot be
-    used."""
+    used.
+    """
     from serve_eval.plugins import extensions, registry
     from serve_eval.plugins.declarations import is_structure
 

@@ -1,5 +1,6 @@
 """`serve-eval power`: what can be seen with how many samples, and how many a wanted effect
-takes."""
+takes.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def power(
     ] = None,
 ) -> None:
     """Print what the classic test detects by number of samples, and how many samples a wanted
-    effect takes."""
+    effect takes.
+    """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
 
@@ -112,7 +114,8 @@ def _compute_needed(
     beta: float,
 ) -> int:
     """Return the number of samples that the wanted effect takes. Raise PlanError where none is
-    wanted."""
+    wanted.
+    """
     from serve_eval.errors import PlanError
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import num_pairs_for
@@ -205,7 +208,8 @@ def _curves(
     n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float
 ) -> Panel:
     """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that
-    the classic rule sees nearly always."""
+    the classic rule sees nearly always.
+    """
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
     from serve_eval.stats.planning import classic_power, compute_paired_power, noninferiority_power

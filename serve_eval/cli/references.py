@@ -107,7 +107,8 @@ def register(
     include_path: IncludePath = None,
 ) -> None:
     """Register the mean of finished runs as the reference of their model, with the score of every
-    sample."""
+    sample.
+    """
     from serve_eval.cli._streams import say
     from serve_eval.workflows.references.register import register as register_runs
 
@@ -142,7 +143,8 @@ def import_files(
     ] = False,
 ) -> None:
     """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose
-    whatever is odd."""
+    whatever is odd.
+    """
     import datetime
 
     from serve_eval.workflows.references import import_trtllm as importer
@@ -201,7 +203,8 @@ def _entries(files: list[Path]) -> dict[str, list[str]]:
 
 def _noise(found: Reference) -> list[str]:
     """How far a reference from runs can be trusted: their values, how unstable they are, their
-    age."""
+    age.
+    """
     import datetime
 
     from serve_eval.stats.instability import instability

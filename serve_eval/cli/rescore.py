@@ -45,7 +45,8 @@ def rescore(
     as it is.
 
     Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to
-    score."""
+    score.
+    """
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.rescore import rescore as again
     from serve_eval.evaluation.storage.private_files import pretty_json

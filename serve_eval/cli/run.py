@@ -159,7 +159,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Return the settings without what a higher level overrules: on resuming, all that variables
     say, since the saved plan is what the run was started with; else the address or the launcher
-    that only a variable names next to a flag."""
+    that only a variable names next to a flag.
+    """
     settings = settings_of(*sections, only=flags if resuming else None)
     for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
         if name in flags and other not in flags and settings.get("launcher") != "external":
@@ -187,7 +188,8 @@ def _evaluate(
     resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun
 ) -> int:
     """Run the plan in its folder, with servers that are held where that is wanted; return the exit
-    code."""
+    code.
+    """
     from functools import partial
 
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
@@ -300,7 +302,8 @@ def _resolve(
     trust_plan: bool,
 ) -> Resolved:
     """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is
-    to be followed."""
+    to be followed.
+    """
     from dataclasses import replace
 
     from serve_eval.errors import PlanError
@@ -341,7 +344,8 @@ def _resolve(
 
 def _with_model(plan: Plan) -> Plan:
     """The plan with the model that its endpoint lists where it names none: the default folder is
-    called after it."""
+    called after it.
+    """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
     from serve_eval.evaluation.endpoint.launch import with_model

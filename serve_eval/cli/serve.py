@@ -86,7 +86,8 @@ def serve(
     """Start the servers of a launcher and hold them until Ctrl-C or SIGTERM.
 
     Exit codes: 0 ended on request, 2 usage, 4 a server did not start or ended by itself, 130
-    interrupted in the start."""
+    interrupted in the start.
+    """
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
     from serve_eval.report.text import clean

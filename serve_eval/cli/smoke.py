@@ -88,7 +88,8 @@ def smoke(
     needed.
 
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or
-    asked, 130 interrupted."""
+    asked, 130 interrupted.
+    """
     from serve_eval.checks.run import choose_checks
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.resolve import resolve_address

@@ -124,7 +124,8 @@ def _suite(
 ) -> Suite:
     """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and
     the folders of code that it names, have to be said anew, and where it is to be followed, that
-    what it runs and reaches is trusted."""
+    what it runs and reaches is trusted.
+    """
     from dataclasses import replace
 
     from serve_eval.evaluation.storage.reports.suite_files import suite_and_owner

@@ -1,5 +1,6 @@
 """`serve-eval watch`: the smoke test and a small task again and again, and an alarm when they turn
-worse."""
+worse.
+"""
 
 from __future__ import annotations
 

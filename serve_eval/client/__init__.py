@@ -1,5 +1,6 @@
 """Send requests: one session (`client`) over a seam (`transport`), with every request answered or
-accounted for."""
+accounted for.
+"""
 
 __all__ = [
     "aiohttp_transport",

@@ -10,7 +10,8 @@ class Channel(Protocol):
 
     It gave `turns` whole answers, of which the first `proven` were surely those to their requests,
     and was `sent` so many requests. `out`: it is out of step. `usable`: it may take another
-    request. `last_id` and `last_text` are of its last answer (see `Echoes`)."""
+    request. `last_id` and `last_text` are of its last answer (see `Echoes`).
+    """
 
     number: int
     turns: int

@@ -1,5 +1,6 @@
 """One HTTP session to one endpoint. `send` never raises for what a request met: it returns a
-Response or a Failure."""
+Response or a Failure.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Client:
     what they spent. `liveness` is where requests wait while no server listens, as long as it is
     watched; `patience`, there while the session is open, knows how long the endpoint has been
     silent. `logprobs_form` names the fields that ask for the log-probabilities of prompts. Each
-    request has a connection of its own but within `keeping`."""
+    request has a connection of its own but within `keeping`.
+    """
 
     def __init__(
         self,
@@ -149,7 +151,8 @@ class Client:
         one: neither counts as an attempt. While no server listens, requests wait. Attempts that
         were refused for that do not count, nor do up to `max_attempts` that were lost when the
         server ended; their time is given back to the sample. While the endpoint says that it is
-        starting, requests wait, and none of that is an attempt."""
+        starting, requests wait, and none of that is an attempt.
+        """
         stream = self.limits.stream and not request.prompt_logprobs
         tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
         wait = self.patience.begin(time.monotonic())
@@ -182,7 +185,8 @@ class Client:
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
         """Return whether to make another attempt, after the pause before it. `tries.missed` gets a
-        note why not."""
+        note why not.
+        """
         if missed.starting and not tries.once:
             tries.attempts.pop()  # nothing was attempted
             if await self._wait_for_the_start(wait):
@@ -205,7 +209,8 @@ class Client:
 
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
         """Return whether no server listened, once one does. The sample's time stands still
-        meanwhile, and is given what the attempt took that was `lost` by that."""
+        meanwhile, and is given what the attempt took that was `lost` by that.
+        """
         with wait.pause():
             outage = await self.liveness.outage(
                 self.transport.address.host, self.transport.address.port
@@ -216,7 +221,8 @@ class Client:
 
     async def _wait_for_the_start(self, wait: Wait) -> bool:
         """Return whether the endpoint has started, once it says so no more or took too long, which
-        ends a run. The sample's time stands still meanwhile."""
+        ends a run. The sample's time stands still meanwhile.
+        """
         with wait.pause():
             started = await self.start.over()
         if not started and self.liveness.watched:
@@ -245,14 +251,16 @@ class Client:
 
     def now(self) -> float:
         """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
-        jump."""
+        jump.
+        """
         return self.attempts.now()
 
     @asynccontextmanager
     async def keep_connections(self, listener: StepListener) -> AsyncIterator[None]:
         """Use connections for many requests within the block, whose `listener` takes answers back
         that a connection out of step gave. `settle` comes before its end where what came is to
-        count."""
+        count.
+        """
         self.transport.ledger.listen(listener)
         watch = asyncio.create_task(self.transport.watch())
         try:
@@ -292,7 +300,8 @@ class Client:
 
         `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond
         `most_bytes`, at which the connection is closed, TimeoutError after `timeout_s`. A Failure
-        says why there is none."""
+        says why there is none.
+        """
         try:
             return await self._raw.send(
                 method, path, body, timeout_s=timeout_s, most_bytes=most_bytes
@@ -307,7 +316,8 @@ class Client:
 
     async def models(self) -> list[str] | Failure:
         """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any
-        other status, 404 where there is no such route (a disaggregated orchestrator)."""
+        other status, 404 where there is no such route (a disaggregated orchestrator).
+        """
         return await self._questions.models()
 
     @property
@@ -317,19 +327,22 @@ class Client:
 
     async def other_scheme(self) -> str:
         """Return a hint where the server speaks https instead of http, or the reverse; else an
-        empty text."""
+        empty text.
+        """
         return (
             "" if self.transport.proxy is not None else await other_scheme(self.endpoint.base_url)
         )
 
     async def context_tokens(self) -> int | None:
         """Return how many tokens a prompt and its answer may have together, where the endpoint
-        tells it."""
+        tells it.
+        """
         return await self._questions.context_tokens(self.endpoint.model)
 
     async def describe(self) -> dict[str, object]:
         """Return what the endpoint tells of itself: `models` that it lists, the `server`,
-        `version`."""
+        `version`.
+        """
         return await self._questions.describe()
 
     async def special_tokens(self) -> dict[str, str]:
@@ -338,5 +351,6 @@ class Client:
 
     async def count_hidden_retries(self) -> dict[str, int]:
         """Return how often an orchestrator asked its servers again, by their kind; empty where
-        nobody counts."""
+        nobody counts.
+        """
         return await self._questions.count_hidden_retries()

@@ -3,7 +3,8 @@ may.
 
 A plan holds the name of the key's variable, and headers and a proxy with `${VARIABLE}` where
 something secret stands. It is checked when it is made; the values are filled in when the connection
-is opened, and stay in memory."""
+is opened, and stay in memory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ _SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
 
 def looks_secret(name: str) -> bool:
     """Whether what goes by this name (of a header, a variable, a key of a file) is probably a
-    secret."""
+    secret.
+    """
     return _SECRET_NAME.search(name) is not None
 
 
@@ -45,7 +47,8 @@ def problems(
     connection: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """What a plan's connection must not hold: (path of the field, message). Messages never repeat a
-    value."""
+    value.
+    """
     variable = connection.get("api_key_env")
     if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
         yield ("api_key_env",), "expected the name of a variable, not a key"
@@ -64,14 +67,16 @@ def problems(
 
 def _literal_secret(name: str, value: str) -> bool:
     """Whether a header holds a secret itself, and not only variables behind a word such as
-    Bearer."""
+    Bearer.
+    """
     literal = _SCHEME_WORD.sub("", _VARIABLE.sub("", value).strip()).strip()
     return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
 
 
 def _proxy_problem(proxy: str) -> str | None:
     """Credentials may only be variables; an address with variables is checked further when they are
-    filled in."""
+    filled in.
+    """
     scheme, _, rest = proxy.partition("://")
     if _VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
         return "holds credentials; take user and password from the environment as ${VARIABLE}"
@@ -87,7 +92,8 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
     `environ`.
 
     Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent
-    in a header."""
+    in a header.
+    """
     from serve_eval.client.client import Client  # no client is needed to make a plan
 
     api_key, headers, proxy, hidden = _fill_in(plan.connection, environ)
@@ -106,7 +112,8 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
 @contextmanager
 def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
     """Takes what a connection sends along out of the errors of a block, which may have the last
-    lines of a log."""
+    lines of a log.
+    """
     try:
         yield
     except ServeEvalError as error:
@@ -122,7 +129,8 @@ def openai_client(
     plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float
 ) -> AsyncOpenAI:
     """The official package's client with the same connection; it tries nothing again. Raises
-    PlanError as `connect`."""
+    PlanError as `connect`.
+    """
     import ssl
 
     from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -144,7 +152,8 @@ def _fill_in(
     connection: Connection, environ: Mapping[str, str]
 ) -> tuple[str, dict[str, str], str | None, list[str]]:
     """The key ("": none), the headers and the proxy of a connection, and what of them must not be
-    shown."""
+    shown.
+    """
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
     _check_header(api_key, f"the key in {connection.api_key_env}")
@@ -176,7 +185,8 @@ def _expand(
     value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool
 ) -> str:
     """`value` with its variables filled in; what a `secret` place or variable held is added to
-    `hidden`, and the last word of it, which comes back without its scheme."""
+    `hidden`, and the last word of it, which comes back without its scheme.
+    """
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]
     if missing:

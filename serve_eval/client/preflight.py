@@ -1,5 +1,6 @@
 """One short request before thousands: what would fail for every sample is said once, with what to
-do about it."""
+do about it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ async def check(
     client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
 ) -> None:
     """Sends one short request of the kind that the tasks will send. Raises EndpointError with the
-    cause."""
+    cause.
+    """
     failure = await trial(client, chat=chat, sampling=sampling, extra=extra)
     if failure is not None:
         await refuse(client, failure, chat=chat, extra=extra)
@@ -39,7 +41,8 @@ async def trial(
     client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
 ) -> Failure | None:
     """Sends one short request; returns what went wrong. Raises EndpointError when its length was
-    ignored."""
+    ignored.
+    """
     request = short(chat=chat, sampling=sampling, extra=extra)
     limits = client.limits
     try:
@@ -95,7 +98,8 @@ def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) 
 
 async def discover_model(client: Client) -> str:
     """The one model that the endpoint serves. Raises EndpointError when there is none to be seen,
-    or several, with the status where its list is refused."""
+    or several, with the status where its list is refused.
+    """
     served, address = await client.models(), f"{client.endpoint.base_url}/models"
     if isinstance(served, Failure):
         hint = await _misunderstood(client, served) or _explain_unlisted(client, served)
@@ -170,7 +174,8 @@ def key_advice(client: Client) -> str:
 
 def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
     """What to do about a field that the server will not take, as far as its refusal names it; else
-    nothing."""
+    nothing.
+    """
     message = failure.message.lower()
     if failure.status not in (400, 422):
         return ""

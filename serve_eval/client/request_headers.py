@@ -15,7 +15,8 @@ _OWN = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
 
 def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """Return the usual headers; those that are `given` replace them. Raises PlanError for one that
-    cannot be sent."""
+    cannot be sent.
+    """
     headers = {
         "User-Agent": f"serve-eval/{serve_eval.__version__}",
         "Accept": "*/*",

@@ -10,7 +10,8 @@ ID_CHARACTERS = 36
 
 class RequestIds:
     """Makes ids that begin with `own` and count up. They are UUIDs: llama-cpp-python refuses
-    others."""
+    others.
+    """
 
     def __init__(self) -> None:
         self.own, self._made = str(uuid.uuid4())[:-12], 0

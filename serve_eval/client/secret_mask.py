@@ -22,7 +22,8 @@ class SecretMask:
     """Hide secrets in text that others wrote.
 
     Secrets are the values of the connection's variables and of every variable whose name sounds
-    secret, and whatever looks like a key."""
+    secret, and whatever looks like a key.
+    """
 
     def __init__(self, connection: Connection, environ: Mapping[str, str]) -> None:
         named = {

@@ -47,7 +47,8 @@ def endpoint_address(base_url: str) -> ServerAddress:
 
 def proxy_address(url: str | None) -> ServerAddress | None:
     """Return the address of a proxy. Raises PlanError, which does not quote the address: it may
-    hold a password."""
+    hold a password.
+    """
     try:
         return None if url is None else ServerAddress(url)
     except ValueError:

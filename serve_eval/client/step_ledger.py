@@ -13,7 +13,8 @@ MOST_OUT = 2
 class StepListener(Protocol):
     """Can take answers back. Told how many turns of a connection were proven in step, and that one
     is out of step: all its answers behind the proven ones, but for the first, may be those to other
-    requests."""
+    requests.
+    """
 
     def proven(self, connection: int, turns: int) -> None: ...
 

@@ -1,5 +1,6 @@
 """What it took to get the answers: attempts, retries, times and tokens, counted in constant
-memory."""
+memory.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Times:
 
     def add(self, seconds: float, times: int = 1) -> None:
         """Counts a time; with -1 it is counted no more, and a maximum that is gone is known to 1 %
-        only."""
+        only.
+        """
         number = math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400
         self._classes[number] += times
         self._count += times
@@ -56,7 +58,8 @@ class Times:
 class TokenSteps:
     """Sums of speculative decoding. An answer tells T / I, its tokens per step of the engine, and T
     as its usage, so that I, the number of its steps, follows. The first of them has no draft and
-    gives one token."""
+    gives one token.
+    """
 
     def __init__(self) -> None:
         self._answers, self._tokens, self._steps, self._told = 0, 0, 0.0, 0.0

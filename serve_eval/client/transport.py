@@ -3,7 +3,8 @@ through.
 
 A transport gets a head, an id and a body, and fills a `Reply` as the answer arrives. Two exist:
 `http1`, the default, and `aiohttp_transport`. docs/requests.md has a table of what the second
-cannot do."""
+cannot do.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class BadHttp(Exception):
 
 class CannotConnect(Exception):
     """No connection to `address` could be made. `may_pass`: another attempt may succeed. `refused`:
-    nobody may be listening there."""
+    nobody may be listening there.
+    """
 
     def __init__(self, address: ServerAddress, why: Exception, *, may_pass: bool = True) -> None:
         said = getattr(why, "strerror", None) or str(why) or type(why).__name__
@@ -59,7 +61,8 @@ class TransportSettings(NamedTuple):
     """All that a transport knows of its endpoint and its session.
 
     `headers` go with every request. `models_path` answers a GET with a list of models and never
-    with a completion."""
+    with a completion.
+    """
 
     base_url: str
     models_path: str
@@ -73,7 +76,8 @@ class TransportSettings(NamedTuple):
 
 class RequestHead:
     """The part of a request that many share. Equal by identity, so that a transport may keep what
-    it made of it."""
+    it made of it.
+    """
 
     __slots__ = ("headers", "method", "path")
 
@@ -83,7 +87,8 @@ class RequestHead:
 
 class Transport(Protocol):
     """Carries requests to one endpoint. Of its methods `send` alone is on the way of every
-    request."""
+    request.
+    """
 
     ledger: StepLedger
 
@@ -110,14 +115,16 @@ class Transport(Protocol):
         before.
 
         Raises CannotConnect, TimeoutError, ProxyRefused, BadHttp or Disconnected when nothing was
-        sent."""
+        sent.
+        """
 
     def keep(self, channel: Channel, now: float) -> None:
         """Take back the connection of an answer that counts."""
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
         """Take back the connection of a reply that does not count. `unwanted`: its sender was
-        cancelled."""
+        cancelled.
+        """
 
     def abort(self, channel: Channel) -> None:
         """End a connection at once."""

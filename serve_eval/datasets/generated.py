@@ -2,7 +2,8 @@
 the demo needs no download.
 
 The questions are plain arithmetic. They measure nothing about a model: they give the real prompts,
-scorers and verdicts something to work on."""
+scorers and verdicts something to work on.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps",
 
 def word_problem(rng: random.Random) -> dict[str, str]:
     """One problem with its worked solution, in GSM8K's form (`question`, `answer` ending in `####
-    N`)."""
+    N`).
+    """
     name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
     total = rng.randint(5, 60)
     story, steps = [f"{name} has {total} {thing}."], []
@@ -70,7 +72,8 @@ def choice_row(rng: random.Random) -> list[str]:
 
 def function_problem(number: int, rng: random.Random) -> dict[str, str]:
     """One problem in HumanEval's form: a prompt that ends with a docstring, its body, and tests as
-    `check`."""
+    `check`.
+    """
     name, factor, shift = f"scaled_{number}", rng.randint(2, 9), rng.randint(1, 9)
     calls = [(x, factor * x + shift) for x in rng.sample(range(-20, 20), 4)]
     asserts = "".join(f"    assert candidate({x}) == {value}\n" for x, value in calls)

@@ -15,7 +15,8 @@ from serve_eval.errors import DatasetError, install_hint
 class HubSource:
     """A data set repository on the hub: the files that are wanted of it, at which revision, and an
     archive in it that has to be unpacked (its folder then is the data set). `members` are the files
-    of the archive that are wanted."""
+    of the archive that are wanted.
+    """
 
     repository: str
     patterns: tuple[str, ...]
@@ -46,7 +47,8 @@ def download(source: HubSource, snapshot: Callable[[HubSource], Path] = _snapsho
     reached.
 
     HF_HUB_OFFLINE, HF_HOME and HF_ENDPOINT work as everywhere. An archive is unpacked beside the
-    downloaded snapshot, with the tar filter that keeps every member inside."""
+    downloaded snapshot, with the tar filter that keeps every member inside.
+    """
     try:
         folder = snapshot(source)
         if source.archive is None:

@@ -2,7 +2,8 @@
 checksums are known.
 
 A checksum stands here when it was computed from the source's own files at the named revision; the
-others are recorded at the first fetch."""
+others are recorded at the first fetch.
+"""
 
 from __future__ import annotations
 

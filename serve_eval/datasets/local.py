@@ -1,7 +1,8 @@
 """Finds the folder of a data set below the roots and reads its files, with checksums.
 
 A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV with a header,
-or Parquet (with the optional extra), under any of the names that upstream copies use."""
+or Parquet (with the optional extra), under any of the names that upstream copies use.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class DataFile:
 
 def candidates(source: Source, roots: DataRoots) -> list[Path]:
     """Folders in which the data set may lie, existing or not: each name below each root, then the
-    root itself."""
+    root itself.
+    """
     return [
         folder
         for root in roots.roots
@@ -55,7 +57,8 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
     """The first candidate folder that holds a file matching one of the `markers` (glob patterns).
 
     Asks the hub only when `roots.allow_hub` is set. Raises DatasetError that says where was looked
-    and what to do."""
+    and what to do.
+    """
     searched = candidates(source, roots)
     for folder in searched:
         if any(next(folder.glob(marker), None) is not None for marker in markers):
@@ -104,7 +107,8 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 @dataclass(frozen=True, slots=True)
 class Split:
     """The rows of one split, the file they came from, and how their number differs from the
-    published one."""
+    published one.
+    """
 
     rows: list[dict[str, Any]]
     file: DataFile
@@ -156,7 +160,8 @@ def find_split(
     source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
 ) -> DataFile:
     """The file of one split in a data set's folder. Raises DatasetError when it is missing or in
-    several pieces."""
+    several pieces.
+    """
     markers = split_markers([split], subfolders)
     for marker in markers:
         found = sorted(folder.glob(marker))
@@ -176,7 +181,8 @@ def find_split(
 
 def read_file(path: Path) -> DataFile:
     """The content of a file. Raises DatasetError when it cannot be read, or was fetched with
-    another checksum."""
+    another checksum.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -187,7 +193,8 @@ def read_file(path: Path) -> DataFile:
 
 def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming
-    file and line."""
+    file and line.
+    """
     if file.path.suffix == ".gz":
         file = DataFile(file.path.with_suffix(""), _unpack(file))
     read = {".jsonl": _jsonl, ".json": _json, ".csv": _csv, ".parquet": _parquet}.get(

@@ -22,7 +22,8 @@ _DEPTH = 6
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One fetched file: its checksum as sha256sum prints it, its size, where it came from and when.
     `known`: the checksum was published or computed beforehand, and not merely seen at the first
-    fetch."""
+    fetch.
+    """
 
     sha256: str
     bytes: int
@@ -43,7 +44,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(root: Path) -> Manifest:
     """The manifest of a root, empty when there is none. Raises DatasetError when it cannot be
-    read."""
+    read.
+    """
     path = root / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)

@@ -1,5 +1,6 @@
 """Passkey prompts that fit into a few hundred tokens: a number hidden in sentences that do not
-matter."""
+matter.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class Hidden:
 
 def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
     """`sentences` of filler with the key after the share `depth` of them (0: at the start, 1: at
-    the end)."""
+    the end).
+    """
     key = rng.randint(10000, 99999)
     filler = [rng.choice(FILLER) for _ in range(sentences)]
     at = round(depth * sentences)

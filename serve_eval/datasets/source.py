@@ -15,7 +15,8 @@ class Source:
 
     Of several ways the `urls` of its files come first, then the hub; what is fetched goes into the
     last folder. `sha256` has the checksums of files that are known, and `revision` says of which
-    state."""
+    state.
+    """
 
     name: str
     folders: tuple[str, ...]

@@ -1,7 +1,8 @@
 """Fetches data sets into a root, records what came, and says whether it is still the same.
 
 The network is used here and nowhere else for data, and only when a user asks for a set. A root that
-was filled here can be copied to a machine without a network: the manifest goes with it."""
+was filled here can be copied to a machine without a network: the manifest goes with it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class FetchedSet:
 
 def default_root(environ: Mapping[str, str]) -> Path:
     """Where sets are kept when no folder is named: SERVE_EVAL_DATASET_ROOT, else a folder of the
-    user's cache."""
+    user's cache.
+    """
     if named := environ.get("SERVE_EVAL_DATASET_ROOT", "").strip().split("\n")[0]:
         return Path(named)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serve-eval" / "datasets"
@@ -48,7 +50,8 @@ def folder_of(source: Source, root: Path) -> Path:
 
 def where(source: Source, root: Path) -> Path:
     """Where a set is below a root, by the names under which copies are kept; where none is, where
-    it is put."""
+    it is put.
+    """
     places = (root / name for name in source.folders)
     return next((place for place in places if place.is_dir()), folder_of(source, root))
 
@@ -88,7 +91,8 @@ def fetch(
     """Fetches a set into `root` and records its files.
 
     Raises DatasetError, and leaves what is there as it is, when a file differs from the checksum
-    that is known or that was recorded at an earlier fetch."""
+    that is known or that was recorded at an earlier fetch.
+    """
     target = folder_of(source, root)
     with TemporaryDirectory() as scratch:
         got, revision = _get(source, Path(scratch), get, from_hub)
@@ -126,7 +130,8 @@ def fetch(
 
 def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
     """Every recorded file of the sets, and every one whose checksum is known, in the order of the
-    sets."""
+    sets.
+    """
     recorded = manifest.read(root).files
     found: list[FetchedSet] = []
     for name, source in sets.items():
@@ -183,7 +188,8 @@ def _get(
     from_hub: Callable[[HubSource], Path],
 ) -> tuple[dict[str, Path], str]:
     """The files of a set by their path in it, wherever they lie for now, and the revision they are
-    of."""
+    of.
+    """
     if source.urls:
         for path, url in source.urls.items():
             get(url, scratch / path)

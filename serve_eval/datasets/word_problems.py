@@ -3,7 +3,8 @@ judged by.
 
 A problem is a start, one to four steps of plus and minus with numbers below 100 and totals below
 200, and a question. The operands decide to which split it belongs, so that no problem of the test
-was ever seen in training, whatever its names and words."""
+was ever seen in training, whatever its names and words.
+"""
 
 from __future__ import annotations
 

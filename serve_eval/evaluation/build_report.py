@@ -74,7 +74,8 @@ def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
     """Raises NotComparableError when the rule compares sample by sample and there is nothing to
-    compare so: the reference has no scores per sample, or the value is no mean of them."""
+    compare so: the reference has no scores per sample, or the value is no mean of them.
+    """
     rule = load_verdict_rule(plan.verdict.name)
     if not rule.needs_pairs:
         return
@@ -114,7 +115,8 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
 
 def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
     """Where a reference of one's own was taken from another version of the software than answers
-    now."""
+    now.
+    """
     now, found = endpoint.info.version, []
     for w in work:
         runs = None if w.prepared.reference is None else w.prepared.reference.runs
@@ -163,7 +165,8 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
 
 def environment() -> dict[str, object]:
     """Versions of what made the numbers; an optional package counts when it is installed, and is
-    not imported."""
+    not imported.
+    """
     packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
     versions = {name: version for name in packages if (version := _version(name))}
     return {

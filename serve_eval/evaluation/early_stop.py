@@ -3,7 +3,8 @@
 The promises of `stats.early_stop` and `stats.early_paired` hold for values in a random order
 without gaps. So the samples are started in a permutation that is drawn for the run, and only its
 contiguous prefix is looked at: what finished early beyond the first unfinished sample waits, since
-quick answers are not like slow ones."""
+quick answers are not like slow ones.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class EarlyStopping:
     A sample without an answer after all attempts counts as what is worst for each bet. `before`
     holds the mean scores of the reference by position, where they are known. While values look
     worse than those before them, nothing is decided. `rule` is the verdict rule that `test`, which
-    makes a new one, decides for."""
+    makes a new one, decides for.
+    """
 
     def __init__(
         self,
@@ -139,7 +141,8 @@ def watch(
 
     That is so without a reference, where the metric has no range, and where the value is no mean of
     the scores, which is what the bets are about. A paired rule needs the reference's scores and one
-    answer per prompt as well."""
+    answer per prompt as well.
+    """
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
     if prepared.task.aggregation is not MEAN:

@@ -1,5 +1,6 @@
 """The story of a run: a Plan is prepared, an endpoint launched, every task asked and judged, a
-Report kept."""
+Report kept.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ async def evaluate(
     or fewer samples of them; with a `participant` each sample is sent when another run is about to
     send it too. `seed` is that of the random order of a run that has no answer yet (None: the
     plan's `limits.order_seed`, else it is drawn). Raises ServeEvalError for what stops the run; the
-    answers until then are in the folder."""
+    answers until then are in the folder.
+    """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
     with open_session(
@@ -104,7 +106,8 @@ def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
 
     What has no answer counts as failed, and so does an answer that was not judged. The folder keeps
     its plan and its report; it gets what running answers gave that have not been run yet. Raises
-    ServeEvalError where `plan` would not ask what the folder holds."""
+    ServeEvalError where `plan` would not ask what the folder holds.
+    """
     clock = Stopwatch()
     saved = run_folder.read_plan(out_dir)
     extensions.include(plan.include_path)
@@ -130,7 +133,8 @@ async def _prepare(
     notify: Callable[[str], None],
 ) -> tuple[Plan, Sequence[PreparedTask]]:
     """Return the plan with all that is settled before the first request, and its tasks. Raises
-    ServeEvalError for what cannot be asked or judged, before there is a folder."""
+    ServeEvalError for what cannot be asked or judged, before there is a folder.
+    """
     extensions.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
     plan = await with_model(plan, environ, notify=notify)

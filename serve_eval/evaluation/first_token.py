@@ -46,7 +46,8 @@ TOKENIZER = "tokenizer"
 async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
     """Return the plan with the prefix of each task that needs one and has none. Raises
     EndpointError when an endpoint that is asked does not answer, and PlanError for a tokenizer that
-    cannot be read."""
+    cannot be read.
+    """
     lacking = await asyncio.to_thread(_find_lacking, plan)
     if not lacking:
         return plan
@@ -75,7 +76,8 @@ def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
 
 def _find_lacking(plan: Plan) -> list[Task]:
     """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that
-    cannot be loaded."""
+    cannot be loaded.
+    """
     roots, lacking = (
         DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub),
         [],
@@ -102,7 +104,8 @@ def _needs(sample: Sample) -> bool:
 
 def _read_saved(out_dir: Path) -> dict[str, str | bool]:
     """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder
-    that cannot be read, which `open_folder` reports."""
+    that cannot be read, which `open_folder` reports.
+    """
     try:
         saved = run_folder.read_plan(out_dir).tasks
     except RunFolderError:
@@ -116,7 +119,8 @@ async def _ask(
     plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]
 ) -> dict[str, str | bool]:
     """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of
-    prompts, which the probe reports."""
+    prompts, which the probe reports.
+    """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context, found = LaunchContext(model=plan.model, log_dir=Path()), {}
@@ -140,7 +144,8 @@ async def ask_prefix(
     client: Client, tokenizer: Path | None, extra: Mapping[str, object]
 ) -> str | bool:
     """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the
-    fields that a task adds to each request. Raises EndpointError and PlanError."""
+    fields that a task adds to each request. Raises EndpointError and PlanError.
+    """
     if (await first_token(client, extra)).works:
         return True
     tokens = (
@@ -152,7 +157,8 @@ async def ask_prefix(
 
 def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
     """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the
-    folder of the tokenizer; None where neither does."""
+    folder of the tokenizer; None where neither does.
+    """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     known = None if launcher.beginning is None else launcher.beginning(**options)

@@ -1,5 +1,6 @@
 """Asking judges what answers are worth: each at its own endpoint, by the engine that asks
-everything else."""
+everything else.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ async def check_judges(
     it will not judge.
 
     Raises PlanError for what its connection lacks, and EndpointError for one that does not answer;
-    both name it."""
+    both name it.
+    """
     for judge in judges:
         if judge.base_url is None:
             continue
@@ -85,7 +87,8 @@ class JudgeSession:
 
     `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its
     own. `at_first` is called when the first record was written, `notify` gets a line about what is
-    waited for."""
+    waited for.
+    """
 
     plan: Plan
     environ: Mapping[str, str]
@@ -102,7 +105,8 @@ async def ask_judges(
     `file`.
 
     Raises EndpointError, which names the judge, when one is given up; the answers until then are
-    kept."""
+    kept.
+    """
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
     for name, question in pending.items():
         by_judge.setdefault(question.judge.name, (question.judge, {}))[1][name] = question
@@ -153,7 +157,8 @@ def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:
 
 def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task:
     """What a judge is asked, in the form that the engine asks. Its score is whether there is a
-    verdict."""
+    verdict.
+    """
 
     def score(sample: Sample, response: Response) -> Score:
         readable = questions[sample.id].read(response.text) is not None
@@ -185,7 +190,8 @@ def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
 
     The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no
     precision: it starts the requests of a second at once, and takes a limit of 0.5 per second for 1
-    and one of 2.5 for 3."""
+    and one of 2.5 for 3.
+    """
     limits = replace(
         plan.limits,
         concurrency=plan.limits.concurrency if judge.concurrency is None else judge.concurrency,

@@ -51,7 +51,8 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     """Every task of the plan, ready to be asked.
 
     Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is
-    missing or was taken under another protocol, unless the plan allows it."""
+    missing or was taken under another protocol, unless the plan allows it.
+    """
     built, problems, hints = [], [], []
     for i, spec in enumerate(plan.tasks):
         try:
@@ -168,7 +169,8 @@ def _prepare(
 
 def reference_directories(plan: Plan) -> list[Path]:
     """Where references are looked for: the user's own first, then those that ship with the
-    project."""
+    project.
+    """
     own = [Path(plan.references_dir)] if plan.references_dir else []
     return [*own, find_shipped_dir()]
 
@@ -194,7 +196,8 @@ def _compare_protocol(
     plan: Plan, spec: Spec, task: Task, found: Reference
 ) -> tuple[str, str | None]:
     """What the report says of the reference's protocol, and why the reference must not be used
-    (None: it may)."""
+    (None: it may).
+    """
     if found.protocol is not None:
         other: Any = found.protocol
         known = "recorded with the reference"
@@ -216,7 +219,8 @@ def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str
     """The protocol of a reference that records none, and what the report says of it: the task's
     own, or, for a shipped row where the suite is followed exactly, the suite's, which renders a
     chat itself. Imports of BioChatter's results recorded none at first, and are all scored as it
-    scores."""
+    scores.
+    """
     from serve_eval.cases import biochatter  # here, since most references record their protocol
 
     usual = usual_task(spec)
@@ -240,7 +244,8 @@ def _is_shipped(found: Reference) -> bool:
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
     """The task's parameters with the reference row's overrides, and n for theta where none is
-    registered."""
+    registered.
+    """
     if found is not None:
         names = ("num_samples", "sigma", "alpha", "beta")
         overrides: dict[str, Any] = {

@@ -5,7 +5,8 @@ Everything asks that is not listed as harmless: a number, a size, a choice among
 read here. What a launcher, a task or a verdict rule of the user's own does with an option is not
 known, so that each of its options asks; their code runs only from folders that are named anew (see
 trust). What `verdict`, `limits` and the other fields of a plan hold that are not here reaches
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +249,8 @@ def _by_task(spec: Spec) -> Iterator[Reached]:
 
 def _by_judges(spec: Spec) -> Iterator[Reached]:
     """Of a task of cases, which are read for it; a problem of theirs is told where they are
-    used."""
+    used.
+    """
     try:
         task: Task = build_task(spec)
         judges = (

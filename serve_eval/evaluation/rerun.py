@@ -1,7 +1,8 @@
 """Which answers of a run folder are asked again, and where their records go.
 
 What is asked again, and what belongs to a question that is gone, is moved out of the journal to
-archive/<time>/, so that it is kept and never counted."""
+archive/<time>/, so that it is kept and never counted.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def set_aside(
 
 def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str | None) -> None:
     """Writes down under what these samples are going to be asked. Raises RunFolderError or
-    JournalError when it cannot be written."""
+    JournalError when it cannot be written.
+    """
     versions = task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
     lines = [

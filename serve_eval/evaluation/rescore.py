@@ -1,6 +1,7 @@
 """The answers of a run, scored again: by the scorers as they are now, or under another option of a
 task that decides only how an answer is read, such as the filter of GSM8K. Nothing is asked, and the
-run's folder stays as it is."""
+run's folder stays as it is.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
     """One task. Values in points, over the `answered` of `planned` samples; `before` is that of the
     scores on file, `reported` the one of report.json (None: no report). `options` that changed:
     name -> (before, after). `moves` counts samples by outcome before and after, `changed` also has
-    those of which only the value or the answer is another."""
+    those of which only the value or the answer is another.
+    """
 
     task: str
     planned: int
@@ -130,7 +132,8 @@ def rescore(
     may be. `include_path` has the folders of code that may be used, which those of the saved plan
     are not. Raises PlanError for an option that decides what is asked, DatasetError when the
     samples are not those of the run, RunFolderError for a folder that cannot be read or for a `to`
-    that is not new, SandboxError for programs that must not or cannot be run."""
+    that is not new, SandboxError for programs that must not or cannot be run.
+    """
     saved = to_read(run, include_path)
     prints = run_folder.read_fingerprints(run)
     specs = _with_settings(saved, settings)
@@ -171,7 +174,8 @@ def rescore(
 
 def _with_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
     """The tasks with the options of `settings`. Raises PlanError for what is no option of
-    theirs."""
+    theirs.
+    """
     for text in settings:
         if text.partition(".")[0] in ("launcher", "verdict"):
             raise PlanError(
@@ -252,7 +256,8 @@ def _asks_something_else(
     saved: Plan, prepared: PreparedTask, options: Mapping[str, object]
 ) -> bool:
     """Whether the task would send other requests, or expect other answers, with these options. No
-    task has to say which of its options concern scoring alone: what it would ask tells."""
+    task has to say which of its options concern scoring alone: what it would ask tells.
+    """
     try:
         spec = replace(prepared.spec, options={**prepared.spec.options, **options})
         task = build_task(spec, spec.name)
@@ -280,7 +285,8 @@ def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
 
 class _Comparison:
     """Takes each new score in the place of a file, and keeps where it differs from the one that was
-    on file."""
+    on file.
+    """
 
     def __init__(self, before: Mapping[str, RescoreSummary]) -> None:
         self.before = before

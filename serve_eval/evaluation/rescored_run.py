@@ -31,7 +31,8 @@ def check_new_run(
     what is not so.
 
     `prepared` are the tasks as `run` asked them, each with the task as it scores now; `prints` the
-    run's fingerprints."""
+    run's fingerprints.
+    """
     for p in prepared:
         stored, now = prints[p.task.name], p.fingerprint
         other = [

@@ -1,5 +1,6 @@
 """One session of a run: what every step of the story needs, from the opening of the run folder to
-its closing."""
+its closing.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def open_session(
     `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those
     of `open_folder`. What is secret in `environ` does not show in errors. Raises RunFolderError for
     a folder of something else, and JournalError for what the operating system refuses within the
-    block."""
+    block.
+    """
     environ = {} if environ is None else environ
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     with (

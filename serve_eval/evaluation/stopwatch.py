@@ -1,5 +1,6 @@
 """Measure when something began and how long it took: dates in UTC, durations by a monotonic
-clock."""
+clock.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Report on one task of a run: its result, judged against its reference, and what a reader should
-know of it."""
+know of it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class RunFacts:
     `rule` is the verdict rule, and `judge` judges by it, with the options of the plan.
     `unsupported` is what the endpoint cannot do, by task; `served` is who answered what, by task
     and sample; `limits` are those of the sessions in which answers came. A paired rule looked at
-    the tasks in `looked_at` on the way, in this session or before."""
+    the tasks in `looked_at` on the way, in this session or before.
+    """
 
     plan: Plan
     rule: VerdictRule
@@ -59,7 +61,8 @@ class RunFacts:
 
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
     """Return the report of a task. One that was answered to its end before the endpoint could not
-    do it any more stays judged."""
+    do it any more stays judged.
+    """
     p, accumulator = task_run.prepared, task_run.accumulator
     early = None if task_run.early is None else task_run.early.result()
     lacks = run.unsupported.get(p.task.name) if task_run.unfinished else None
@@ -104,7 +107,8 @@ def _verdict(
     lacks: Ability | None,
 ) -> Verdict:
     """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot
-    do."""
+    do.
+    """
     p = task_run.prepared
     if lacks is not None:
         return _build_unjudged(p, result, VerdictOutcome.UNSUPPORTED, reason(lacks))

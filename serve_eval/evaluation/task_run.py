@@ -26,7 +26,8 @@ class TaskRun:
     """A task under way. `early` looks at it when it may stop early; `note` is why it may not.
     `executions` are there for a task that runs its answers, `judgements` for one that has them
     judged. `standing` are the positions of failures that are not asked again, and with
-    `failures_stand` no judge is either. `scores` is where its scores are written as they come."""
+    `failures_stand` no judge is either. `scores` is where its scores are written as they come.
+    """
 
     prepared: PreparedTask
     journal: Journal
@@ -54,7 +55,8 @@ class TaskRun:
 
     def list_unjudged(self, *, itself: bool) -> dict[str, Question]:
         """What is still to be asked about its answers: of the endpoint `itself`, or of judges
-        elsewhere."""
+        elsewhere.
+        """
         if self.judgements is None:
             return {}
         records = self.journal.records()
@@ -78,7 +80,8 @@ class TaskRun:
 
 def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
     """The processes in which answers of these tasks are scored, for those that are not scored
-    here."""
+    here.
+    """
     recipes = {
         p.task.name: recipe_of(plan, p.spec, p.wanted)
         for p in prepared

@@ -2,7 +2,8 @@
 by the user.
 
 Folders of code are named anew each time, in one's own folders too: no signature tells what lies in
-them by now."""
+them by now.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
     """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub,
     unless this user allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder
     without a plan, and where the command `writes` scores, capsules and the like there, for one of
-    somebody else with links out of it."""
+    somebody else with links out of it.
+    """
     saved, own = run_folder.plan_and_owner(run)
     leading = (
         []
@@ -57,7 +59,8 @@ def to_follow(
 
     Raises PlanError, which lists what the plan would run and reach, unless this user saved it
     there, the settings (as `plan.resolve` takes them) have values of the user's own in their place,
-    or `trust_plan` says that it is trusted."""
+    or `trust_plan` says that it is trusted.
+    """
     saved, own = run_folder.plan_and_owner(run)
     plan = adopt_code(saved, settings.get("include_path", ()))
     if not trust_plan and not (own and (not endpoint or sessions.own_endpoint(run))):
@@ -88,7 +91,8 @@ def _list_given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
 
 def _links(folder: Path) -> list[tuple[str, str]]:
     """The symbolic links below a folder with where they lead: what is written there would land
-    elsewhere."""
+    elsewhere.
+    """
     found = []
     for place, folders_below, files in os.walk(folder):
         for name in (*folders_below, *files):
@@ -118,7 +122,8 @@ def check(
 ) -> None:
     """Raises PlanError where a plan of a folder of somebody else runs or reaches anything, but for
     the fields that are `given` anew. Plans are there by what their lines begin with; `noted` are
-    addresses that the folder has besides."""
+    addresses that the folder has besides.
+    """
     lines = [
         f"  {_plain(name + one.field)}: {_plain(one.does)} {show_safely(one.value)}"
         for name, plan in plans.items()
@@ -163,13 +168,15 @@ def _state() -> str:
 
 def flag_of(plans: Sequence[Plan], *, own: bool) -> str:
     """The flag without which a saved plan does not go on: none for a folder that is this user's
-    own."""
+    own.
+    """
     return "" if own or not any(map(list_reached, plans)) else " --trust-plan"
 
 
 def show_safely(value: object) -> str:
     """A value of somebody else's on one line of ASCII: nothing in it acts on a terminal or reads as
-    something else."""
+    something else.
+    """
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True)
     return (
         text
@@ -183,7 +190,8 @@ def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
     not looked into.
 
     Raises PlanError for a task, launcher or verdict rule that is not found then, naming the folders
-    that the plan has."""
+    that the plan has.
+    """
     extensions.include(include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
     wanted += [("launchers", saved.launcher), ("serve_eval.verdicts.rules", saved.verdict)]

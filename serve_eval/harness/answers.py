@@ -1,5 +1,6 @@
 """Made-up answers: to find out whether a task can be scored here, and for the simulated
-endpoint."""
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def try_scoring(
     """Score a made-up answer, so that a missing package is found before anything is asked. A run
     prepares its tasks in a thread, where code that sets an alarm refuses to work: `elsewhere` then
     tells why the same is not possible in the main thread of another process (None: it is). Raises
-    ServeEvalError."""
+    ServeEvalError.
+    """
     _check_metrics(here.task)
     try:
         items, _ = measure_document(here, sample.metadata[DOCUMENT], _make_up(sample, here, 0))
@@ -54,7 +56,8 @@ def try_scoring(
 
 def _check_metrics(task: Any) -> None:
     """Raises PlanError for a metric that lm-eval neither has nor found elsewhere, which it only
-    logs."""
+    logs.
+    """
     if task.OUTPUT_TYPE != "generate_until" or task.config.process_results is not None:
         return
     lacking = [name for name, function in task._metric_fn_list.items() if function is None]
@@ -88,7 +91,8 @@ def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
 
 def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
     """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it
-    otherwise."""
+    otherwise.
+    """
     with seeds.of_document(sample.metadata[DOCUMENT]):
         return _answers_of(here, sample, key)
 

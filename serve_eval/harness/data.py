@@ -22,7 +22,8 @@ def with_local_files(
     own: Sequence[str],
 ) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
     """Return the settings that name a task's local files, and those files. Raises DatasetError for
-    a missing one."""
+    a missing one.
+    """
     kwargs = dict(config.get("dataset_kwargs") or {})
     given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
     if given is None:

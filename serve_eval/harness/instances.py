@@ -1,5 +1,6 @@
 """lm-eval's requests of a document as one of our samples. Pure but for the types: no request is
-sent here."""
+sent here.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def read_sampling(
     given: Arguments, max_tokens: int = MAX_TOKENS
 ) -> tuple[SamplingParams, dict[str, Any]]:
     """The sampling that `generation_kwargs` mean, as lm-eval's own API model reads them, and what
-    is sent beside it."""
+    is sent beside it.
+    """
     rest = {name: value for name, value in given.items() if name != "do_sample"}
     until = rest.pop("until", None) or ()
     wanted = [rest.pop(name, None) for name in ("max_tokens", "max_gen_toks", "max_new_tokens")]
@@ -55,7 +57,8 @@ True where the server puts a token of its own there. An empty text or False: not
 def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
     """What is given and what is to be judged. White space at the end of a context belongs to the
     continuation, as lm-eval has it, since tokens begin with it; without a context `prefix` stands
-    for one, which a continuation may bring itself. Nothing is given where there is neither."""
+    for one, which a continuation may bring itself. Nothing is given where there is neither.
+    """
     if context:
         kept = context.rstrip()
         return kept, context[len(kept) :] + continuation
@@ -77,7 +80,8 @@ def build_generated(
 
 def build_judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
     """A document of which continuations are judged. Those that nothing is given for need an
-    endpoint that puts a token of its own before a text."""
+    endpoint that puts a token of its own before a text.
+    """
     pairs = [
         split_continuation(instance.args[0], instance.args[1], prefix) for instance in instances
     ]
@@ -96,7 +100,8 @@ def _common_start(texts: Sequence[str]) -> str:
 
 def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
     """A document whose whole text is judged: behind the prefix, if there is one. Else its first
-    token is left out, unless the server puts one before it."""
+    token is left out, unless the server puts one before it.
+    """
     (text,) = instances[0].args
     given = prefix if isinstance(prefix, str) else ""
     return Sample(prompt=given, choices=(text,), **told) if prefix else Sample(prompt=text, **told)

@@ -2,7 +2,8 @@
 samples_<task>_<time>.jsonl. Pure.
 
 Layout of lm-eval 0.4.9 to 0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per
-task, on lm-eval's own scale; a line of samples is one document under one filter."""
+task, on lm-eval's own scale; a line of samples is one document under one filter.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ Row = dict[str, Any]
 class Logged:
     """One task. `values` and `stderrs` by (metric, filter), on the scale of one document; a spread
     of None is not known. `planned` counts the documents, `rows` has those with an answer, once for
-    each filter."""
+    each filter.
+    """
 
     task: str
     version: object
@@ -48,7 +50,8 @@ def sanitize(model: str) -> str:
 def file_name(name: str) -> str:
     """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one.
     Control characters and halves of characters are replaced too, a name of dots alone as well, and
-    a long one is cut and told from others by its hash."""
+    a long one is cut and told from others by its hash.
+    """
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitize(name))
     if not text.strip("."):
         text = "__"
@@ -74,7 +77,8 @@ def row(
     metrics: Mapping[str, Any],
 ) -> Row:
     """A line of the samples: `arguments` and `resps` per request, `filtered` what the filter `name`
-    left of them."""
+    left of them.
+    """
     prompt = arguments[0][0]
     return {
         "doc_id": doc_id,
@@ -148,7 +152,8 @@ def results(
 
 def mean_stderr(values: Sequence[float]) -> float | None:
     """The standard error of a mean as lm-eval has it, from the sample standard deviation; None of
-    fewer than two."""
+    fewer than two.
+    """
     if len(values) < 2:
         return None
     mean = math.fsum(values) / len(values)

@@ -57,7 +57,8 @@ def version() -> str:
 @keep_in_scope
 def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     """Return what `read` returns, read once in a scope: to know a task by, and never to load it
-    with."""
+    with.
+    """
     version()
     with seeds.as_in_a_run():
         return read(name, own)
@@ -68,7 +69,8 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     first.
 
     Raises PlanError for a name that is no task, with what to name instead, and for a file that
-    cannot be loaded."""
+    cannot be loaded.
+    """
     version()
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -92,7 +94,8 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
 
 def settle_config(given: Mapping[str, Any]) -> Any:
     """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what
-    is none."""
+    is none.
+    """
     from lm_eval.config.task import TaskConfig
 
     try:
@@ -114,7 +117,8 @@ def settle_config(given: Mapping[str, Any]) -> Any:
 
 def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
     """lm-eval's task object of these settings, with its data. Raises DatasetError where the data is
-    not to be had."""
+    not to be had.
+    """
     from lm_eval.api.task import ConfigurableTask
 
     try:
@@ -138,7 +142,8 @@ def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
 
 def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
     """lm-eval's own requests of all documents: its contexts, its worked examples. Raises
-    DatasetError."""
+    DatasetError.
+    """
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # a progress bar
             for _ in range(NAMED):
@@ -171,7 +176,8 @@ def quiet() -> Iterator[None]:
 @contextmanager
 def _network(*, allowed: bool) -> Iterator[None]:
     """Lets the hub of data sets be asked or not; a variable that forbids it (HF_HUB_OFFLINE) stays
-    in force."""
+    in force.
+    """
     import datasets
     from huggingface_hub import constants
 
@@ -192,7 +198,8 @@ def _network(*, allowed: bool) -> Iterator[None]:
 def place(name: str, own: tuple[str, ...]) -> Path:
     """The file of a task: the folders `own` come first. Looks at the texts of the files, since
     reading them all as YAML takes lm-eval many seconds; only for a name that is no task all are
-    read. Raises PlanError for a name that is none, and for one that two files of `own` have."""
+    read. Raises PlanError for a name that is none, and for one that two files of `own` have.
+    """
     from lm_eval.tasks._yaml_loader import load_yaml
 
     folders = _folders(own)
@@ -260,7 +267,8 @@ def _folders(own: tuple[str, ...]) -> list[Path]:
 
 def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:
     """The tasks of a group or a tag, down to the last: a name, or what a file says in the place of
-    one."""
+    one.
+    """
     if isinstance(one, Mapping):
         inner = one.get("task") or one.get("group")
         parts = [inner] if isinstance(inner, str) else inner or ()

@@ -16,7 +16,8 @@ from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
     """A document with an answer: `results` is what a model gave, `found` and `filtered` what
-    lm-eval made of it."""
+    lm-eval made of it.
+    """
 
     results: Sequence[Any]
     found: Mapping[Key, Any]

@@ -41,7 +41,8 @@ NOTHING_FOUND = "[invalid]"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
     """A metric of a task: `aggregate` makes the value of what the documents gave, `how` is its
-    name."""
+    name.
+    """
 
     name: str
     how: str
@@ -56,7 +57,8 @@ class Measure:
 @dataclass(slots=True, kw_only=True)
 class Documents:
     """A loaded task: lm-eval's own, its requests by document, and what each of our samples gave: an
-    aggregation needs more of a document than a number."""
+    aggregation needs more of a document than a number.
+    """
 
     task: Any
     instances: Mapping[str, Sequence[Any]]
@@ -66,7 +68,8 @@ class Documents:
 
 def measures_of(config: Mapping[str, Any]) -> list[Measure]:
     """The metrics of a task in its order, with lm-eval's defaults. Raises PlanError for one without
-    an aggregation."""
+    an aggregation.
+    """
     with quiet():
         return _measures_of(config)
 
@@ -100,7 +103,8 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
 
 def list_results(documents: Documents, response: Response) -> list[Any]:
     """Return the results that lm-eval would have, one for each request of a document: a number for
-    a whole text."""
+    a whole text.
+    """
     if response.choice_logprobs is not None:
         if documents.task.OUTPUT_TYPE == "loglikelihood_rolling":
             return list(map(math.fsum, response.choice_logprobs))
@@ -117,7 +121,8 @@ def measure_document(
     """Return a document's figures by metric and filter, and what the filters left of each answer.
 
     Raises ServeEvalError. Its message does not name the document, so that a report can count equal
-    errors."""
+    errors.
+    """
     task, instances = documents.task, documents.instances[doc]
     found: dict[Key, Any] = {}
     filtered: dict[str, list[Any]] = {}
@@ -166,7 +171,8 @@ def as_others_code() -> Iterator[None]:
 
 def brief(error: BaseException) -> str:
     """Return an exception's message in one line of bounded length, without the frames that some
-    draw around it."""
+    draw around it.
+    """
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     said = " ".join(line for line in lines if any(map(str.isalnum, line)))
     return said if len(said) <= BRIEF else f"{said[:BRIEF]}..."

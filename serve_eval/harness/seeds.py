@@ -4,7 +4,8 @@ loaded it before.
 lm-eval seeds the generators of Python, numpy and torch when a run begins; then it imports the code
 of its tasks and maps their data. A task draws something else where the process drew before, where a
 generator of its own module was used before, and where the cache of Hugging Face's datasets holds
-what an earlier run drew. Loading a task here sees none of that, and leaves none of it behind."""
+what an earlier run drew. Loading a task here sees none of that, and leaves none of it behind.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ ALONE = threading.RLock()
 @contextmanager
 def as_in_a_run() -> Iterator[None]:
     """Import, load and build one task in this block, as lm-eval does in a new process with an empty
-    cache."""
+    cache.
+    """
     import numpy
 
     with ALONE, _generators_kept(), _tasks_unknown(), _maps_uncached():
@@ -46,7 +48,8 @@ def seed_torch() -> None:
 @contextmanager
 def of_document(name: str) -> Iterator[None]:
     """Let the draws of this block depend on the name alone. lm-eval draws in its order of scoring,
-    and answers that come one by one have no such order."""
+    and answers that come one by one have no such order.
+    """
     import numpy
 
     with ALONE, _generators_kept():
@@ -77,7 +80,8 @@ def _generators_kept() -> Iterator[None]:
 def _tasks_unknown() -> Iterator[None]:
     """Have the modules of tasks imported again: some have a generator of their own, others seed
     that of all. What they registered in lm-eval, which refuses a second registration, is taken out
-    and put back."""
+    and put back.
+    """
     from lm_eval.api import registry
 
     known = {
@@ -119,7 +123,8 @@ def _module_of(thing: Any) -> str | None:
 def _maps_uncached() -> Iterator[None]:
     """Keep the results of maps in a folder that ends with the block. A second map of the same data
     gives the same there, as it does in lm-eval, and would draw again without any cache. Open files
-    can be read when the folder is gone."""
+    can be read when the folder is gone.
+    """
     from datasets import Dataset
 
     usual = Dataset._get_cache_file_path

@@ -10,7 +10,8 @@ from serve_eval.errors import ServeEvalError, install_hint
 
 def main() -> None:
     """Runs it. An error that the user can act on is said in a line or two, with its hint and exit
-    code."""
+    code.
+    """
     try:
         from lm_eval.__main__ import cli_evaluate
 

@@ -71,7 +71,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     for tasks that do not say how long an answer may be. `prefix` is the text that begins a text to
     the model, such as <s>, for likelihoods without a context (True: the server puts a token there;
     empty: nothing; None: what the folder `tokenizer` tells, else the endpoint). The other arguments
-    are those of `schema.Limits`. Raises PlanError for an argument that it does not know."""
+    are those of `schema.Limits`. Raises PlanError for an argument that it does not know.
+    """
 
     def __init__(
         self,
@@ -145,7 +146,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
         """For each context and continuation the log-probability of the second, and whether greedy
         decoding would have written it: None where the endpoint does not tell, which no metric takes
-        for a no. Raises EndpointError."""
+        for a no. Raises EndpointError.
+        """
         if any(isinstance(request.args[0], ChatText) for request in requests):
             raise PlanError(
                 "log-probabilities are those of a plain text",
@@ -164,7 +166,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         that it is left out.
 
         Raises EndpointError also for a text that is longer than the endpoint takes: a client has no
-        tokens to cut by."""
+        tokens to cut by.
+        """
 
         async def send(client: Client, i: int) -> float | Failure:
             text = str(requests[i].args[0])
@@ -188,7 +191,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     @property
     def tokenizer_name(self) -> str:
         """What lm-eval tells its cached requests apart by: the server's template, whatever it
-        is."""
+        is.
+        """
         return f"{NAME}-{self._plan.model or ''}".replace("/", "__")
 
     # -----------------------------------------------------------------------------------------------
@@ -196,7 +200,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
     async def _begin(self, client: Client, requests: Sequence[Any], kind: str) -> None:
         """Settle the prefix where a request needs one. Raises PlanError for a continuation with
-        nothing before it."""
+        nothing before it.
+        """
         if kind == "loglikelihood" and all(request.args[0] for request in requests):
             return
         puts = (await first_token(client, {})).works
@@ -236,7 +241,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
 
     def _all(self, kind: str, requests: Sequence[Any], sent: Sent) -> list[Any]:
         """The result of each request. What was had goes into lm-eval's cache (--use_cache), also
-        when this raises."""
+        when this raises.
+        """
         if not requests:
             return []
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

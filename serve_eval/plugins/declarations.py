@@ -11,7 +11,8 @@ its options in it:
     async def launch(context: LaunchContext, options: NeighbourOptions) -> AsyncIterator[Endpoint]: ...
 
 Any other function has its keyword-only parameters as options. In both forms a type may be Annotated
-with a Setting."""
+with a Setting.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ REQUIRED = inspect.Parameter.empty
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
     """An option: its dotted path, its type, its default (REQUIRED: it has none) and what it means
-    ("": nobody says)."""
+    ("": nobody says).
+    """
 
     path: str
     hint: Any
@@ -57,7 +59,8 @@ def is_structure(hint: Any) -> bool:
 
 def find_structure(function: Callable[..., Any]) -> type | None:
     """Return the structure in which a function takes its options; None for keyword-only
-    parameters."""
+    parameters.
+    """
     parameter = inspect.signature(function).parameters.get(PARAMETER)
     if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return None
@@ -82,7 +85,8 @@ def list_fields(structure: type) -> list[Option]:
     their order.
 
     A field that a structure takes over from a base, to change its default, keeps the place that it
-    has there."""
+    has there.
+    """
     hints = typing.get_type_hints(structure, include_extras=True)
     defaults = (
         _read_struct_defaults(structure)

@@ -65,7 +65,8 @@ def _folders() -> list[Path]:
 
 def include(folders: Iterable[str]) -> None:
     """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of
-    ours."""
+    ours.
+    """
     problems, included = [], open_scope().folders
     for given in folders:
         try:
@@ -102,7 +103,8 @@ def lm_eval_folders() -> tuple[str, ...]:
 
 def lm_eval_tasks() -> list[tuple[str, Path]]:
     """The tasks of those folders with their files, by what their texts say: no code runs. Groups
-    are left out."""
+    are left out.
+    """
     found = []
     for file in (
         file for folder in lm_eval_folders() for file in sorted(Path(folder).rglob("*.yaml"))
@@ -144,7 +146,8 @@ def note(folder: str, name: str, place: str, module: ModuleType) -> None:
 
 def note_file(folder: str, name: str, file: Path) -> None:
     """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others
-    are not noted."""
+    are not noted.
+    """
     loaded = open_scope().loaded
     if (
         any(file.is_relative_to(place) for place in lm_eval_folders())
@@ -157,7 +160,8 @@ def note_file(folder: str, name: str, file: Path) -> None:
 
 def defect(error: BaseException) -> str:
     """Whose defect an unexpected error is: ours, or that of the code of others which it came
-    through last."""
+    through last.
+    """
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
     others |= {
         point.value.partition(":")[0].partition(".")[0]
@@ -187,7 +191,8 @@ def _files(folder: str) -> list[tuple[str, Path]]:
 @keep_in_scope
 def _package_of(folder: Path) -> str:
     """Return the name under which the files of a folder stand, as they are when a scope first
-    asks."""
+    asks.
+    """
     found = [
         *folder.glob("*.py"),
         *(file for kind in KINDS.values() for file in (folder / kind).rglob("*.py")),
@@ -257,7 +262,8 @@ def _import(get: Callable[[], Any], place: str) -> Any:
 
 def _where(error: BaseException) -> str | None:
     """FILE:LINE of what is wrong: of a syntax error its own, else the deepest line of the file or
-    of one beside it."""
+    of one beside it.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     files = [

@@ -3,7 +3,8 @@
 
 A launcher takes some of its options as a structure with fields of its own. What a plan or --set
 says of them is looked at here: what there is, and what was perhaps meant by a name that there is
-not."""
+not.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
 
 def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> str:
     """Return " Did you mean X?" for an unknown path with what it was given; "" where nothing is
-    like it, or where nothing nested is meant."""
+    like it, or where nothing nested is meant.
+    """
     found: list[str] = []
     for leaf in _leaves(path, value):
         scores = {one: _like(leaf, one) for one in known}

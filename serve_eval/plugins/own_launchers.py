@@ -2,7 +2,8 @@
 take.
 
 Another one wins where it stands earlier on `sys.path`, or where its installation has overwritten
-files of ours. It is found out without running its code."""
+files of ours. It is found out without running its code.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MARK = 'OWNER = "serve-eval"'
 
 def check_launchers() -> None:
     """Raises PlanError where Python finds another package of this name, with its path and what to
-    do."""
+    do.
+    """
     place = Path(str(serve_eval.__file__)).parents[1]
     spec = _find()
     if spec is None:
@@ -57,7 +59,8 @@ def _source(spec: ModuleSpec) -> str | None:
 
 def _distribution() -> str:
     """The installed distributions that have such a package, to be named; reads the lists of all of
-    them."""
+    them.
+    """
     from importlib import metadata
 
     others = {one for one in metadata.packages_distributions().get(NAME, ()) if one != "serve-eval"}

@@ -6,7 +6,8 @@ parameters, or the fields of the structure that it takes (`declarations.py`), ar
 plan; the first line of the module's docstring is what the list command shows. Files that start with
 an underscore are shared code and not offered. A task that has a parameter before its options is a
 family of them: `lm_eval:arc` calls that of `lm_eval` with "arc". What others offer in the same
-shape (`origins.py`) is found beside ours and checked when it is loaded."""
+shape (`origins.py`) is found beside ours and checked when it is loaded.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +100,8 @@ def list_shipped(folder: str) -> list[str]:
 
 def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
     """ " Did you mean X?" for the known name closest to `name`, else the known names, at most so
-    many `shown`, else nothing."""
+    many `shown`, else nothing.
+    """
     known, name = list(known), str(name)
     folded = {k.lower(): k for k in known}
     close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
@@ -111,7 +113,8 @@ def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
 
 def load(folder: str, name: str) -> Callable[..., Any]:
     """The function that a folder's module offers; of a family, that of the member. Raises PlanError
-    with the nearest known name."""
+    with the nearest known name.
+    """
     known = names(folder)
     file, colon, member = name.partition(":")
     kind = kind_of(folder)
@@ -137,7 +140,8 @@ def load(folder: str, name: str) -> Callable[..., Any]:
 
 def function(folder: str, file: str) -> Callable[..., Any]:
     """What a file of the folder offers, as it stands there. Raises PlanError when two places offer
-    the name, and for the code of others that cannot be imported or has not the shape of ours."""
+    the name, and for the code of others that cannot be imported or has not the shape of ours.
+    """
     others = extensions.find(folder, file)
     if not others:
         found: Callable[..., Any] = getattr(
@@ -201,7 +205,8 @@ def kind_of(folder: str) -> str:
 
 def family_of(folder: str, function: Callable[..., Any]) -> str | None:
     """What the members of a family of tasks are called; None for a function that makes one
-    thing."""
+    thing.
+    """
     if folder != FAMILIES:
         return None
     parameters = inspect.signature(function).parameters.values()
@@ -218,7 +223,8 @@ def summary(folder: str, name: str) -> str:
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
     """Return the options of a function by name: the fields of its structure, else its keyword-only
-    parameters."""
+    parameters.
+    """
     return read_options(function)
 
 

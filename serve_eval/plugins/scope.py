@@ -2,7 +2,8 @@
 
 A command opens a scope, and each run opens one within it. So two runs in one process do not see
 each other's folders, also when they take turns: a scope belongs to a task of asyncio, or to a
-thread, and to what these start."""
+thread, and to what these start.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
     """Code of others that is run: where it comes from, and the checksum of its file together with
-    the files next to it that it may share with others (`_*.py`)."""
+    the files next to it that it may share with others (`_*.py`).
+    """
 
     origin: str
     sha256: str
@@ -33,7 +35,8 @@ class Scope:
     and arguments.
 
     It starts with those of `outer`, the scope around it. What is `shared` is one for all scopes
-    within the outermost: runs of one command that take turns have it in common."""
+    within the outermost: runs of one command that take turns have it in common.
+    """
 
     def __init__(self, outer: Scope | None) -> None:
         self.folders: list[Path] = [] if outer is None else list(outer.folders)
@@ -52,7 +55,8 @@ def current() -> Scope | None:
 
 def open_scope() -> Scope:
     """Return the innermost scope, opened for the rest of this task or thread where there is
-    none."""
+    none.
+    """
     found = _scope.get()
     if found is None:
         _scope.set(found := Scope(None))
@@ -75,7 +79,8 @@ def keep_in_scope(function: Callable[P, T]) -> Callable[P, T]:
 @contextmanager
 def scope(*, join: bool = False) -> Iterator[None]:
     """Forget after the block what is included and loaded in it. With `join`, a scope that is open
-    is used instead."""
+    is used instead.
+    """
     outer = _scope.get()
     if join and outer is not None:
         yield

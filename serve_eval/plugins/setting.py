@@ -8,7 +8,8 @@ A structure of options is a frozen dataclass whose fields are annotated:
         rate_limit: Annotated[float | None, Setting("At most N requests per second.", key="limits.rate_limit")] = None
 
 The command line derives flags, variables and help from it, and the plan file its keys with their
-types."""
+types.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Setting:
 
     `key` is the place in a plan file, such as "limits.order"; `in_file` is the type there (None: no
     plan file has it). `parse` turns the value of the flag into that of the plan. `refused` makes
-    the option an error with this message and hint, for what commands of the past took."""
+    the option an error with this message and hint, for what commands of the past took.
+    """
 
     help: str
     flags: tuple[str, ...] = field(default=(), kw_only=True)
@@ -47,7 +49,8 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """A field of a structure of options: its name, its type without None, its default and its
-    description."""
+    description.
+    """
 
     name: str
     kind: Any
@@ -69,7 +72,8 @@ class Declared:
     @property
     def key(self) -> str:
         """Return the place in a plan file; the last part is the name among the settings of a
-        command."""
+        command.
+        """
         return self.setting.key or self.name
 
     @property

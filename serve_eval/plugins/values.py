@@ -2,7 +2,8 @@
 
 A file offers a function (`launch`, `judge`) and may say more at its top level, in the forms of
 docs/extending.md. What it says is read and checked here. Everything else takes a Launcher or a
-VerdictRule and knows no modules."""
+VerdictRule and knows no modules.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class Launcher:
     command lines that it would start, and `files` the text of the files that these need, by path.
     `beginning(**options)` tells the token before a text of a server that does not run yet. All four
     take options that were checked, whether the launcher's file takes them as one structure or one
-    by one. `meanings` explain options in a line each, by dotted path or name."""
+    by one. `meanings` explain options in a line each, by dotted path or name.
+    """
 
     name: str
     launch: Callable[..., AbstractAsyncContextManager[Endpoint]]
@@ -52,7 +54,8 @@ class Launcher:
 
     def check_options(self, options: Mapping[str, object], where: str = "") -> dict[str, object]:
         """Convert options to their types. Raises PlanError with each problem behind `where`, else
-        behind its name."""
+        behind its name.
+        """
         return registry.check_options(self.launch, options, where or f"launcher.{self.name}")
 
 
@@ -63,7 +66,8 @@ class VerdictRule:
     `judge(result, reference, hypothesis, pairs, **options)` returns the verdict. `check(**options)`
     raises PlanError for options that cannot be meant. `needs_pairs`: the rule compares sample by
     sample, with `min_reference_runs` runs of the reference at least. `early_stop`: the bets by
-    which the rule may be decided early (None: it may not be)."""
+    which the rule may be decided early (None: it may not be).
+    """
 
     name: str
     judge: Callable[..., Verdict]
@@ -76,7 +80,8 @@ class VerdictRule:
         self, options: Mapping[str, object], where: str | None = None
     ) -> dict[str, object]:
         """Convert options to their types. Raises PlanError with each problem behind `where`, else
-        behind its name."""
+        behind its name.
+        """
         return registry.check_options(
             self.judge, options, f"verdict.{self.name}" if where is None else where
         )
@@ -88,7 +93,8 @@ class VerdictRule:
 
 def load_launcher(name: str) -> Launcher:
     """Find a launcher. Raises PlanError for an unknown name, and for a file of others that is not
-    as ours are."""
+    as ours are.
+    """
     launch = registry.load(LAUNCHERS, name)
     module = _module_of(launch)
     meanings = getattr(module, "MEANINGS", {})
@@ -118,7 +124,8 @@ def load_launcher(name: str) -> Launcher:
 
 def load_verdict_rule(name: str) -> VerdictRule:
     """Find a verdict rule. Raises PlanError for an unknown name, and for a file of others that is
-    not as ours are."""
+    not as ours are.
+    """
     judge = registry.load(VERDICTS, name)
     module = _module_of(judge)
     needs_pairs, runs = (

@@ -6,7 +6,8 @@ hears no signal. Only a process can be ended then. The processes live long: one,
 the functions once and then waits; of it workers are forked when a call comes and none is idle. A
 worker that takes too long is killed, and the next one stands ready in milliseconds, with what was
 made and nothing of what the killed one did. The nursery has one thread, so that its forks are
-sound; this process is never forked."""
+sound; this process is never forked.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ pickled."""
 @dataclass(frozen=True, slots=True)
 class Unfinished:
     """Why a call gave no value. `raised` is the name of the exception's type, where there was
-    one."""
+    one.
+    """
 
     told: str
     hint: str = ""
@@ -68,7 +70,8 @@ class Apart:
 
     Nothing starts before the first call. `memory_bytes` bounds the address space of a worker (None:
     unbounded); `making_s` is how long the makers may take. Calls may come from any thread. `close`
-    ends every process."""
+    ends every process.
+    """
 
     def __init__(
         self,
@@ -220,7 +223,8 @@ class Apart:
 
     def _end(self, worker: _Worker) -> int | None:
         """Ends a worker and all that it started; how it ended, as os.wait tells it. None: not
-        known."""
+        known.
+        """
         with (
             self._lock,
             worker.connection,

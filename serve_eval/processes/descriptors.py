@@ -12,7 +12,8 @@ SPARE = 100
 
 def ensure_descriptors(in_flight: int) -> None:
     """Raises the process's soft limit as far as needed and allowed. Raises PlanError when that is
-    not enough."""
+    not enough.
+    """
     needed = in_flight + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

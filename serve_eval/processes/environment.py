@@ -2,7 +2,8 @@
 Never all of them.
 
 What a secret is stored under is in no list, so that the keys of endpoints, of clouds and of the
-rest of a CI job stay with us. A process that needs one gets it by name."""
+rest of a CI job stay with us. A process that needs one gets it by name.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ def inherit(
 ) -> dict[str, str]:
     """The variables for a process: those for any program, those of these further `names` and
     `prefixes`, and whatever is `named` for it, where a * at the end stands for the rest of a name.
-    A prefix never brings a secret with it."""
+    A prefix never brings a secret with it.
+    """
     wanted = tuple(named)
     whole = {*NAMES, *names, *wanted}
     begins = tuple(name[:-1] for name in wanted if name.endswith("*"))

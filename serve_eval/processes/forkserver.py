@@ -4,7 +4,8 @@ None of them outlives the process that started the nursery, however that ends: t
 the end of its socket and then kills its workers with what they started; while it makes the
 functions the kernel sends SIGIO at that moment, whose default is the end; and a worker dies with
 the nursery. A worker gets no SIGIO: it would also come when the other end reads an answer, and end
-the next call."""
+the next call.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
 
 def _end(pid: int) -> int:
     """Kills a worker with what it started, and reaps it: until then its id is no other
-    process's."""
+    process's.
+    """
     for child in _list_started_by(pid):  # also those with a session of their own
         _kill(child)
     with suppress(OSError):
@@ -180,7 +182,8 @@ def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoRet
 @contextmanager
 def _ends_with(descriptor: int) -> Iterator[None]:
     """Lets the kernel end this process when the other end of a socket is closed meanwhile, also
-    within C code."""
+    within C code.
+    """
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
@@ -201,7 +204,8 @@ def _libc() -> ctypes.CDLL | None:
 @contextmanager
 def _silent() -> Iterator[None]:
     """Drop all output of the block: the process that started this one has run the same code, and
-    shown the same."""
+    shown the same.
+    """
     kept = {number: os.dup(number) for number in (1, 2)}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in kept:
@@ -220,7 +224,8 @@ def _silent() -> Iterator[None]:
 def alarms_kept() -> Iterator[None]:
     """Restore the timer and the handler of SIGALRM after code of others, which may forget them:
     they would end what comes next. Outside of the main thread no handler can be set, so that
-    nothing is to be restored."""
+    nothing is to be restored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -274,7 +279,8 @@ def escape(text: str) -> str:
 
 def _line_of(error: BaseException) -> str:
     """FILE:LINE of the deepest call that is no package's and not Python's own, else of the deepest
-    one."""
+    one.
+    """
     others = (
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("purelib"),

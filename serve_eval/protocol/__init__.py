@@ -1,4 +1,5 @@
 """Decide what a task's number means: shared options of a protocol, chat templates, the
-fingerprint."""
+fingerprint.
+"""
 
 __all__ = ["chat_template", "choices", "fingerprint", "shared", "special_tokens", "templating"]

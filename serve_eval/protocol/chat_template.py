@@ -3,7 +3,8 @@
 What a template can see and do is that of transformers' `apply_chat_template`: the messages, the
 special tokens, the variables that were given, `raise_exception`, `strftime_now` and `tojson`, with
 `trim_blocks` and `lstrip_blocks`. It runs in jinja2's immutable sandbox, in a process of its own
-that is bounded in time. No code of the folder is ever imported."""
+that is bounded in time. No code of the folder is ever imported.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def renderer(
 
     `today` is what `strftime_now` shows; with None a template that asks for it is refused, since
     the prompts would be others tomorrow. Raises PlanError for a template that is none; the function
-    raises it for one that fails."""
+    raises it for one that fails.
+    """
     from jinja2 import TemplateError
 
     def refuse(why: object) -> NoReturn:
@@ -138,7 +140,8 @@ class Rendering:
     `close`; a later call starts another.
 
     Raises PlanError for a text that is no template; a call raises it for one that fails, or takes
-    longer than RENDERING_S."""
+    longer than RENDERING_S.
+    """
 
     def __init__(
         self, template: ChatTemplate, *, variables: Mapping[str, object], today: date | None

@@ -7,7 +7,8 @@ from typing import Any, Literal, TypedDict
 
 class Choices(TypedDict, total=False):
     """Options that every task has beside its own, in a plan as in `--set TASK.OPTION=VALUE`. What
-    is not given is as the task has it; docs/protocols.md tells what each of them means."""
+    is not given is as the task has it; docs/protocols.md tells what each of them means.
+    """
 
     apply_chat_template: bool
     system_prompt: str | None

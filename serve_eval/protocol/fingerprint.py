@@ -2,7 +2,8 @@
 field.
 
 Two results are comparable when their fingerprints are equal; when they are not, the differing field
-can be named."""
+can be named.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
     """Fields to their values in canonical JSON. `samples` is the number and a checksum of ids,
     prompts, targets, choices and what samples ask otherwise than their task: it depends on what is
     asked and not on the form of the files. A value that is no mean of the scores says so under
-    `aggregation`."""
+    `aggregation`.
+    """
     content = hashlib.sha256()
     for sample in dataset.samples:
         content.update(_content(sample))

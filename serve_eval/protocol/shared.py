@@ -1,7 +1,8 @@
 """The choices of a protocol that mean the same for every task, and the one place that applies them.
 
 A task is built with its own options; what is said here comes on top. Whatever is chosen goes into
-the fingerprint, so that two results under different choices are never compared by accident."""
+the fingerprint, so that two results under different choices are never compared by accident.
+"""
 
 from __future__ import annotations
 
@@ -69,14 +70,16 @@ def build_task(spec: Spec, where: str = "") -> Task:
     """The task of a plan's entry, with its choices applied.
 
     Raises PlanError for an unknown name or option, and for choices that exclude each other;
-    problems of an option start with `where`, a dot and its name."""
+    problems of an option start with `where`, a dot and its name.
+    """
     task, shared = _build_task(spec, where)
     return apply(task, typing.cast(Choices, shared), where)
 
 
 def bare_task(spec: Spec) -> Task:
     """The task with its own options alone: it scores as the one under the plan's choices, which
-    decide what is asked. Raises PlanError."""
+    decide what is asked. Raises PlanError.
+    """
     return _build_task(spec, spec.name)[0]
 
 
@@ -101,7 +104,8 @@ def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
 def usual_task(spec: Spec, **options: object) -> Task:
     """The task with the defaults of its options, but for those that it cannot be made without, and
     `options`. Where its files are is one of those, and of a user's cases every option of their own
-    says which they are."""
+    says which they are.
+    """
     own = registry.options_of(registry.load(TASKS, spec.name))
     needed = {
         name: spec.options[name]
@@ -113,7 +117,8 @@ def usual_task(spec: Spec, **options: object) -> Task:
 
 def apply(task: Task, given: Choices, where: str = "") -> Task:
     """The task under these choices. Pure but for the chat template, which is read. Raises PlanError
-    for choices that exclude each other, each problem starting with `where`."""
+    for choices that exclude each other, each problem starting with `where`.
+    """
     chat = given.get("apply_chat_template", task.chat)
     exact = given.get("suite_exact", False)
     _check(task, given, where, chat=chat)
@@ -190,7 +195,8 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
 
 def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Override]:
     """What is left of what a sample asks otherwise than its task: what was chosen for the whole
-    task comes first."""
+    task comes first.
+    """
     chosen = given.get("extra_body") or {}
 
     def own(old: Override) -> Override:

@@ -14,7 +14,8 @@ CONFIG_FILE, TOKENS_FILE = "tokenizer_config.json", "special_tokens_map.json"
 
 def read(folder: Path) -> dict[str, str]:
     """Return the texts of the special tokens that a folder tells, by names such as bos_token.
-    Raises PlanError."""
+    Raises PlanError.
+    """
     if not any((folder / name).exists() for name in (CONFIG_FILE, TOKENS_FILE)):
         raise PlanError(f"{folder} has no {CONFIG_FILE}", hint="Name the folder of a tokenizer.")
     return read_texts({**json_of(folder / TOKENS_FILE), **json_of(folder / CONFIG_FILE)})
@@ -22,7 +23,8 @@ def read(folder: Path) -> dict[str, str]:
 
 def read_texts(content: Mapping[str, object]) -> dict[str, str]:
     """Return the texts of the special tokens among other settings: files write them as such or with
-    their properties."""
+    their properties.
+    """
     found = {}
     for name, value in content.items():
         text = value.get("content") if isinstance(value, dict) else value
@@ -33,13 +35,15 @@ def read_texts(content: Mapping[str, object]) -> dict[str, str]:
 
 def beginning(tokens: Mapping[str, str]) -> str:
     """Return the token that lm-eval puts before a text: the one that begins texts, else the one
-    that ends them; an empty text where there is neither."""
+    that ends them; an empty text where there is neither.
+    """
     return tokens.get("bos_token") or tokens.get("eos_token") or ""
 
 
 def json_of(file: Path) -> dict[str, Any]:
     """Return the object in a file, empty where there is none. Raises PlanError for a file that
-    cannot be read."""
+    cannot be read.
+    """
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     except (OSError, ValueError, RecursionError) as error:

@@ -1,5 +1,6 @@
 """Messages under the choices of a protocol: who renders the chat template, and what is sent and
-noted then."""
+noted then.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def prompt_under(
     """Return a prompt as it is sent: as a text or as turns, after the system prompt.
 
     Turns are rendered where `render` does that on our side. Raises PlanError for several turns that
-    are to be one text."""
+    are to be one text.
+    """
     if not chat:
         if not isinstance(prompt, str):
             if len(prompt) > 1 or prompt[0].images:

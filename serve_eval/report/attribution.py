@@ -1,5 +1,6 @@
 """Who gave the bad answers, for people: a sentence for each who is accused, and a table of the
-others."""
+others.
+"""
 
 from __future__ import annotations
 

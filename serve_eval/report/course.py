@@ -16,7 +16,8 @@ _BY_START, _BY_END, _ONSET = "#56b4e9", "#777777", "#d55e00"
 def picture(task: str, one: Degradation) -> str:
     """The running share of bad answers over the order of starts, with the request from which on it
     is worse; faint, that over the order of ends. Empty for a report of a version that kept no
-    course."""
+    course.
+    """
     course = one.course
     if course is None or not course.at:
         return ""

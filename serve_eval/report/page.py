@@ -1,5 +1,6 @@
 """The report as a page: what the terminal shows, in a file that a browser opens and that can be
-sent around."""
+sent around.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ _OURS = re.compile(r"\{(title|pictures)\}")
 
 def write_page(report: Report, out_dir: Path) -> Path:
     """Writes the page into the run folder and tells where it is. Raises RunFolderError when it
-    cannot be written."""
+    cannot be written.
+    """
     stream = io.StringIO()
     console = Console(
         record=True,

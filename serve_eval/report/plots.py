@@ -57,7 +57,8 @@ class LevelLine:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """Lines over one pair of axes, whose labels name the units. `ticks` are texts in the place of
-    numbers below it."""
+    numbers below it.
+    """
 
     title: str
     x_label: str
@@ -70,7 +71,8 @@ class Panel:
 
 def check_plot(path: Path) -> None:
     """Raises PlanError when no picture can be drawn into this file. To be called before the work,
-    not after it."""
+    not after it.
+    """
     if path.suffix.lower() not in FORMATS:
         raise PlanError(
             f"--plot {path}: unknown format {path.suffix or 'without a suffix'!r}",

@@ -59,7 +59,8 @@ _COLUMNS = (
 
 def render(report: Report, out_dir: Path, console: Console) -> None:
     """Prints the verdict table and what explains it. On a narrow terminal the table has a column
-    per task."""
+    per task.
+    """
     spec = spec_text(report.plan.accuracy_spec)
     say(
         console,
@@ -117,7 +118,8 @@ def _row(task: TaskReport) -> list[str]:
 
 def _value(task: TaskReport) -> str:
     """The value; where answers are missing, the range that they leave it; an estimate after an
-    early stop."""
+    early stop.
+    """
     early = task.verdict.early
     if early is not None and early.stopped:
         return f"~{number(early.estimate)}"

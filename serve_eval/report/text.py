@@ -12,5 +12,6 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 def clean(text: str) -> str:
     """`text` without terminal control sequences, control characters (but tab and newline) and text
-    direction marks."""
+    direction marks.
+    """
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))

@@ -2,7 +2,8 @@
 
 What is no built-in is a stand-in here. It is asked for what it is made of; but no operation that
 would hand the program what is expected (==, <, in, arithmetic) is left to the program, which could
-answer anything to it."""
+answer anything to it.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ the checker from then on.
 
 The door: a keyring of its own, the filter of system calls, the limits; and nobody within may look
 into the memory or the descriptors of this process, which alone knows the checks and the token that
-tells that they came to their end."""
+tells that they came to their end.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
 
     def reap(*told: Any) -> None:
         """Of the first process everybody is a child in the end. With the program it ends as that
-        did."""
+        did.
+        """
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)

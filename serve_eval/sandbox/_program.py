@@ -1,5 +1,6 @@
 """The program's side: runs its code, then calls what the checker asks for. Nothing here decides
-anything."""
+anything.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Reads what _values writes, from a side that is not trusted: that gives a value or raises, and
-runs nothing."""
+runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 class Reader:
     """Reads one message. `stays(number, kind, name)` stands for a value of the writer's,
     `mine(number)` is one of ours, and `error_class(number, names and bases)` makes a class of
-    exceptions. `named` are built-ins that may be named."""
+    exceptions. `named` are built-ins that may be named.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,8 @@ class Reader:
 
     def refill(self, container: Any) -> None:
         """Puts what comes next in the place of what is in a container. One that holds just that is
-        left alone: somebody may go through it, or know what is in it by `is`."""
+        left alone: somebody may go through it, or know what is in it by `is`.
+        """
         tag, number = self._take(1), struct.unpack("<I", self._take(4))[0]
         if tag != _TAGS[type(container)]:
             raise ValueError("a container has become another")

@@ -39,7 +39,8 @@ class TalkSide:
 
     def kind(self, value: Any) -> str:
         """What can be done to a value that stays here. Raises Refused where it is not to be reached
-        at all."""
+        at all.
+        """
         raise NotImplementedError
 
     def perform(
@@ -64,7 +65,8 @@ class TalkSide:
         names: dict[str, Any] | None = None,
     ) -> Any:
         """Have the other side do something. Raises what that raised, Over where it is gone,
-        ValueError where it sends what is no message."""
+        ValueError where it sends what is no message.
+        """
         writer = Writer(self._own, self.shared)
         for part in (operation, number, args, names or {}):
             writer.write(part)
@@ -94,7 +96,8 @@ class TalkSide:
 
     def answer(self, message: bytes) -> None:
         """Do what a request asks for, and tell what came of it. A request that is left without an
-        answer for lack of stack would leave the other side waiting."""
+        answer for lack of stack would leave the other side waiting.
+        """
         try:
             told = self._answer(message)
         except RecursionError:
@@ -192,7 +195,8 @@ STANDARD_MODULES: frozenset[str] = frozenset(getattr(sys, "stdlib_module_names",
 
 def _text(error: Any) -> str:
     """What an exception of a class of the other side says there; one that was made here, its
-    arguments."""
+    arguments.
+    """
     return error._told or BaseException.__str__(error)
 
 

@@ -2,7 +2,8 @@
 
 Runs within the sandbox on both sides, and here for the job. Containers keep their identity within a
 message, so that an argument which is changed, or given back, is known again. What is no built-in
-stays where it is and crosses as a number."""
+stays where it is and crosses as a number.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class RefusedValue(TypeError):
 class Writer:
     """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the
     number of one that belongs to the reader, or the name of a built-in that the reader has too.
-    `known` are containers that it has."""
+    `known` are containers that it has.
+    """
 
     def __init__(self, own: Callable[[Any], Own | int | str], known: tuple[Any, ...] = ()) -> None:
         self._own, self.out = own, bytearray()
@@ -203,7 +205,8 @@ class Writer:
 
 def _content(base: type[Any], value: Any) -> Any:
     """A value of a class of somebody as the built-in that it is inside, whatever its methods
-    say."""
+    say.
+    """
     if base is tuple or base is list:
         return base(base.__iter__(value))
     if base is frozenset or base is set:

@@ -1,5 +1,6 @@
 """What runs within the sandbox, compiled once by the interpreter that runs it: it imports nothing
-of ours there."""
+of ours there.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(to
 
 def build(command: Sequence[str]) -> bytes:
     """The bundle for an interpreter, which is the last word of a command line. Raises SandboxError
-    where it cannot compile it, and for a machine without a filter."""
+    where it cannot compile it, and for a machine without a filter.
+    """
     texts = {
         f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8")
         for name in MODULES

@@ -5,7 +5,8 @@ Either gives it user, process, network, IPC and mount namespaces of its own, in 
 capability and can make no further ones: there is no network but its own loopback, no other process
 to be seen or signalled, and no file but the system's libraries and its interpreter, read-only, and
 an empty /tmp of bounded size. The command is the first process in there: no signal from within
-reaches it, and when it ends, the kernel ends all others."""
+reaches it, and when it ends, the kernel ends all others.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ FILES = 8192
 
 def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
     """By bubblewrap (Debian, Ubuntu and Fedora: package bubblewrap). Raises SandboxError where it
-    is not installed."""
+    is not installed.
+    """
     options = [
         "--unshare-all",
         "--unshare-user",
@@ -57,7 +59,8 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
 
 def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
     """By unshare and mount of util-linux alone. Raises SandboxError where they are not
-    installed."""
+    installed.
+    """
     lines = [
         "set -e",
         "mount -t tmpfs -o nosuid,nodev,size=1m,mode=755 sandbox /tmp",
@@ -119,7 +122,8 @@ ISOLATIONS: dict[str, Wrap] = {"bubblewrap": bubblewrap, "namespaces": namespace
 
 def as_user(command: Sequence[str], uid: int | None) -> list[str]:
     """The command line as another user (None: as ours), who dies when we do, and whom the kernel
-    ends first where memory runs out."""
+    ends first where memory runs out.
+    """
     drop = [] if uid is None else ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
     first = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj && exec "$@"', "sh"]
     return [

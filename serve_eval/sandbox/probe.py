@@ -1,5 +1,6 @@
 """Finds the strongest isolation that this machine really gives, by looking out of it from
-within."""
+within.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class _Seen(msgspec.Struct):
     """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside
     of the namespace. `filtered`: system calls are refused; `overseen`: what checks the program
     cannot be looked into by it; `last`: the kernel may end others before it where memory runs
-    out."""
+    out.
+    """
 
     network: bool
     namespaces: list[str]
@@ -98,7 +100,8 @@ async def strongest(
 ) -> tuple[Sandbox, Isolation]:
     """A sandbox in the first of the isolations that holds, with what the probe found in it; as root
     it runs as an unused user. `at_once` defaults to the processors that we may use. Raises
-    SandboxError with the reasons where none holds."""
+    SandboxError with the reasons where none holds.
+    """
     if not sys.platform.startswith("linux"):
         raise SandboxError("generated code is run on Linux alone", hint=_HINT)
     uid = _find_unused_uid() if os.geteuid() == 0 else None
@@ -174,7 +177,8 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
 
 def _interpreters(*, dropping: bool) -> Iterator[Interpreter]:
     """Our own Python without our packages, then the system's; as an unused user only what every
-    user may run."""
+    user may run.
+    """
     own = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     prefix = Path(sys.base_prefix).resolve()
     readable = () if prefix.is_relative_to("/usr") else (str(prefix),)

@@ -1,5 +1,6 @@
 """One place for generated code: a bounded number of programs at once, each in a process tree of its
-own that is gone when the call returns, whatever became of it."""
+own that is gone when the call returns, whatever became of it.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class Interpreter:
 
 class Sandbox:
     """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours).
-    Raises SandboxError for an interpreter that does not run."""
+    Raises SandboxError for an interpreter that does not run.
+    """
 
     def __init__(
         self, wrap: Wrap, interpreter: Interpreter, *, uid: int | None, at_once: int
@@ -146,7 +148,8 @@ class Sandbox:
 
 def _memory(stack: ExitStack, name: str) -> BinaryIO:
     """A file in memory: nothing waits for us to read it, and the limit on the size of files bounds
-    it."""
+    it.
+    """
     return stack.enter_context(os.fdopen(os.memfd_create(name), "r+b"))
 
 
@@ -169,7 +172,8 @@ async def _attend(
     it took too much of, when it was ended for that. Nothing is left of it.
 
     The pipe is over when nobody holds its other end, which the process in front does as long as it
-    lives, whatever the program closes. One that writes more than the verdict is ended."""
+    lives, whatever the program closes. One that writes more than the verdict is ended.
+    """
     loop, over, said, excess = asyncio.get_running_loop(), asyncio.Event(), bytearray(), None
 
     def readable() -> None:
@@ -197,7 +201,8 @@ async def _attend(
 def _end(process: Process, *, by_itself: bool) -> None:
     """Reaps a process, which takes microseconds. One that has not ended by itself is killed from
     behind: the first process of the namespaces, with which the kernel kills all others in them, so
-    that the one in front reaps it."""
+    that the one in front reaps it.
+    """
     if not by_itself:
         for pid in _children(process.pid) or [process.pid]:
             with suppress(ProcessLookupError):

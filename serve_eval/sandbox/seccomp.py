@@ -7,7 +7,8 @@ families than local sockets, System V memory. What holds memory that no process 
 refused since nothing bounds it all together: files in memory (memfd), shared pages without a file,
 attributes of files, sockets that others can send to, watches of files. A call of another machine's
 numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel
-that does not have it."""
+that does not have it.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +150,8 @@ _NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _FOURTH = 0, 4, 16, 24, 40
 
 def build(machine: str = platform.machine()) -> bytes:
     """The filter of a machine as an array of struct sock_filter. Raises SandboxError for a machine
-    without one."""
+    without one.
+    """
     if machine not in _ARCHITECTURES:
         raise SandboxError(
             f"there is no filter of system calls for {machine}",

@@ -3,7 +3,8 @@ process at a time.
 
 It looks now and then: what is taken between two looks may be more, up to the limit per process for
 each of them. Pages that a process shares with one that is just ending count in part, since that one
-tells nothing any more."""
+tells nothing any more.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ smaps_rollup, where each has its share of them."""
 def excess(front: int, scratch: int) -> str | None:
     """What the process tree behind a process has too much of, in words; None where it keeps to its
     bounds. `scratch` is the size of its /tmp in bytes, by which that is known. Raises SandboxError
-    where the kernel shows no tree."""
+    where the kernel shows no tree.
+    """
     if not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists():
         raise SandboxError(
             "the kernel does not list the children of a process (CONFIG_PROC_CHILDREN)"
@@ -63,7 +65,8 @@ def _tree(pid: int) -> Iterator[int]:
 
 def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
     """The sum of what a process says of itself under these names. One that cannot be read any more
-    takes nothing."""
+    takes nothing.
+    """
     for thread in _threads(pid):
         with suppress(OSError, ValueError):
             said = Path(f"/proc/{thread}/{file}").read_text("ascii", "replace").splitlines()
@@ -75,7 +78,8 @@ def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
 
 def _threads(pid: int) -> Iterator[int]:
     """A process by each of its threads: the first may be over while the others go on, and then
-    tells nothing."""
+    tells nothing.
+    """
     yield pid
     with suppress(OSError):
         yield from (int(task.name) for task in Path(f"/proc/{pid}/task").iterdir())

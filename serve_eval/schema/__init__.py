@@ -3,7 +3,8 @@
 A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the
 client turns Requests into Responses or Failures; scorers give Scores; a verdict rule compares the
 TaskResult with a Reference and says a Verdict; the Report keeps it all. What is made for every
-request is a Struct: it costs a quarter of a dataclass."""
+request is a Struct: it costs a quarter of a dataclass.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ class WorkerShare:
     answers, empty answers, failures. A pair is named as `CONTEXT + GENERATION`. `p` is that of an
     exact one-sided test that this worker is no worse than the others
     (serve_eval.stats.contingency), `p_holm` the same corrected over all rows of the task.
-    `accused`: it is, beyond the level that stands in the attribution."""
+    `accused`: it is, beyond the level that stands in the attribution.
+    """
 
     worker: str
     role: str
@@ -35,7 +36,8 @@ class WorkerFigures:
 
     `kv_transfer_s` is the time that the KV cache of a prompt took from the context to the
     generation server, and `kv_bytes` its size. `cached_tokens` of `prompt_tokens`, in all, came out
-    of a prefix cache."""
+    of a prefix cache.
+    """
 
     worker: str
     role: str
@@ -54,7 +56,8 @@ class WorkerTimes:
     `role` and names are those of a WorkerShare; a `worker` without a name are all servers of the
     role, beside those of the other. `longer` of `answers` took more than twice as long as those
     beside them; `p` is that of the sign test that no more than half do, `p_holm` the same corrected
-    over all rows. `slow`: that is .01 or below."""
+    over all rows. `slow`: that is .01 or below.
+    """
 
     worker: str
     role: str
@@ -76,7 +79,8 @@ class Attribution:
     of accusing anybody of healthy workers. `times` tell who lets wait, which is no accusation.
     `counted` says which answers are wrong ones, and of which prompts, where a reference decides it.
     `dealt_by` names what the router's choice had to do with (subject, beginning, place,
-    difficulty): only answers to prompts that are alike in it were compared."""
+    difficulty): only answers to prompts that are alike in it were compared.
+    """
 
     how: str
     joined: int

@@ -17,7 +17,8 @@ def normalise_base_url(text: str) -> str:
     Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or
     `.../v1/chat/completions`. Another path is kept as it is, as the openai SDK does. Raises
     PlanError for another scheme, credentials or a query (they would end in logs: keys belong in
-    environment variables) and for what is no URL."""
+    environment variables) and for what is no URL.
+    """
     url = text.strip()
     if not _SCHEME.match(url):
         url = f"http://{url}"
@@ -53,5 +54,6 @@ def authority(host: str, port: int) -> str:
 
 def on_the_wire(path: str) -> str:
     """A path as it is sent: what no URL may hold is percent-encoded, and what is so already
-    stays."""
+    stays.
+    """
     return quote(path, safe="/%:@!$&'()*+,;=~")

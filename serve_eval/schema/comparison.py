@@ -16,7 +16,8 @@ from serve_eval.schema.verdict import Verdict
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
     """Where two texts begin to differ: the character and the word, counted from 0, and how each
-    goes on from a little before there."""
+    goes on from a little before there.
+    """
 
     character: int
     word: int
@@ -31,7 +32,8 @@ class Divergence:
     `kind`: "near tie" where at both endpoints the two tokens are less than 0.1 nat apart, which
     other numerics decide; "confident" where they are farther apart at one of them; "same again"
     where the answers did not differ this time; "unknown" with the reason in `why`. `gaps` says by
-    how many nats each endpoint preferred its own token, at least."""
+    how many nats each endpoint preferred its own token, at least.
+    """
 
     kind: Literal["near tie", "confident", "same again", "unknown"]
     token: int | None = None
@@ -43,7 +45,8 @@ class Divergence:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
     """A prompt that A and B are not given the same score for: scores, extracted answers and texts
-    of A and B."""
+    of A and B.
+    """
 
     id: str
     scores: tuple[float, float]
@@ -58,7 +61,8 @@ class Flip:
 class Agreement:
     """Of `prompts` that were answered twice: `identical` to the character, `same_answer` in other
     words, and the others. Without an extracted answer two texts count as the same when they have
-    the same score."""
+    the same score.
+    """
 
     prompts: int
     identical: int
@@ -81,7 +85,8 @@ class SelfFlips:
 
     `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p,
     corrected for the two measures). `measure` names the one that carried it; "": nothing differed,
-    or an older file. `more` is that p being `alpha` at most."""
+    or an older file. `more` is that p being `alpha` at most.
+    """
 
     endpoint: str
     prompts: int
@@ -109,7 +114,8 @@ class ComparedTask:
     to B's; `flips` are some of them, the worse ones first. `itself` is None where neither was asked
     twice. `apart_s` is the median time between the two requests for a prompt in seconds: what lies
     far apart was not asked under the same load. `attributions` tell of either side which of its
-    workers gave the bad answers (None: not known)."""
+    workers gave the bad answers (None: not known).
+    """
 
     task: str
     a: TaskResult
@@ -131,7 +137,8 @@ class ComparedSide:
     """A or B: the run folder with what it answered, where it was reached, the version of the
     software that it told, and requests answered per second in the session that asked last (None:
     not known). `servers` tells of each kind of server behind it; `hidden_retries` is what its
-    orchestrator asked them again, by kind, where it counts that."""
+    orchestrator asked them again, by kind, where it counts that.
+    """
 
     folder: str
     model: str | None

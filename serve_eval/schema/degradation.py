@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class RunningShare:
     """The share of bad answers among the latest `window` requests that are looked at, at some
     requests counted from 1 over the run: in the order of their starts, and in that of their ends,
-    in which long answers come late whatever the endpoint does."""
+    in which long answers come late whatever the endpoint does.
+    """
 
     window: int
     at: tuple[int, ...]

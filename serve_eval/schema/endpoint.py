@@ -23,7 +23,8 @@ class Endpoint:
     never trusted.
 
     A mapping is taken for `info` as well. Raises TypeError where a value in it is not of the type
-    of its name."""
+    of its name.
+    """
 
     base_url: str
     model: str | None = None
@@ -35,7 +36,8 @@ class Endpoint:
 
     def with_info(self, **told: object) -> Endpoint:
         """Return the endpoint with what else is known of its servers, by the names of
-        ServerInfo."""
+        ServerInfo.
+        """
         return replace(self, info=self.info.update(told))
 
 
@@ -51,7 +53,8 @@ class LaunchContext:
     to every prompt.
 
     `patience_s` is how long the client waits for a sample at most. `told` gets a line about what
-    the launch waits for."""
+    the launch waits for.
+    """
 
     model: str | None
     log_dir: Path

@@ -16,7 +16,8 @@ from serve_eval.schema.sample import Prompt, SamplingParams
 class FailureKind(StrEnum):
     """Why there is no score. With JUDGE_ERROR there is an answer, of which its judges said too
     little, and with SCORER_ERROR one on which the scorer raised or took too long: it is scored
-    again when the run goes on."""
+    again when the run goes on.
+    """
 
     HTTP_ERROR = "http_error"
     TIMEOUT = "timeout"
@@ -29,7 +30,8 @@ class FailureKind(StrEnum):
 class Request(Struct, frozen=True, kw_only=True, gc=False):
     """What is sent for one sample. `extra` holds fields beyond the common OpenAI ones
     (truncate_prompt_tokens). With `prompt_logprobs` the log-probabilities of the prompt, a text,
-    are asked for, and no answer."""
+    are asked for, and no answer.
+    """
 
     sample_id: str
     prompt: Prompt
@@ -48,7 +50,8 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
     `skipped`, which have none. `offsets` says where in the prompt each of them begins, in
     characters; where no server tells and it cannot be worked out, it is None and `tokens` has their
     texts. `likeliest` has a character for each: 1 where no other token would have been likelier,
-    else 0 (None: the server does not tell)."""
+    else 0 (None: the server does not tell).
+    """
 
     values: tuple[float, ...]
     skipped: int = 1
@@ -60,7 +63,8 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """What an orchestrator told with an answer: when the request arrived there, in seconds on its
     clock, as the text that it sent; how long the KV cache took to the generation server (None: it
-    did not tell)."""
+    did not tell).
+    """
 
     arrival: str
     kv_transfer_s: float | None = None
@@ -72,7 +76,8 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client
     by a clock that never jumps. `streamed`: an event stream was asked for. An answer that may be
     that to another request has the number of its `connection` and the `turn` that it had on it; 0:
-    it surely is the right one. `timing` is what the server told of it where it was asked for."""
+    it surely is the right one. `timing` is what the server told of it where it was asked for.
+    """
 
     start_s: float
     end_s: float
@@ -87,7 +92,8 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
     """Token counts as the server reports them. `cached_tokens` are those of the prompt that its
-    prefix cache had (None: it does not say)."""
+    prefix cache had (None: it does not say).
+    """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -96,7 +102,8 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
 
 class ToolCall(Struct, frozen=True, gc=False):
     """A call of a tool that an answer asks for. `arguments` are the text that came: JSON, where all
-    is well."""
+    is well.
+    """
 
     name: str
     arguments: str = ""
@@ -118,7 +125,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     usage, latency and attempts are then those of all their requests together, and there is no text
     either. `choice_greedy` says of each whether greedy decoding would have written it (None: the
     server does not tell). An answer with `tool_calls` often has no text, and is none the less an
-    answer. `answer_id` is what the server calls it."""
+    answer. `answer_id` is what the server calls it.
+    """
 
     text: str
     finish_reason: str | None
@@ -147,7 +155,8 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def stopped_in_reasoning(self) -> bool:
         """Whether it ended, and was not cut, before there was an answer: probably a stop string
-        fired too early."""
+        fired too early.
+        """
         ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
         return ended and bool(self.reasoning) and not self.text.strip() and not self.tool_calls
 

@@ -12,7 +12,8 @@ from msgspec import Struct
 class ExitReason(StrEnum):
     """How a program ended: after its last line; by an exception, or an exit with its status 1;
     before its last line by another exit of its own; by a signal, which some of the limits send, or
-    by us when all its processes together took too much; at the time limit."""
+    by us when all its processes together took too much; at the time limit.
+    """
 
     PASSED = "passed"
     RAISED = "raised"
@@ -23,7 +24,8 @@ class ExitReason(StrEnum):
 
 class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
     """What became of a program. `exit` is its exit status, 128 + n after signal n, None when it was
-    ended by us."""
+    ended by us.
+    """
 
     ended: ExitReason
     exit: int | None
@@ -34,7 +36,8 @@ class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
 class Program(Struct, frozen=True, kw_only=True, gc=False):
     """Python code to be run away from everything: `code` first, then `checks` in a process of their
     own, with the names that it left. It has passed when both came to their end within `wall_s`
-    seconds."""
+    seconds.
+    """
 
     code: str
     checks: str = ""
@@ -48,7 +51,8 @@ class Isolation:
 
     `network` and `writable` are what it could reach: whether any, and which folders. `uid` is the
     user that it was to the kernel, `python` the version that ran it, `limits` what one program may
-    take (bytes, seconds, counts)."""
+    take (bytes, seconds, counts).
+    """
 
     name: str
     network: bool

@@ -18,7 +18,8 @@ class Invariant:
 
     Where a sound server may change answers (the arm `alone`), the p is that of the scores instead:
     they `fell` from one request at a time to many in so many prompts and `rose` in so many
-    (two-sided sign test, mid-p). None: by changes."""
+    (two-sided sign test, mid-p). None: by changes.
+    """
 
     task: str
     arm: str
@@ -34,7 +35,8 @@ class Invariant:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariants:
     """What holds of one endpoint whatever the load, the order and the form of its requests: what
-    invariants.json holds. `skipped` says which arms were not tried, and why."""
+    invariants.json holds. `skipped` says which arms were not tried, and why.
+    """
 
     schema_version: int
     model: str | None

@@ -14,7 +14,8 @@ from serve_eval.schema.traffic import Traffic
 
 class Judgement(Struct, frozen=True, kw_only=True, gc=False):
     """What a judge said of an answer, as a number between 0 and 1 where 1 is good; None where it
-    cannot be read."""
+    cannot be read.
+    """
 
     judge: str
     metric: str
@@ -27,7 +28,8 @@ class Judge:
     """A model that says what answers of another are worth. `base_url` None: the endpoint that is
     judged itself, which is then reached as the plan says. `name` stands in the report and with what
     it said. `concurrency` None: that of the plan; `rate_limit` None: none. `connection` holds the
-    name of the key's variable, never a key."""
+    name of the key's variable, never a key.
+    """
 
     name: str
     sampling: SamplingParams
@@ -41,7 +43,8 @@ class Judge:
 
 class Question(Struct, frozen=True, kw_only=True, gc=False):
     """What a judge is asked of one answer: by one `metric`, for the `round`-th time from 1 on.
-    `read` makes a number between 0 and 1 of what it says, or None where that cannot be read."""
+    `read` makes a number between 0 and 1 of what it says, or None where that cannot be read.
+    """
 
     judge: Judge
     metric: str
@@ -54,7 +57,8 @@ class Question(Struct, frozen=True, kw_only=True, gc=False):
 class JudgeReport:
     """What was asked of a judge of a task's answers. Counts are of judgements: of the `planned`
     ones, `unreadable` held no verdict (`truncated`: so many of these were cut), `failed` got no
-    answer, and `missing` were not asked for. `traffic` is over all sessions."""
+    answer, and `missing` were not asked for. `traffic` is over all sessions.
+    """
 
     name: str
     model: str | None

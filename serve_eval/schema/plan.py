@@ -10,7 +10,8 @@ from typing import Literal
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """A file of a folder of alternatives (a task, a launcher, a verdict rule) with its keyword
-    arguments."""
+    arguments.
+    """
 
     name: str
     options: Mapping[str, object] = field(default_factory=dict)
@@ -67,7 +68,8 @@ class Limits:
     without data, `sample_timeout_s` a whole sample with all its attempts and pauses;
     `max_response_bytes` is read of an answer. `outage_timeout_s` is how long requests wait while no
     server listens, or it is starting (0: the run ends at once). `scorer_timeout_s` bounds the
-    scoring of one answer, where that is done in a process of its own."""
+    scoring of one answer, where that is done in a process of its own.
+    """
 
     concurrency: int | Literal["auto"] = 64
     rate_limit: float | None = None
@@ -97,7 +99,8 @@ class Plan:
     many answers missing unseen. `no_reference`: none is used, and values are printed without a
     verdict; `allow_missing_reference`: so they are where none applies. `allow_code_execution`: code
     that the endpoint wrote may be run on this machine. `include_path` are folders of the user's own
-    tasks, scorers, launchers and verdict rules."""
+    tasks, scorers, launchers and verdict rules.
+    """
 
     model: str | None
     launcher: Spec

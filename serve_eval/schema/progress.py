@@ -7,7 +7,8 @@ from typing import Protocol
 
 class Progress(Protocol):
     """Receives progress events of tasks; several may be under way. The library itself never
-    prints."""
+    prints.
+    """
 
     def begin(self, task: str, planned: int, completed: int) -> None: ...
 

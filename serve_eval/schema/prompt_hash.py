@@ -11,7 +11,8 @@ from serve_eval.schema import Prompt
 
 def prompt_sha256(prompt: Prompt) -> str:
     """Hex SHA-256 of a prompt: of a text's UTF-8, or of the compact JSON list of [role, content]
-    pairs of messages, whose images are in it as they are sent."""
+    pairs of messages, whose images are in it as they are sent.
+    """
     if isinstance(prompt, str):
         return hashlib.sha256(prompt.encode()).hexdigest()
     return hashlib.sha256(

@@ -14,7 +14,8 @@ class ReferenceRuns:
     standard deviation of a sample's score in points. `samples` is a file with the scores of each
     sample, beside the reference file, with its checksum. `cochran_q`, with `df` degrees of freedom
     and its `p`, says whether the runs differ as a whole (None: a single run, too few prompts whose
-    score varied, or an entry of an older version)."""
+    score varied, or an entry of an older version).
+    """
 
     values: tuple[float, ...]
     n: int
@@ -37,7 +38,8 @@ class Reference:
     `threshold` is an explicit cutoff that replaces the computed one. `metric` is the key that the
     value stands under. `old` marks a row that only an older file of the source has. `runs` are our
     own, where the value was registered from them; `replaced` are the entries that stood here
-    before, each with the reason."""
+    before, each with the reason.
+    """
 
     task: str
     model: str

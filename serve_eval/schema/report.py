@@ -22,7 +22,8 @@ class TaskReport:
     """One task of a report: what was asked, what came back, what is said of it. `isolations` are
     those in which answers were run, in the order of their first use; `degradations` tell from when
     on the run turned worse, `judges` who was asked about the answers, `attribution` which worker
-    had a hand in them (None: not known)."""
+    had a hand in them (None: not known).
+    """
 
     spec: Spec
     version: int
@@ -41,7 +42,8 @@ class TaskReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The truth about a run: what report.json holds and every other output is made from. `loads`
-    has one entry per session that asked something."""
+    has one entry per session that asked something.
+    """
 
     schema_version: int
     plan: Plan

@@ -18,7 +18,8 @@ class Stability:
     no mean. For right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a
     prompt; `mixed`, the share of prompts that were both; Cochran's Q with `df` and `p`, low when
     repeats differ as a whole. `pass_at` has pass@k in percent by k; `majority` is the value in
-    points when the repeats vote (None: answers are not discrete, or the value is no mean)."""
+    points when the repeats vote (None: answers are not discrete, or the value is no mean).
+    """
 
     repeats: int
     prompts: int
@@ -35,7 +36,8 @@ class Stability:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerError:
     """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is
-    one."""
+    one.
+    """
 
     told: str
     count: int
@@ -59,7 +61,8 @@ class TaskResult:
     `aggregation` is the name of what made the value of the scores, `secondary` are values beside it
     in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors`
     are behind the failures of that kind, the most frequent first; `hook_errors` tell what the
-    task's other functions raised, without which the figures that they make are left out."""
+    task's other functions raised, without which the figures that they make are left out.
+    """
 
     task: str
     metric: Metric

@@ -60,7 +60,8 @@ Prompt = str | tuple[Message, ...]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve. None
-    leaves a field out, for servers that refuse it, and is then part of the protocol."""
+    leaves a field out, for servers that refuse it, and is then part of the protocol.
+    """
 
     max_tokens: int
     temperature: float | None = 0.0
@@ -72,7 +73,8 @@ class SamplingParams:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
     """What a sample asks otherwise than its task. None leaves the task's own; `extra` goes over the
-    task's, field by field. Samples that ask alike share one."""
+    task's, field by field. Samples that ask alike share one.
+    """
 
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
@@ -87,7 +89,8 @@ class Sample:
     With `choices`, continuations of a prompt that is a text, no answer is asked for, but how likely
     each of them is: by a request of its own for each. The sample has a response when all of them
     were answered. `heads`, where there are any, stand one before each choice and behind the prompt,
-    and belong to what is given: choices that have a context of their own."""
+    and belong to what is given: choices that have a context of their own.
+    """
 
     id: str
     prompt: Prompt
@@ -113,7 +116,8 @@ HOLDOUT = "holdout"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRoots:
     """Where a task may look for its data: folders in the order of search, and the hub only when
-    asked for."""
+    asked for.
+    """
 
     roots: tuple[Path, ...] = ()
     allow_hub: bool = False
@@ -134,7 +138,8 @@ class Dataset:
 
     `total` counts the rows before any subset was taken. `deviation` says how the data differs from
     the published set (None: not, as far as counts tell): the references of others do not apply to
-    it then. `notes` are for the report."""
+    it then. `notes` are for the report.
+    """
 
     samples: Sequence[Sample]
     files: tuple[SourceFile, ...]

@@ -15,7 +15,8 @@ from serve_eval.schema.sample import Sample
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
     """A score per sample lies in [lo, hi] (None: unbounded); the task's value is `scale` times
-    their mean, or times what else its Aggregation makes of them."""
+    their mean, or times what else its Aggregation makes of them.
+    """
 
     name: str = "accuracy"
     higher_is_better: bool = True
@@ -28,7 +29,8 @@ class Metric:
 class Hypothesis:
     """Parameters of the classic test, in the units of the value (points). A task that registers no
     `num_samples` is planned for a minimum detectable effect of `theta` points; where its data then
-    gives another number of samples, that one counts."""
+    gives another number of samples, that one counts.
+    """
 
     num_samples: int | None = None
     sigma: float = 50.0
@@ -39,7 +41,8 @@ class Hypothesis:
 
 class Outcome(StrEnum):
     """What an answer was worth. All but CORRECT and PARTIAL are scored with the metric's worst
-    value or 0."""
+    value or 0.
+    """
 
     CORRECT = "correct"
     WRONG = "wrong"
@@ -53,7 +56,8 @@ class Outcome(StrEnum):
 class Score(Struct, frozen=True, kw_only=True, gc=False):
     """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such
     as one per filter; `mode` is in which way it failed, where the scorer knows that better than a
-    comparison of texts could tell. `kept` is for the task's own `remember`."""
+    comparison of texts could tell. `kept` is for the task's own `remember`.
+    """
 
     value: float
     outcome: Outcome
@@ -78,7 +82,8 @@ class Aggregation:
     do missing answers bound the value (Manski). What needs a plain mean refuses anything else by
     name: an early stop, the paired comparison and its rules, `power --from`, the drift chart.
     Repeats are so many more samples; how much a run varies is then taken from the values of the
-    repeats."""
+    repeats.
+    """
 
     name: str
     of: Callable[[Scored], float]

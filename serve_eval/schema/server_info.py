@@ -17,7 +17,8 @@ class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """A server of a deployment: its `role` behind an orchestrator, and what it says of itself.
 
     `parallelism` has sizes by our short names (tp, pp, cp, ep). `config` is the content of the file
-    that it was started with, and `server_info` the answer of its route of that name."""
+    that it was started with, and `server_info` the answer of its route of that name.
+    """
 
     name: str
     url: str
@@ -31,7 +32,8 @@ class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A deployment of trtllm-serve. `cluster_before` and `cluster_after` are the answers of an
     orchestrator's /cluster_info before the first and after the last request of a session; a single
-    server has none."""
+    server has none.
+    """
 
     workers: tuple[DeployedServer, ...]
     front_door: DeployedServer | None = None
@@ -51,7 +53,8 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
     """The library that moves the KV cache from context to generation servers, whether their GPUs
-    have links (None: not known), and the transports that UCX is given (None: its own choice)."""
+    have links (None: not known), and the transports that UCX is given (None: its own choice).
+    """
 
     backend: str
     nvlink: bool | None
@@ -60,7 +63,8 @@ class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 class PerfMetricsFolders(msgspec.Struct, frozen=True, kw_only=True):
     """Where an orchestrator writes its records of requests and its traces, as seen from here (None:
-    not known). It was asked to tell in its answers, too, how each request went."""
+    not known). It was asked to tell in its answers, too, how each request went.
+    """
 
     output_dir: str | None = None
     trace_dir: str | None = None
@@ -83,7 +87,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `pid`, its one `log_file`, its `damage` and that of `also`, further names of the model. The
     endpoint tells the `models` that it lists, the `server` that it is, and its `version`. The run
     adds `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during
-    the session, by their kind. `extra` has what a launcher of the user tells besides."""
+    the session, by their kind. `extra` has what a launcher of the user tells besides.
+    """
 
     launcher: str | None = None
     commands: tuple[tuple[str, ...], ...] | None = None
@@ -106,7 +111,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def workers(self) -> tuple[DeployedServer, ...]:
         """The servers of the deployment without its front door; none where nothing is known of
-        it."""
+        it.
+        """
         return () if self.deployment is None else self.deployment.workers
 
     @property
@@ -120,7 +126,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @classmethod
     def read(cls, told: Mapping[str, object]) -> ServerInfo:
         """Read a mapping. Raises TypeError, with its path, for a value that is not of the type of
-        its name."""
+        its name.
+        """
         given: object = told
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise TypeError(
@@ -146,7 +153,8 @@ _NAMES = frozenset(ServerInfo.__struct_fields__)
 @functools.lru_cache(maxsize=32)
 def _with_extra(names: tuple[str, ...]) -> type[ServerInfo]:
     """The type with further fields, so that `extra` is written where it was told, next to the
-    others."""
+    others.
+    """
     if not names:
         return ServerInfo
     fields = {f"extra_{i}": name for i, name in enumerate(names)}

@@ -17,7 +17,8 @@ Scalar = str | int | float | bool
 class SuiteRun:
     """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own
     words about it, such as size or quantisation, and decide nothing; nor do `notes`, which tell
-    what of its case files is not asked."""
+    what of its case files is not asked.
+    """
 
     name: str
     plan: Plan
@@ -28,7 +29,8 @@ class SuiteRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
     """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match`
-    says of which runs and tasks: see serve_eval.workflows.suite.match."""
+    says of which runs and tasks: see serve_eval.workflows.suite.match.
+    """
 
     match: Mapping[str, object]
     reason: str
@@ -47,7 +49,8 @@ class Suite:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
     """What ended a run of a suite without a report: the error's name, message and hint, and the
-    exit code that the run would have had alone."""
+    exit code that the run would have had alone.
+    """
 
     kind: str
     message: str
@@ -64,7 +67,8 @@ class SuiteRow:
     alone gave, `outcome` the one after the correction for many tests. `p` is that of the paired
     comparison; `p_holm` is there where the paired rule judged, `q_bh` wherever there is a p.
     `finding` is the paired one after the correction. `waiver` is the one that keeps this row from
-    failing the suite."""
+    failing the suite.
+    """
 
     run: str
     task: str
@@ -90,7 +94,8 @@ class SuiteRow:
 
 class WaiverState(StrEnum):
     """What became of a waiver: it kept a FAIL from counting; its day is over; what it names passes;
-    what it names was not decided; it names nothing of the suite."""
+    what it names was not decided; it names nothing of the suite.
+    """
 
     APPLIED = "applied"
     EXPIRED = "expired"
@@ -111,7 +116,8 @@ class WaiverUse:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRunReport:
     """How one run of a suite ended. `folder` is relative to the suite's; `kept`: its report was
-    there already."""
+    there already.
+    """
 
     name: str
     attributes: Mapping[str, Scalar]
@@ -124,7 +130,8 @@ class SuiteRunReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport:
     """The truth about a suite: what suite_report.json holds. `alpha` is the chance of any false
-    alarm among the paired gates together; `verdict` is the exit code in a word."""
+    alarm among the paired gates together; `verdict` is the exit code in a word.
+    """
 
     schema_version: int
     name: str

@@ -40,7 +40,8 @@ class Scorer:
     `version` rises when a score could come out otherwise. `program` is there for one that runs
     answers, as in a Task; `questions(sample, expected, response)` for one that asks judges.
     `decisive` are the options that a score depends on, where others, such as addresses, do not
-    matter (None: all of them). `scoring` as in a Task, but that a scorer loads nothing."""
+    matter (None: all of them). `scoring` as in a Task, but that a scorer loads nothing.
+    """
 
     version: int
     score: Callable[[object, Response], Score]
@@ -75,7 +76,8 @@ def file_stem(task: str) -> str:
 
 def is_mutable(task: str) -> bool:
     """Whether the samples of a task may change from one session of a run folder to the next: those
-    of a user's cases."""
+    of a user's cases.
+    """
     return task.startswith("cases:")
 
 
@@ -124,7 +126,8 @@ class Task:
     `scoring` says where `score` and `failure_mode` are called: in another process, unless they are
     known to be quick. What they keep is lost there; `remember(sample, score)`, where it is there,
     is called in the process of the run with every score, for an aggregation that needs more of an
-    answer than a number, which then stands in `score.kept`."""
+    answer than a number, which then stands in `score.kept`.
+    """
 
     name: str
     version: int
@@ -156,5 +159,6 @@ class Task:
     @property
     def file_stem(self) -> str:
         """What its files are called: a member of a family has a colon in its name, and that is no
-        good in a path."""
+        good in a path.
+        """
         return file_stem(self.name)

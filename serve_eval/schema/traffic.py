@@ -15,7 +15,8 @@ class Acceptance:
 
     `length` leaves out the first step of each answer, which has no draft, and is what references
     are compared with (None: no answer had a second step). `all_steps` counts it. `per_answer` is
-    the mean of what the answers tell."""
+    the mean of what the answers tell.
+    """
 
     answers: int
     length: float | None
@@ -32,7 +33,8 @@ class Traffic:
     answer that a stream had lost. Times are percentiles (p50, p90, p99, max) in seconds of answered
     requests; empty where nothing was measured. `acceptance` is there when answers tell how many
     tokens a step gave. `cached_tokens` of the prompts came out of a prefix cache (None: no answer
-    tells)."""
+    tells).
+    """
 
     attempts: int
     retries: Mapping[str, int]
@@ -50,7 +52,8 @@ class Traffic:
 class ConcurrencyStep:
     """A change of the number of requests in flight, seconds after the session's first request, and
     what was seen under the number before: samples finished per second and their mean latency in
-    seconds."""
+    seconds.
+    """
 
     at_s: float
     concurrency: int
@@ -64,7 +67,8 @@ class Load:
     """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at
     most: the error of the times that were measured. `steps` are the changes of an automatic
     concurrency. `cancelled` counts the requests in flight that an early stop, or the end of the
-    session, gave up, `met_start` those that waited while the endpoint said that it was starting."""
+    session, gave up, `met_start` those that waited while the endpoint said that it was starting.
+    """
 
     limits: Limits
     order_seed: int

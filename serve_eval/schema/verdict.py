@@ -13,7 +13,8 @@ class AnchorComparison:
 
     `reference_lost` of the `anchors` prompts are those that the last reference run, which did not
     choose them, had wrong, `candidate_lost` those of the candidate's first run. `p` is that of "no
-    drop"; `p_range` holds it with every missing answer at its best and at its worst."""
+    drop"; `p_range` holds it with every missing answer at its best and at its worst.
+    """
 
     anchors: int
     reference_lost: int
@@ -35,7 +36,8 @@ class PairedComparison:
 
     `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no
     side has several); `inflation` is the factor on every standard error that follows, 1 where they
-    do not. `anchors` is a test of its own."""
+    do not. `anchors` is a test of its own.
+    """
 
     reference_runs: int
     candidate_runs: int = 1
@@ -79,7 +81,8 @@ class VerdictOutcome(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
     """Whether an endpoint does what is needed, as a probe found it: `works` (None: not found out,
-    and the task is asked), what was `seen`, and what would help where it does not."""
+    and the task is asked), what was `seen`, and what would help where it does not.
+    """
 
     need: str
     works: bool | None
@@ -102,7 +105,8 @@ class EarlyStop:
     result and need none; the requests of a few of them were in flight. The wealths of the bets are
     natural logarithms (None: without bound): 2 / `eps` decides, or 1 / `alpha`, once that for few
     missing answers has reached 1 / `eps`. `held` is how often a decision was put off because the
-    latest answers looked worse than those before."""
+    latest answers looked worse than those before.
+    """
 
     eps: float
     order_seed: int
@@ -129,7 +133,8 @@ class AcceptanceCheck:
     least that passes.
 
     `test` is the entry of acceptance_length.yaml, with its `reference` and `least`. `length` is
-    None, and so is `passed`, where too few answers tell it."""
+    None, and so is `passed`, where too few answers tell it.
+    """
 
     test: str
     reference: float
@@ -147,7 +152,8 @@ class Verdict:
     `--limit`. `protocol` says what the reference is known to have been taken under. `paired` is
     there when the reference has scores per sample, whatever the rule, and `early` when the run may
     stop early. `evaluated` is None when it did. `acceptance` is there when the acceptance length is
-    judged too: the outcome is that of both, and where that one fails, `rule` names it."""
+    judged too: the outcome is that of both, and where that one fails, `rule` names it.
+    """
 
     task: str
     outcome: VerdictOutcome

@@ -9,7 +9,8 @@ _LEFT_OUT = str.maketrans("", "", ".?!")
 
 def clean(text: str) -> str:
     """Return an answer in lower case, stripped, without any full stop, question mark or exclamation
-    mark."""
+    mark.
+    """
     return text.lower().translate(_LEFT_OUT).strip()
 
 

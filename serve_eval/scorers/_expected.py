@@ -3,7 +3,8 @@
 It is a bare value (`expected: Paris`), or a mapping that has it under `answer`. What BioChatter's
 files call otherwise is read under those names first: `words_in_response` by words, `parts_of_query`
 by regex. What else stands in such a mapping belongs to other scorers, as a judge's summary does,
-and is not read."""
+and is not read.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def kind(value: object) -> str:
 
 def is_text(value: object) -> bool:
     """Whether it is a text, or a whole number, which stands for its digits. One with a decimal
-    point may have been written otherwise than it is read: 3.10 as 3.1."""
+    point may have been written otherwise than it is read: 3.10 as 3.1.
+    """
     return not isinstance(value, bool) and (
         isinstance(value, int) or (isinstance(value, str) and bool(value.strip()))
     )
@@ -101,7 +103,8 @@ def place_items(expected: object, name: str = ANSWER) -> list[tuple[str, object]
 
 def find_zero_answer(score: Callable[[str], Score], *also: str) -> str:
     """The first of a few wrong answers that has no point. Raises PlanError when each of them has
-    one."""
+    one.
+    """
     for text in (*also, *_WRONG):
         if score(text).value == 0.0:
             return text

@@ -18,7 +18,8 @@ def grade_value(
     mode: str | None = None,
 ) -> Score:
     """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says
-    how it failed, if it did."""
+    how it failed, if it did.
+    """
     if answer is None:
         outcome = Outcome.UNPARSED
     elif value >= 1.0:

@@ -19,7 +19,8 @@ def generate_instance(
     """Return what the schema gives itself (const, example, default, enum), else the least of its
     type. Whether it really is valid is for the caller to try. `within` are the references that lead
     here: the least value needs none of them again. Raises RecursionError for a schema that refers
-    to itself without end, OverflowError for a value of enormous size."""
+    to itself without end, OverflowError for a value of enormous size.
+    """
     if not isinstance(schema, Mapping):
         return None
     root = schema if root is None else root
@@ -45,7 +46,8 @@ def generate_instance(
 
 def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
     """Return a list that begins with a value which the schema gives itself; None where it gives
-    none."""
+    none.
+    """
     if "const" in schema:
         return [schema["const"]]
     if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
@@ -62,7 +64,8 @@ def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
 
 def _together(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema with the parts of its allOf in it; where two have the same mapping, both
-    count."""
+    count.
+    """
     together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
     for one in schema["allOf"]:
         for name, value in one.items() if isinstance(one, Mapping) else ():

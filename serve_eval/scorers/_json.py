@@ -19,7 +19,8 @@ def find_json(
     text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None
 ) -> Any:
     """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where
-    there is none. `parse_float` as of json.loads."""
+    there is none. `parse_float` as of json.loads.
+    """
     blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
     for candidate in (text, *blocks):
         try:
@@ -31,7 +32,8 @@ def find_json(
 
 def same(one: object, other: object) -> bool:
     """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not, the order of keys does
-    not matter."""
+    not matter.
+    """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):

@@ -1,5 +1,6 @@
 """By what an answer is judged: the metrics of a file, checked, each with its prompt and how its
-verdict is read."""
+verdict is read.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class MetricEntry(
 
     The verdict is one of the words `success` and `failure`, or a number from 0 to `points`;
     `pattern` finds it in what the judge says (None: a last line of ours, which the judge is told).
-    `inverted`: success, or many points, is bad (None: as built in)."""
+    `inverted`: success, or many points, is bad (None: as built in).
+    """
 
     name: str
     criterion: str | None = None

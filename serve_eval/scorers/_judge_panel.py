@@ -1,5 +1,6 @@
 """Who judges: the judges of a file, checked. Keys are read from the environment only, as
-everywhere."""
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class JudgeSampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A judge as a file has it. Without `base_url` it is the endpoint that is judged. `api_key_env`
     is the name of the variable that holds the key; without it none is sent. `${VARIABLE}` stands
-    for what is secret in `headers` and `proxy`."""
+    for what is secret in `headers` and `proxy`.
+    """
 
     base_url: str | None = None
     model: str | None = None

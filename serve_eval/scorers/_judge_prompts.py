@@ -2,7 +2,8 @@
 
 The texts that are judged are not trusted. Each stands between tags with a mark that is made of the
 texts themselves, so that no text can hold its own end; before them the judge is told that they are
-material and no instructions."""
+material and no instructions.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def by_criterion(criterion: str, texts: Material, ending: str) -> tuple[Message,
 
 def by_prompt(prompt: str, texts: Material, ending: str) -> tuple[Message, ...]:
     """A prompt of the user's with its places filled. What is filled in is not looked through for
-    places."""
+    places.
+    """
     return _message(_PLACE.sub(lambda place: str(getattr(texts, place[1])), prompt), texts, ending)
 
 
@@ -139,7 +141,8 @@ def asks_for_expected(prompt: str) -> bool:
 
 def format_expected(expected: object) -> str:
     """What is expected, for a reader: a text as it is, the one answer of a mapping, else JSON;
-    empty for nothing, and for a mapping without any of TOLD."""
+    empty for nothing, and for a mapping without any of TOLD.
+    """
     if isinstance(expected, Mapping):
         expected = {key: value for key, value in expected.items() if _says_something(value)}
         if not any(key in expected for key in TOLD):
@@ -186,7 +189,8 @@ def _says_something(value: object) -> bool:
 
 def prompt_text(prompt: Prompt) -> str:
     """What was asked, for a reader: the text of one turn, else every turn behind its role; images
-    as a word."""
+    as a word.
+    """
     if isinstance(prompt, str):
         return prompt
     turns = [f"{turn.text}{' [image]' * len(turn.images)}" for turn in prompt]

@@ -31,7 +31,8 @@ def reader(
     The last match of `pattern` (None: LINE) counts, by its first group where it has one, and
     nothing but one of the words, or a number of points, may stand there. A search that takes
     SEARCH_S seconds is ended, and has found nothing. Raises PlanError for options that make no
-    sense."""
+    sense.
+    """
     worth = _words(success, failure) if points is None else _points(points)
     last = _last(LINE if pattern is None else pattern)
 

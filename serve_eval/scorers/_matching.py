@@ -23,7 +23,8 @@ LONGEST = 10_000
 
 def build_match(pattern: str) -> str | None:
     """The first alternatives and the least repeats, put together. None for what Python's own parser
-    does not read or what has no such text; whether it really matches is for the caller to try."""
+    does not read or what has no such text; whether it really matches is for the caller to try.
+    """
     try:
         return _of(_parse(pattern), {})
     except (re.error, RecursionError, OverflowError, KeyError, StopIteration):
@@ -66,7 +67,8 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
 
 def _match_nested(kind: str, value: Any, groups: dict[int, str]) -> str:
     """Return a text that matches a node with nodes inside; nothing for one that takes no
-    character."""
+    character.
+    """
     match kind:
         case "BRANCH":
             return _of(value[1][0], groups)

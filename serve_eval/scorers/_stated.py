@@ -46,7 +46,8 @@ def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str],
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     """What a text states, by words and their meanings: the last word behind "answer is" or
     "Answer:", else the one that it begins with, else the only one that it mentions; None where it
-    states none, or several."""
+    states none, or several.
+    """
     words = tuple(meanings)
     behind_answer, beginning, mentioned = _patterns(words)
     found = list(behind_answer.finditer(text))[-1:]

@@ -5,7 +5,8 @@ Sentences end at a full stop. For each pair of a sentence of the reference and o
 words of one longest common subsequence are taken; what counts is the number of different words in
 the union of them all, and the numbers of different words in both texts. The package adds 1e-8 to
 the denominator of F, which lowers it by less than 1e-8; this is left out, so that a perfect answer
-scores 1."""
+scores 1.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def _sentences(text: str) -> list[list[str]]:
 
 def _common_words(a: Sequence[str], b: Sequence[str]) -> list[str]:
     """One longest common subsequence, read from the end; where two ways are as long, a word of `b`
-    is left out."""
+    is left out.
+    """
     if set(a).isdisjoint(b):
         return []
     table = [[0] * (len(b) + 1)]

@@ -10,7 +10,8 @@ they have."""
 
 def plain(text: str, *, ignore_case: bool = True, ignore_punctuation: bool = True) -> str:
     """A text with one space between its words, without the punctuation around them, in lower
-    case."""
+    case.
+    """
     words = text.split()
     if ignore_punctuation:
         words = [word for each in words if (word := each.lstrip(_BEFORE).rstrip(_BEHIND))]

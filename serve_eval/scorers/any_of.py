@@ -11,7 +11,8 @@ from serve_eval.scorers._expected import find_zero_answer, kind, place, place_it
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
     """The best score that any of the expected answers gives. `scorer` is how each is judged: a
     name, or a mapping of a name to options. Raises PlanError for an unknown one and for one that
-    runs code or asks judges."""
+    runs code or asks judges.
+    """
     name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
     make = registry.load(registry.SCORERS, name)
     by: Scorer = make(**registry.check_options(make, options, f"any_of.scorer.{name}"))

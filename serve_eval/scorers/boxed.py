@@ -4,7 +4,8 @@ The strict reading is that of lm-evaluation-harness's AIME tasks: the last `\\bo
 stands between the first and the last dollar sign, else the whole text, compared as text after
 Hendrycks' normalisation of MATH answers. Of that normalisation only what can leave an integer
 behind is done: a fraction or a root never equals one. The lenient reading takes the last integer of
-the same place and compares numbers, so that 033 is 33."""
+the same place and compares numbers, so that 033 is 33.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _INTEGER = re.compile(r"(-?)0*(\d+)")
 
 def extract(text: str) -> str:
     """The place where the answer stands: the last box, else between the outer dollar signs, else
-    everything."""
+    everything.
+    """
     box = last_box(text)
     if box is not None:
         return box
@@ -32,7 +34,8 @@ def extract(text: str) -> str:
 
 def last_box(text: str) -> str | None:
     """What is boxed last: after `\\boxed ` up to a dollar sign, else in `\\boxed{...}` with its
-    braces balanced."""
+    braces balanced.
+    """
     if "\\boxed " in text:
         return text.rsplit("\\boxed ", 1)[1].split("$")[0]
     start = text.rfind("\\boxed{")

@@ -23,7 +23,8 @@ _CORRECT_ANSWER = (
 
 def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
     """1 for the expected one of `choices`; an answer that states none, or several, is unparsed.
-    Raises PlanError for fewer than two choices, or one that is given twice."""
+    Raises PlanError for fewer than two choices, or one that is given twice.
+    """
     by_form = {choice.strip().casefold(): choice for choice in choices}
     if len(by_form) < max(2, len(choices)) or "" in by_form:
         raise PlanError(
@@ -61,7 +62,8 @@ def prefix_match(text: str, target: str) -> Score:
 
     The comparison is case-sensitive and looks at no more than the prefix, so "Apple" is right for
     "A". The extracted answer is what a reader would call the letter (a letter that stands alone);
-    without one a wrong text is `unparsed`."""
+    without one a wrong text is `unparsed`.
+    """
     match = _LETTER.match(text)
     letter = match.group(1) if match else None
     if text.strip().startswith(target):
@@ -76,7 +78,8 @@ def answer_letter(text: str, target: str) -> Score:
 
     The first one counts also when it stands in the middle of a reasoning, and `**Answer**: B` is
     missed. Beside it stands the last such letter with markup, a box or parentheses around it
-    allowed."""
+    allowed.
+    """
     first = _ANSWER.search(text)
     letter = first.group(1).upper() if first else None
     marked: list[str] = _MARKED_ANSWER.findall(text)
@@ -92,7 +95,8 @@ def score_stated_letter(text: str, target: str) -> Score:
     evaluation.
 
     Where the phrase is missing the first capital A to D that stands alone counts, be it an article.
-    The parts say how often the phrase itself gave the right letter."""
+    The parts say how often the phrase itself gave the right letter.
+    """
     text = text.rsplit("</think>", 1)[-1].strip().replace("*", "")
     found = [
         match.group(1) if (match := pattern.search(text)) else None for pattern in _CORRECT_ANSWER

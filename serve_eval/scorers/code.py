@@ -37,7 +37,8 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
     """1 when the answer's code and then the checks come to their end within `time_limit_s` seconds.
     The code is the last fenced block that defines the entry point, where one is named, else the
     last one; an answer without a fence is code as a whole. Raises PlanError for a limit that is
-    none."""
+    none.
+    """
     if not 0.0 < time_limit_s <= 600.0:
         raise PlanError("code: `time_limit_s` must be above 0 and at most 600 seconds")
 
@@ -124,7 +125,8 @@ def _no_python(code: object) -> str | None:
 
 def continuation(text: str, stop: Sequence[str]) -> str:
     """The text up to the first of the stop strings, for servers that do not stop or that include
-    the string."""
+    the string.
+    """
     return text[
         : min((place for word in stop if (place := text.find(word)) >= 0), default=len(text))
     ]
@@ -132,7 +134,8 @@ def continuation(text: str, stop: Sequence[str]) -> str:
 
 def find_defining_block(text: str, entry_point: str) -> str | None:
     """The last fenced block that defines a function or name at its top level, or a text without
-    fences that does; None where there is none."""
+    fences that does; None where there is none.
+    """
     defines = re.compile(
         rf"^(?:(?:async )?def {re.escape(entry_point)}\b|{re.escape(entry_point)}\s*[:=])",
         re.MULTILINE,
@@ -145,7 +148,8 @@ def find_defining_block(text: str, entry_point: str) -> str | None:
 
 def behind(prompt: str, block: str) -> str:
     """A block behind the prompt that it answers, with its imports from __future__ where Python
-    wants them."""
+    wants them.
+    """
     return f"{''.join(_FUTURE.findall(block))}{prompt}\n{_FUTURE.sub('', block)}"
 
 

@@ -16,7 +16,8 @@ def scorer(
 
     `as_biochatter` is the strict form of BioChatter's benchmark: the answer in lower case, without
     any of `.?!` and white space around it, is the expected text as that is written. Raises
-    PlanError for other options with it."""
+    PlanError for other options with it.
+    """
     check_alone("exact", as_biochatter, ignore_case, ignore_punctuation)
 
     def form(text: str) -> str:

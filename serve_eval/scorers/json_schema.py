@@ -27,7 +27,8 @@ _LITERAL = ("const", "enum", "default", "examples")
 
 def scorer(*, fenced: bool = True) -> Scorer:
     """1 for JSON that is valid under the schema of a case and equals its value, as far as it gives
-    them. `fenced`: the JSON may also stand in a fenced block of the answer."""
+    them. `fenced`: the JSON may also stand in a fenced block of the answer.
+    """
 
     def score(expected: object, response: Response) -> Score:
         wanted: Any = value_of(expected)
@@ -102,7 +103,8 @@ def _example(wanted: Mapping[str, Any]) -> Any:
 def is_valid(schema: str, found: Any, read_again: Callable[..., Any]) -> bool:
     """Whether a value is valid under a schema. Where a number of it is too large for a float, and
     for the validator, `read_again` reads the value once more with another `parse_float`. Raises
-    RecursionError for a value that is too deep to be looked at."""
+    RecursionError for a value that is too deep to be looked at.
+    """
     validator = _validator(schema)
     try:
         return bool(validator.is_valid(found))
@@ -184,7 +186,8 @@ def _check_references(schema: object, resolver: Any, drafted: Any) -> None:
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
     """Validate as jsonschema does, in time that grows with the length of the list and not with its
-    square."""
+    square.
+    """
     from jsonschema.exceptions import ValidationError
 
     if (
@@ -197,7 +200,8 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 def _key(value: Any) -> Any:
     """Return a hashable key, equal for equal JSON values alone: 1 and 1.0 are equal, 1 and true are
-    not."""
+    not.
+    """
     if isinstance(value, dict):
         return dict, frozenset((name, _key(inner)) for name, inner in value.items())
     if isinstance(value, list):
@@ -207,7 +211,8 @@ def _key(value: Any) -> Any:
 
 def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
     """What jsonschema says, and where it overflows what is true of the numbers as they are
-    written."""
+    written.
+    """
     from fractions import Fraction
 
     from jsonschema import Draft202012Validator
@@ -222,7 +227,8 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
 
 def _number(text: str) -> float | int:
     """A number of JSON; one that is too large for a float by all its digits. Raises OverflowError
-    beyond DIGITS."""
+    beyond DIGITS.
+    """
     value = float(text)
     if not math.isinf(value):
         return value
@@ -242,7 +248,8 @@ def exact_match(text: str, target: str, schema: str) -> Score:
 
     Equal means equal as Python values, as in TensorRT-LLM's suite: 1 and 1.0 are, 1 and "1" are
     not, the order of keys does not matter. The parts say how often it parsed, was valid, and was
-    exact; the text as it came is the answer."""
+    exact; the text as it came is the answer.
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,7 +1,8 @@
 """Other models say what the answer is worth, metric by metric (docs/judges.md).
 
 They are asked after the last answer came. What they are asked is made here, and so is the score of
-what they said."""
+what they said.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +119,8 @@ def _worth(metric: str, said: Iterable[Judgement], *, majority: bool) -> float:
 def judges_apart(said: Sequence[Judgement]) -> float:
     """How far the highest judge is from the lowest, each by the mean of its rounds, on average over
     the metrics. Of yes and no in one round, that is the share of metrics on which judges
-    disagree."""
+    disagree.
+    """
     return _mean_spread(
         [list(map(statistics.fmean, judges.values())) for judges in _group(said).values()]
     )

@@ -12,13 +12,15 @@ TIED = "tied"
 
 def negative_log_likelihood(told: PromptLogprobs) -> tuple[float, int]:
     """The sum of -log p over the tokens that have a probability (in nats), and their number. The
-    first token of a text has none unless the server puts another before it."""
+    first token of a text has none unless the server puts another before it.
+    """
     return -math.fsum(told.values), len(told.values)
 
 
 def is_whole(told: PromptLogprobs, text: str) -> bool:
     """Tell if the log-probabilities are those of all tokens of a text. The first one has none
-    unless the server puts a token of its own before the text."""
+    unless the server puts a token of its own before the text.
+    """
     if told.offsets is not None:
         return bool(told.offsets) and told.offsets[0] == 0
     return "".join(told.tokens or ()).removeprefix(" ") == text.removeprefix(" ")
@@ -32,7 +34,8 @@ def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float]
     A token that begins before `start` and ends behind it belongs to the continuation: so it does
     where the whole is tokenised at once, which is what the model saw. Where places are not told,
     the texts of the last tokens tell as well: a character of several tokens, which have no text,
-    may stand before them."""
+    may stand before them.
+    """
     if not start:
         return told.values
     if told.offsets is None:
@@ -45,7 +48,8 @@ def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float]
 
 def is_likeliest(told: PromptLogprobs, count: int) -> bool | None:
     """Whether greedy decoding would have written the last `count` tokens; None where the server
-    does not tell."""
+    does not tell.
+    """
     return None if told.likeliest is None else "0" not in told.likeliest[-count:]
 
 
@@ -65,7 +69,8 @@ def likeliest(told: Sequence[Sequence[float]], names: Sequence[str], target: str
     log-probabilities.
 
     Of several with the same greatest sum the first counts, as in lm-evaluation-harness; the part
-    `tied` says how often that decided."""
+    `tied` says how often that decided.
+    """
     sums = [math.fsum(values) for values in told]
     best = max(sums)
     answer = names[sums.index(best)]

@@ -5,7 +5,8 @@ Written from their published definitions. What decides numbers and is easily mis
 text ignores case, punctuation and articles; ROUGE-L is that of the `rouge` package (see
 _union_rouge_l), not of rouge_score; Chinese text is cut into words by jieba, an optional package;
 similarity of code is that of RapidFuzz, as in NVIDIA's suite and not in lm-eval, on the first line
-that is no comment."""
+that is no comment.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ _NO_CHINESE_PUNCTUATION = str.maketrans("", "", string.punctuation + _CHINESE_PU
 
 def best(metric: Metric, text: str, answers: Sequence[str]) -> Score:
     """The highest score over the answers. Every metric but that of code sees the text without its
-    outer white space."""
+    outer white space.
+    """
     seen = text if metric is code_similarity else text.strip()
     return grade_value(max(metric(seen, answer) for answer in answers), seen)
 
@@ -48,7 +50,8 @@ def qa_f1(text: str, answer: str) -> float:
 
 def qa_f1_zh(text: str, answer: str) -> float:
     """F1 of the words that jieba finds, without punctuation. Raises PlanError when jieba is not
-    installed."""
+    installed.
+    """
     return _f1(_chinese_words(text), _chinese_words(answer))
 
 
@@ -67,7 +70,8 @@ def classification(classes: Sequence[str]) -> Metric:
 
     A named class that is a part of the right one does not count as named; the published metric
     drops these while it goes through the list, so that the class after a dropped one is never
-    dropped itself."""
+    dropped itself.
+    """
 
     def metric(text: str, answer: str) -> float:
         named = [name for name in classes if name in text]
@@ -98,7 +102,8 @@ def retrieval_zh(text: str, answer: str) -> float:
 
 def code_similarity(text: str, answer: str) -> float:
     """Indel similarity (RapidFuzz's `ratio`) of the answer and the first line that has text and no
-    `, # or //."""
+    `, # or //.
+    """
     lines = (line for line in text.split("\n") if line.strip())
     line = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
     total = len(line) + len(answer)
@@ -112,10 +117,11 @@ def cut(text: str) -> list[str]:
 
 @lru_cache(maxsize=1)
 def chinese_words() -> Any:
-    """jieba's tokenizer with its own dictionary. Raises PlanError when jieba is not installed.
+    """Jieba's tokenizer with its own dictionary. Raises PlanError when jieba is not installed.
 
     Its cache would lie in the folder for temporary files, where others could have put one; it gets
-    a folder of its own."""
+    a folder of its own.
+    """
     try:
         import jieba
     except ImportError as error:
@@ -156,7 +162,8 @@ def _paragraph(answer: str, pattern: str) -> str:
 
 def _common_length(a: str, b: str) -> int:
     """Length of the longest common subsequence, a row of the table at a time as the bits of one
-    number (Hyyrö 2004)."""
+    number (Hyyrö 2004).
+    """
     places: dict[str, int] = {}
     for i, character in enumerate(a):
         places[character] = places.get(character, 0) | 1 << i

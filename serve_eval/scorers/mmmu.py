@@ -1,7 +1,8 @@
 """Letters and short answers out of MMMU's questions, by the rules of MMMU's own evaluation.
 
 Rules: Yue et al. 2023, eval/utils of MMMU-Benchmark/MMMU, as mmmu_val of lm-evaluation-harness
-applies them."""
+applies them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ and is not quadratic. """
 def choice(text: str, target: str, options: Sequence[str]) -> Score:
     """1 when the letter that the answer gives is the target. Without any it is `unparsed`, where
     the original guesses one at random. Beside it stands the last letter that is called the answer,
-    where there is one."""
+    where there is one.
+    """
     letter = find_given_letter(text, options)
     stated: list[str] = _STATED.findall(text)
     parts = {STATED: float((stated[-1] if stated else letter) == target)}
@@ -44,7 +46,8 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
 
 def find_given_letter(text: str, options: Sequence[str]) -> str | None:
     """The letter that stands last as "(A)"; else as a word of its own; else that of the option
-    whose text stands last, in answers of more than five words."""
+    whose text stands last, in answers of more than five words.
+    """
     for mark in ",.!?;:'":
         text = text.strip(mark)
     text = f" {text} "
@@ -64,7 +67,8 @@ def find_given_letter(text: str, options: Sequence[str]) -> str | None:
 def short_answer(text: str, accepted: Iterable[str]) -> Score:
     """1 when one of the accepted answers stands in what follows a word such as "is" or "answer" in
     one of the lines (the whole text, where there is no such word), or equals a number in it, to two
-    decimals."""
+    decimals.
+    """
     keys = list(_key_phrases(text))
     wanted = {form for answer in accepted for form in _forms(answer)}
     words = [form for form in wanted if isinstance(form, str)]
@@ -102,7 +106,8 @@ def _key_phrases(text: str) -> Iterator[str]:
 
 def _forms(text: str) -> list[str | float]:
     """In which form it is compared: a number to two decimals, else small letters; a single one with
-    a space."""
+    a space.
+    """
     text = text.strip()
     try:
         return [round(float(text.replace(",", "")), 2)]

@@ -5,7 +5,8 @@ task (version 3).
 
 `strict-match` takes the first number after `####`; `flexible-extract` the last number of any kind.
 Both answers and the target then lose commas, dollar signs, everything up to the last `#### ` and a
-final full stop, and are compared with the case ignored."""
+final full stop, and are compared with the case ignored.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def scorer(
 ) -> Scorer:
     """1 for a number that differs from the expected one by no more than `absolute`, or `relative`
     times the expected one, whichever is more. `take` says which number of the answer counts. Raises
-    PlanError for a negative tolerance."""
+    PlanError for a negative tolerance.
+    """
     if absolute < 0.0 or relative < 0.0:
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
 

@@ -12,7 +12,8 @@ _DIGITS = re.compile(r"\d+")
 
 def first_digits(text: str, target: str) -> Score:
     """1 when the first run of digits is the target, as in TensorRT-LLM's suite; beside it, whether
-    any run is."""
+    any run is.
+    """
     runs = _DIGITS.findall(text)
     parts = {FIRST: float(runs[:1] == [target]), CONTAINED: float(target in runs)}
     if not runs:

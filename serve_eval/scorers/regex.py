@@ -2,7 +2,8 @@
 of the two.
 
 The engine is the package `regex`, which reads what `re` reads and ends a search that takes too
-long: with `re` one answer could hold up a run for good."""
+long: with `re` one answer could hold up a run for good.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ TIMED_OUT = "timed out"
 
 def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
     """The points by the number of parts, searched anywhere in the answer. A search that takes
-    `time_limit_s` seconds is ended and has no point. Raises PlanError for a limit that is none."""
+    `time_limit_s` seconds is ended and has no point. Raises PlanError for a limit that is none.
+    """
     if not 0.0 < time_limit_s <= 60.0:
         raise PlanError("regex: `time_limit_s` must be above 0 and at most 60 seconds")
 
@@ -84,7 +86,8 @@ def _search(
     part: object, text: str, ignore_case: bool, time_limit_s: float
 ) -> tuple[str | None, bool]:
     """Return what the first alternative that matches finds, and True where a search before it took
-    too long."""
+    too long.
+    """
     late = False
     for pattern in _either(part):
         try:

@@ -5,7 +5,8 @@ without stemming, as TensorRT-LLM's suite uses it.
 
 The suite aggregates with that package's bootstrap, whose middle value is the median of 1000
 resampled means; a task's value here is the plain mean of the same F measures. The two differ by the
-noise of the bootstrap alone."""
+noise of the bootstrap alone.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
     """The F measure of `kind`; the other two stand beside it. Raises PlanError when the optional
-    package is missing."""
+    package is missing.
+    """
     package()
 
     def score(expected: object, response: Response) -> Score:

@@ -1,5 +1,6 @@
 """The answer is a set of items: a JSON list, a list of lines, or one with commas; F1 or another
-measure of it."""
+measure of it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def scorer(
 ) -> Scorer:
     """What `measure` says of the items: precision is the share of those given that are expected,
     recall the share of the expected ones that are given, F1 the harmonic mean; exact wants both.
-    Order and repeats do not matter, nor does punctuation around words."""
+    Order and repeats do not matter, nor does punctuation around words.
+    """
 
     def form(item: object) -> str:
         return plain(str(item), ignore_case=ignore_case)
@@ -83,7 +85,8 @@ def scorer(
 def items_in(text: str) -> list[object]:
     """The items of an answer: those of a JSON list (the whole, a fenced block, or what stands
     between brackets), else of the lines with a bullet or a number, else of the last line with
-    commas, behind its colon, else the lines."""
+    commas, behind its colon, else the lines.
+    """
     start, end = text.find("["), text.rfind("]")
     for candidate in (text, text[start : end + 1]) if 0 <= start < end else (text,):
         if isinstance(found := find_json(candidate), list):

@@ -1,5 +1,6 @@
 """The answer calls the expected tools with the expected arguments: a point for each name and each
-argument."""
+argument.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
 
     `ordered`: the first call is compared with the first, and so on, else each with the one that it
     has most in common with. `other_arguments`: further ones cost nothing. Without `partial` there
-    are full marks or none."""
+    are full marks or none.
+    """
 
     def score(expected: object, response: Response) -> Score:
         wanted, made = _list_wanted(expected), list(response.tool_calls)

@@ -1,5 +1,6 @@
 """The answer has certain words: a point for each entry, of which any of its synonyms
-(`dose|dosage`) will do."""
+(`dose|dosage`) will do.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def scorer(
 
     `as_biochatter` counts as BioChatter's benchmark does: the answer loses its `.?!`, synonyms are
     a list within the list, and of an entry that is a text any letter will do. Raises PlanError for
-    other options with it."""
+    other options with it.
+    """
     check_alone("words", as_biochatter, ignore_case, not whole_words)
     either = _biochatters if as_biochatter else _own
 
@@ -84,13 +86,15 @@ def _own(entry: object) -> tuple[str, ...]:
 
 def _biochatters(entry: object) -> tuple[str, ...]:
     """Return a list as it is, and a text by its letters: BioChatter joins both with `|` to a
-    pattern."""
+    pattern.
+    """
     return tuple(map(str, entry)) if isinstance(entry, list | tuple | str) else (str(entry),)
 
 
 def _unlike(entry: object, where: str) -> str | None:
     """Return the reason why BioChatter would not look for the entry as it is written; None where it
-    would."""
+    would.
+    """
     texts: Sequence[object] = entry if isinstance(entry, list | tuple) else [entry]
     if not texts or not all(isinstance(text, str) and text for text in texts):
         return (

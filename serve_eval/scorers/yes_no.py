@@ -12,7 +12,8 @@ def scorer(
     *, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no", "false")
 ) -> Scorer:
     """1 for the expected one of the two; an answer that says both, or none, is unparsed. The
-    options are the words for them. Raises PlanError when one word means both."""
+    options are the words for them. Raises PlanError when one word means both.
+    """
     words = {word.casefold(): True for word in yes} | {word.casefold(): False for word in no}
     if (
         not all(word.strip() for word in words)

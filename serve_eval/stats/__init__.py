@@ -1,5 +1,6 @@
 """Pure statistics: numbers in, numbers out. scipy is imported inside functions, so that only a
-verdict pays for it."""
+verdict pays for it.
+"""
 
 __all__ = [
     "anchors",

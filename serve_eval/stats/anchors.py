@@ -9,7 +9,8 @@ fraction of the requests.
 
 A build that alters answers for good loses anchors too, also when it wins as many other prompts:
 what it wins lies outside of the anchors. The test therefore asks for the same endpoint, and not for
-the same mean."""
+the same mean.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ MIN_ANCHORS = 10
 @dataclass(frozen=True, slots=True)
 class AnchorTest:
     """`anchors` prompts; the last reference run lost `reference_lost` of them, the candidate's
-    first run `candidate_lost`; `test` is that of a drop among them."""
+    first run `candidate_lost`; `test` is that of a drop among them.
+    """
 
     anchors: int
     reference_lost: int
@@ -41,7 +43,8 @@ def anchor_pairs(pairs: Pairs) -> Pairs | None:
     """Pair the last reference run with the candidate on the anchors.
 
     None for fewer than two reference runs, for fewer than MIN_ANCHORS anchors with an answer on
-    both sides, and for a metric without a best score."""
+    both sides, and for a metric without a best score.
+    """
     import numpy
 
     if pairs.reference_runs < 2 or not numpy.isfinite(pairs.good):
@@ -64,7 +67,8 @@ def anchor_pairs(pairs: Pairs) -> Pairs | None:
 
 def anchor_test(pairs: Pairs) -> AnchorTest | None:
     """Test for a drop among the anchors; None where `anchor_pairs` gives none. A missing answer
-    counts as worst and as best in turn, see `drop_test`."""
+    counts as worst and as best in turn, see `drop_test`.
+    """
     import numpy
 
     chosen = anchor_pairs(pairs)

@@ -7,7 +7,8 @@ still. The wealth is the probability of the prefix with j missing answers in the
 with F, averaged over j below F. A prefix of k prompts, of which m are missing in given places, has
 the probability [j]_m [n - j]_(k - m) / [n]_k, where [a]_b = a (a - 1) ... (a - b + 1). Such a ratio
 is a martingale under F missing, so the wealth reaches 1 / eps with probability eps at most, however
-often one looks (Ville 1939)."""
+often one looks (Ville 1939).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ evidence. The other j share the rest, so that a missing answer does not end the 
 
 def most_missing(planned: int, share: float) -> int:
     """Count the answers that may be missing at most for their share of `planned` not to exceed
-    `share`."""
+    `share`.
+    """
     most = min(planned, max(0, round(share * planned)))
     while most > 0 and most / planned > share:
         most -= 1
@@ -31,7 +33,8 @@ def log_wealth(planned: int, most: int, looked_at: int, missing: int) -> float:
     """Natural logarithm of the evidence that at most `most` of `planned` answers will be missing.
 
     `missing` of the first `looked_at` of a random order are. Infinite once more cannot be missing
-    any longer, minus infinity once more are."""
+    any longer, minus infinity once more are.
+    """
     too_many = most + 1
     if missing >= too_many:
         return -math.inf
@@ -48,12 +51,13 @@ def log_wealth(planned: int, most: int, looked_at: int, missing: int) -> float:
 
 
 def _log_ways(planned: int, all_missing: int, looked_at: int, missing: int) -> float:
-    """ln of [j]_m [n - j]_(k - m): the ways to fill the prefix when j = `all_missing` of the whole
-    are missing."""
+    """Ln of [j]_m [n - j]_(k - m): the ways to fill the prefix when j = `all_missing` of the whole
+    are missing.
+    """
     answered = planned - all_missing
     return _log_falling(all_missing, missing) + _log_falling(answered, looked_at - missing)
 
 
 def _log_falling(a: int, b: int) -> float:
-    """ln of a (a - 1) ... (a - b + 1)."""
+    """Ln of a (a - 1) ... (a - b + 1)."""
     return math.lgamma(a + 1) - math.lgamma(a - b + 1)

@@ -12,7 +12,8 @@ def failure_rate_upper(failures: int, n: int, confidence: float = 0.95) -> float
 
     The rate at which so few failures have probability 1 - confidence: the quantile of Beta(failures
     + 1, n - failures) (Clopper and Pearson 1934). An objective of 1 % holds when the bound is at
-    most 0.01. Raises ServeEvalError for impossible counts or a confidence outside (0, 1)."""
+    most 0.01. Raises ServeEvalError for impossible counts or a confidence outside (0, 1).
+    """
     check_count("the number of requests", n, 1)
     check_count("the number of failures", failures)
     check_level("confidence", confidence)

@@ -9,7 +9,8 @@ in [-1, 1].
 
 Here the number of values is fixed and their order does not matter; `early_stop` bets sample by
 sample. It also holds for prompts with different true means, since a product of means is at most the
-power of their average."""
+power of their average.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,9 @@ HALVINGS = 50
 
 
 def log_wealth(values: ArrayLike, null: float) -> float:
-    """ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)). Infinite: the
-    hypothesis is impossible."""
+    """Ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)). Infinite: the
+    hypothesis is impossible.
+    """
     import numpy
 
     row = float_row("the values", values)
@@ -46,7 +48,8 @@ def log_wealth(values: ArrayLike, null: float) -> float:
 
 def mean_lower_bound(values: ArrayLike, alpha: float) -> float:
     """Lower 1 - alpha bound of the mean: the largest `null` against which the wealth reaches 1 /
-    alpha."""
+    alpha.
+    """
     import numpy
 
     check_level("alpha", alpha)

@@ -7,7 +7,8 @@ seen and the two ends of the range. With the values -1, 0 and 1 this is Tango's 
 for other values the likelihood is the empirical one (Owen 1988, "Empirical likelihood ratio
 confidence intervals for a single functional"). The ends of the range belong to it although nobody
 saw them: that keeps few or no changes from proving anything, and lets one answer of half a point
-change nothing. Unit: differences on a scale where the range is -1..1; negative is worse."""
+change nothing. Unit: differences on a scale where the range is -1..1; negative is worse.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +29,9 @@ LO = -1.0
 
 
 def mean_score_z(values: ArrayLike, mean: float) -> float:
-    """z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative
-    below `mean`."""
+    """Z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative
+    below `mean`.
+    """
     import numpy
 
     distinct, counts = numpy.unique(_check_values(values), return_counts=True)
@@ -37,7 +39,7 @@ def mean_score_z(values: ArrayLike, mean: float) -> float:
 
 
 def mean_score_p(values: ArrayLike, mean: float) -> float:
-    """p of "the true mean is at most `mean`": small when a mean this low is excluded."""
+    """P of "the true mean is at most `mean`": small when a mean this low is excluded."""
     if mean < LO:
         return 0.0
     from scipy.special import ndtr
@@ -47,7 +49,8 @@ def mean_score_p(values: ArrayLike, mean: float) -> float:
 
 def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
     """Lower 1 - `alpha` bound of the mean. Raises ServeEvalError for alpha outside (0, 1) or values
-    outside [-1, 1]."""
+    outside [-1, 1].
+    """
     import numpy
 
     check_level("alpha", alpha)
@@ -75,7 +78,8 @@ def _find_crossing(
     falling: Callable[[float], float], low: float, high: float, start: float
 ) -> float:
     """Give the place in low..high at which a falling function is 0: the secant within a bracket
-    (Illinois)."""
+    (Illinois).
+    """
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0.0:
         return start
@@ -109,8 +113,9 @@ def _check_values(values: ArrayLike) -> FloatArray:
 
 
 def _z(distinct: FloatArray, shares: FloatArray, n: int, mean: float) -> float:
-    """z for values `distinct` (ascending) seen with these shares; mirrored where the values lie
-    below `mean`."""
+    """Z for values `distinct` (ascending) seen with these shares; mirrored where the values lie
+    below `mean`.
+    """
     distance = float(shares @ distinct) - mean
     if abs(distance) <= 1e-12:
         return 0.0
@@ -128,7 +133,8 @@ def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
 
     Its probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - LO)] that gives
     the mean. Where even the largest k leaves the mean too high, the rest of the probability is at
-    LO, which no value seen is."""
+    LO, which no value seen is.
+    """
     apart = distinct - mean
     most = math.inf if mean <= LO else 1.0 / (mean - LO)
     if math.isinf(most):
@@ -145,7 +151,8 @@ def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
 
 def _root(apart: FloatArray, shares: FloatArray, most: float) -> float:
     """The k in (0, most) at which sum shares apart / (1 + k apart), falling in k, is 0: Newton
-    within a bracket."""
+    within a bracket.
+    """
     low, high, k = 0.0, most, 0.0
     for _ in range(MOST_STEPS):
         terms = apart / (1.0 + k * apart)

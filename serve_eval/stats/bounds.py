@@ -2,7 +2,8 @@
 
 Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any
 values. Scores without a range take the t bounds, but only from 30 changed prompts on: with few
-changes the t interval is far too short, and with none it would prove anything."""
+changes the t interval is far too short, and with none it would prove anything.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Bounds:
 @dataclass(frozen=True, slots=True)
 class MarginTest:
     """`holds`: the drop (for equivalence, the difference) is shown to stay within the margin; `p`
-    is its p-value."""
+    is its p-value.
+    """
 
     p: float
     holds: bool
@@ -90,7 +92,8 @@ def equivalence(
     pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
 ) -> MarginTest:
     """Are a drop and a gain of `margin` or more both excluded? Two one-sided tests (Schuirmann
-    1987)."""
+    1987).
+    """
     check_margin(margin)
     check_level("alpha", alpha)
     method, ends = _method(pairs), ends or bounds(pairs, alpha, inflation)
@@ -135,7 +138,7 @@ def _ends(
 
 
 def _margin_p(pairs: Pairs, method: BoundsMethod, differences: FloatArray, margin: float) -> float:
-    """p of "the drop reaches the margin"."""
+    """P of "the drop reaches the margin"."""
     if method is BoundsMethod.NONE:
         return 1.0
     if method is BoundsMethod.TANGO:
@@ -160,7 +163,8 @@ def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, flo
 
     A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span *
     largest unit weight), and the weighted mean difference is mean(x) * number of units * largest
-    unit weight * span. Values are rounded, so that equal ones are equal."""
+    unit weight * span. Values are rounded, so that equal ones are equal.
+    """
     import numpy
 
     used = pairs.weights > 0.0

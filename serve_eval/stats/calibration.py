@@ -11,7 +11,8 @@ def acceptance_region(replicates: int, level: float, false_alarm: float = 0.001)
 
     A correct level falls outside with probability `false_alarm` at most, half of it on either side
     (exact binomial quantiles). Raises ServeEvalError for no replicates, or a level or false alarm
-    rate outside (0, 1)."""
+    rate outside (0, 1).
+    """
     check_count("the number of replicates", replicates, 1)
     check_level("the level", level)
     check_level("the false alarm rate", false_alarm)

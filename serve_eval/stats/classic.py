@@ -4,7 +4,8 @@ spread.
 The reference mean and the new mean are both treated as averages of n independent draws with the
 same standard deviation sigma, so their difference has the standard error `scale = sqrt(2 sigma^2 /
 n)`. Source of the formulas: the README and `accuracy_core.py` of TensorRT-LLM's accuracy suite. All
-values are in points (0..100 for an accuracy)."""
+values are in points (0..100 for an accuracy).
+"""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ def classic_test(
 
 def num_samples_for(theta: float, sigma: float, alpha: float, beta: float) -> int:
     """Smallest n whose minimum detectable effect is at most `theta`: 2 sigma^2 (z_alpha + z_beta)^2
-    / theta^2."""
+    / theta^2.
+    """
     if not (math.isfinite(theta) and theta > 0.0):
         raise ServeEvalError(f"theta must be a finite number of points above 0, not {theta}")
     z_alpha, z_beta = _quantiles(sigma, alpha, beta)
@@ -78,7 +80,8 @@ def decide(
     bounds: tuple[float, float], threshold: float, higher_is_better: bool = True
 ) -> Decision:
     """PASS or FAIL only when every value within `bounds` (lowest, highest) gives it. The threshold
-    itself passes."""
+    itself passes.
+    """
     low, high = bounds if higher_is_better else (-bounds[1], -bounds[0])
     threshold = threshold if higher_is_better else -threshold
     if low >= threshold:
@@ -90,6 +93,7 @@ def power_table(
     total: int, sigma: float, alpha: float, beta: float
 ) -> Sequence[tuple[int, ClassicTest]]:
     """Rows (n, test against a reference of 0) for n = 32, 64, 128, ... below `total`, then `total`
-    itself."""
+    itself.
+    """
     sizes = [32 * 2**k for k in range(64) if 32 * 2**k < total]
     return [(n, classic_test(n, 0.0, sigma, alpha, beta)) for n in [*sizes, total]]

@@ -13,7 +13,8 @@ partners.
 
 Context and generation workers are told apart by testing those of one role among answers that share
 the worker of the other: a bad generation worker then makes no context worker look bad, even where a
-router in turns never mixes all of them. What no single worker explains is looked for in pairs."""
+router in turns never mixes all of them. What no single worker explains is looked for in pairs.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Cell(NamedTuple):
     of that role, or one that is not known). Only answers of one `stratum` are compared, such as
     those to a prompt that was asked of all workers; there each worker has one cell with each
     partner. None: of a run, whose router chose. Of a run only answers to prompts of one `group` are
-    compared, which the router has no reason to tell apart by how hard they are."""
+    compared, which the router has no reason to tell apart by how hard they are.
+    """
 
     context: str | None
     generation: str | None
@@ -74,7 +76,8 @@ def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
 
     Exact: the distribution of the sum is the convolution of one hypergeometric distribution per
     table. 1 where no table has answers of both sides, some of them bad and some not. Raises
-    ServeEvalError for counts that make no table."""
+    ServeEvalError for counts that make no table.
+    """
     import numpy
     from scipy.special import gammaln
 
@@ -101,7 +104,8 @@ def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
 def no_worse_in_blocks(blocks: Iterable[Sequence[int]]) -> float:
     """The same where several workers were asked the same: a block has the number of bad answers of
     each, first that of the one that is tested, and under "all alike" any of these numbers is as
-    likely to be its."""
+    likely to be its.
+    """
     import numpy
 
     parts, seen = list[_Part](), 0
@@ -141,7 +145,8 @@ def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[TableRow]
 
     Leaving out what others explain can only raise a p, so that it costs none of the level. Measures
     without any bad answer have no rows: given the totals, which the tests do, they could accuse
-    nobody."""
+    nobody.
+    """
     found = [
         one
         for measure, cells in measures.items()
@@ -193,7 +198,8 @@ def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
 
 def _explain(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
     """The rows with a higher p where other rows, below `level` whatever Holm makes of it, explain
-    them."""
+    them.
+    """
     tied = _find_tied(cells)
     strong = {
         one.worker
@@ -255,7 +261,8 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
 
 def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]:
     """For each stratum the bad answers of a worker, and of the others that answered with all its
-    partners too."""
+    partners too.
+    """
     strata: dict[Hashable, dict[str, dict[tuple[str | None, int], int]]] = defaultdict(
         lambda: defaultdict(dict)
     )

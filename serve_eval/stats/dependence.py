@@ -31,7 +31,8 @@ def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: 
     per answer.
 
     At least 1 / (PERMUTATIONS + 1); 1 where there is only one worker or one kind. Raises
-    ServeEvalError for sequences of different lengths."""
+    ServeEvalError for sequences of different lengths.
+    """
     if len(workers) != len(kinds):
         raise ServeEvalError(
             f"{len(workers)} workers and {len(kinds)} kinds are not one pair per answer"

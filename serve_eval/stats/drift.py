@@ -2,7 +2,8 @@
 one task.
 
 Charting against a fixed reference run would chart that run's own error for ever; the self-starting
-form compares each night with the mean of the earlier ones instead. It warns, it never gates."""
+form compares each night with the mean of the earlier ones instead. It warns, it never gates.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ LIMIT = (
 @dataclass(frozen=True, slots=True)
 class DriftPoint:
     """One night: `z`, its distance from the earlier mean in standard deviations, the sum `s`, and
-    whether it alarms."""
+    whether it alarms.
+    """
 
     z: float
     s: float
@@ -34,11 +36,12 @@ class DriftPoint:
 
 
 def self_starting(history: ArrayLike) -> list[float]:
-    """z of each value against the mean of the earlier ones: (x - mean) sqrt((t - 1) / t), and 0 for
+    """Z of each value against the mean of the earlier ones: (x - mean) sqrt((t - 1) / t), and 0 for
     the first.
 
     Independent with standard deviation 1 when the values are (Hawkins 1987, "Self-starting cusum
-    charts")."""
+    charts").
+    """
     total, result = 0.0, []
     for earlier, value in enumerate(float_row("the history", history).tolist()):
         result.append(
@@ -53,7 +56,8 @@ def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -
     (Page 1954).
 
     Unit: standard deviations. Raises ServeEvalError for a negative slack or a limit that is not
-    above 0."""
+    above 0.
+    """
     if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
         raise ServeEvalError(
             f"slack {slack} and limit {limit} do not make a chart",

@@ -3,7 +3,8 @@
 An early verdict is about what was not asked yet, by what was. When an endpoint is turning worse,
 the one says little of the other. The chart of `onset` is therefore looked at before a run stops,
 and nothing is decided while it stands above `SHARE` of the limit at which it would alarm. What
-turns worse after the stop cannot be seen."""
+turns worse after the stop cannot be seen.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class DriftHold:
 
     Values are oriented so that lower is worse; `worst` is the lowest there is, and stands for a
     missing one. Two things are charted: a value worse than usual, and, where the reference's is
-    known, one worse than the reference's."""
+    known, one worse than the reference's.
+    """
 
     def __init__(self, planned: int, worst: float) -> None:
         self._limit = SHARE * limit(planned, ALPHA)
@@ -35,14 +37,16 @@ class DriftHold:
 
     def add(self, value: float | None, reference: float | None) -> None:
         """Take the next value (None: missing), and the reference's of the same prompt (None: not
-        known)."""
+        known).
+        """
         self._values.append(self._worst if value is None else value)
         if reference is not None:
             self._worse.append(value is None or value < reference)
 
     def holds(self) -> bool:
         """Look at the chart after the last value, and count how often it held the stop up
-        (`times`)."""
+        (`times`).
+        """
         import numpy
 
         usual = worse_than_usual(numpy.array(self._values), self._worst, FIRST)

@@ -4,7 +4,8 @@ A lower value has two innocent explanations: the endpoint's own noise, under whi
 either side is equally likely to be the candidate (`exchange`), and a change that alters some
 answers for good and loses as many as it wins, as another kernel does (`signflip`). With several
 runs a side these are two tests, and a drop is proven when neither explains it: `permutation` takes
-the larger p. Right/wrong answers of one run a side make both of them McNemar's test."""
+the larger p. Right/wrong answers of one run a side make both of them McNemar's test.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Method(StrEnum):
     """AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others.
 
     EXCHANGE tests for the same endpoint alone: it has more power, and too often calls a build worse
-    that changes answers for good. PAIRED_T is right for many prompts and one run a side only."""
+    that changes answers for good. PAIRED_T is right for many prompts and one run a side only.
+    """
 
     AUTO = "auto"
     MCNEMAR_MIDP = "mcnemar_midp"
@@ -43,7 +45,8 @@ class DropTest:
     `p_range` holds p with every missing score at its worst and at its best for the candidate; `p`
     is its upper end, so that a drop is proven only when it is proven whatever the missing answers
     were. `p_exact` is p without the mid-p correction, None for the t test, which has `df`. What
-    fewer than two independent pairs cannot give is None."""
+    fewer than two independent pairs cannot give is None.
+    """
 
     method: Method
     mean: float
@@ -56,7 +59,8 @@ class DropTest:
 
 def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
     """Test "the candidate is worse" one-sided. Raises ServeEvalError for an unknown method or one
-    that does not fit."""
+    that does not fit.
+    """
     import numpy
 
     chosen = _method(pairs, method)
@@ -85,7 +89,8 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
 
 def inflate(test: DropTest, inflation: float) -> DropTest:
     """The test with a standard error `inflation` times as large, where whole runs differ
-    (`run_effects`)."""
+    (`run_effects`).
+    """
     if inflation == 1.0 or test.p is None or test.p_range is None:
         return test
     low, high = test.p_range
@@ -118,7 +123,8 @@ def _method(pairs: Pairs, method: str) -> Method:
 
 def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, float | None]:
     """p, and p without the mid-p correction, with missing scores at their best or worst for the
-    candidate."""
+    candidate.
+    """
     differences = pairs.best if at_best else pairs.worst
     if method is Method.PAIRED_T:
         return paired_t(differences, pairs.weights, pairs.clusters).p, None

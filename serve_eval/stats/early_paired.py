@@ -8,7 +8,8 @@ population. A true hypothesis's wealth reaches 1 / alpha with probability alpha 
 often one looks (Ville 1939).
 
 A run that may stop so errs in its looks or at its end. `SPENT_ON_LOOKS` of its alpha is for the
-looks and the rest for the final bounds and p, so that both together stay within alpha."""
+looks and the rest for the final bounds and p, so that both together stay within alpha.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class MarginWealth:
     / (v + gap^2) on value - null, where v is the variance seen so far and `gap` the distance of the
     mean that is hoped for. That is the stake of the fastest growth at this mean (Kelly 1956; GRAPA
     in Waudby-Smith and Ramdas, arXiv 2010.09686). For small margins it needs a fifth fewer values
-    than the fixed stakes alone, which hedge it where the mean is another."""
+    than the fixed stakes alone, which hedge it where the mean is another.
+    """
 
     __slots__ = ("_adaptive", "_fixed", "_gap", "_null", "_seen", "_squares")
 
@@ -77,7 +79,8 @@ class EarlyPaired(EarlyVerdict):
     whose range has the width `span`; the reference's is the mean over its runs. Either decision is
     wrong with probability `alpha` at most, which is what the looks may spend. `eps` is the
     probability with which a run is decided of which more than `max_missing` answers will be
-    missing. Raises ServeEvalError for levels or a margin out of range."""
+    missing. Raises ServeEvalError for levels or a margin out of range.
+    """
 
     def __init__(
         self,

@@ -16,7 +16,8 @@ verdict differs from the full run's with probability eps at most in all three ca
 
 Two conditions are the caller's: the order of the prompts is a random permutation drawn for this
 run, and values arrive in that order without gaps. Values in the order of completion make it wrong:
-slow answers are not like fast ones."""
+slow answers are not like fast ones.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Wealth:
     """The wealth of a bet against "the mean of all values is at most `null`".
 
     `n` is the size of the finite population, or None for values drawn from one without end. Values
-    lie in `lo`..`hi`. The stakes of `GRID` are played side by side and averaged."""
+    lie in `lo`..`hi`. The stakes of `GRID` are played side by side and averaged.
+    """
 
     __slots__ = ("_left", "_lo", "_sum", "_wealths", "_width")
 
@@ -55,7 +57,8 @@ class Wealth:
         infinite.
 
         m = (n null - sum of earlier values) / (values left); each wealth grows by 1 + g (value - m)
-        / (m - lo). Where m >= hi the hypothesis allows everything and nothing is staked."""
+        / (m - lo). Where m >= hi the hypothesis allows everything and nothing is staked.
+        """
         left = self._left
         if left is None:
             room = self._sum - self._lo
@@ -100,7 +103,8 @@ class EarlyVerdict:
     A decision needs, at the same moment, a wealth of `needed` of one of the two bets and of 1 /
     `eps` that at most `max_missing` of the `n` planned answers will be missing. `held`, asked only
     when there would be a decision, puts it off while it returns True. Raises ServeEvalError for n
-    below 1, eps outside (0, 1), an empty or infinite range, or a value outside it."""
+    below 1, eps outside (0, 1), an empty or infinite range, or a value outside it.
+    """
 
     def __init__(
         self,
@@ -124,7 +128,8 @@ class EarlyVerdict:
 
     def update(self, values: Iterable[float]) -> Decision | None:
         """Take the next values of the prefix, in order. Returns the decision; later values do not
-        change it."""
+        change it.
+        """
         lo, hi = self._lo, self._hi
         for value in values:
             if self.decision is not None:
@@ -139,7 +144,8 @@ class EarlyVerdict:
 
     def update_missing(self, worst: float, best: float) -> Decision | None:
         """Count the next prompt of the prefix as missing: each bet takes the end of its range that
-        makes it poorer."""
+        makes it poorer.
+        """
         if not self._lo <= worst <= best <= self._hi:
             raise ServeEvalError(
                 f"a missing value cannot lie in {worst}..{best}",
@@ -189,7 +195,8 @@ class EarlyClassic(EarlyVerdict):
     else FAIL when the mean of all values is below `threshold` even with each missing one at its
     best, PASS when it is not with each at its worst, INCONCLUSIVE otherwise. With stored pairs the
     values are differences (`paired`); with only the reference's mean known they are the candidate's
-    scores (`mean_only`), which needs more samples."""
+    scores (`mean_only`), which needs more samples.
+    """
 
     def __init__(
         self,
@@ -250,5 +257,6 @@ class EarlyClassic(EarlyVerdict):
         max_missing: float = 0.02,
     ) -> EarlyClassic:
         """For the candidate's scores, with only the threshold known. When lower is better, negate
-        all of them."""
+        all of them.
+        """
         return cls(n, threshold, lo=lo, hi=hi, eps=eps, max_missing=max_missing)

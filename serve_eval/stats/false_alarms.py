@@ -57,7 +57,8 @@ class Scale:
     `df` degrees of freedom (infinite: it is known). `flips` is the variance used, n v, in units of
     the largest change of one score: about the number of scores that change from run to run;
     infinite for normal values. `run_df` are the degrees of freedom with which the variance between
-    runs as a whole was measured (infinite where it was not)."""
+    runs as a whole was measured (infinite where it was not).
+    """
 
     ratio: float = 1.0
     df: float = math.inf
@@ -80,7 +81,8 @@ def measure_scale(
     `variance` and `variance_df` are those of `instability` on `runs` runs of `prompts` prompts;
     `used` is the variance per prompt that the chart of `n` prompts divides by, and `change` the
     largest change of one score. All in units of the score. Raises ServeEvalError for values that
-    are not finite, or not positive where they have to be."""
+    are not finite, or not positive where they have to be.
+    """
     check_count("the number of runs", runs, 2)
     check_count("the number of prompts", min(prompts, n), 1)
     if not (0.0 <= variance < math.inf and 0.0 < used < math.inf and 0.0 < change < math.inf):
@@ -126,7 +128,8 @@ def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
     values.
 
     In tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher:
-    `false_alarm_chance` tells it."""
+    `false_alarm_chance` tells it.
+    """
     target = false_alarm_chance(LIMIT, runs=runs, slack=slack)
     low, high = round(10.0 * LIMIT), round(10.0 * MOST)
     while low < high:
@@ -159,7 +162,8 @@ def _chance(limit: float, runs: int, slack: float, ratio: float, flips: float) -
 
     The sum lies in one of STATES intervals, of which the first, half as wide, holds 0; a step moves
     it by a shifted gamma variable of mean -slack, variance `ratio` and skewness 1 / sqrt(ratio *
-    flips)."""
+    flips).
+    """
     import numpy
     from scipy.special import gammainc, ndtr
 

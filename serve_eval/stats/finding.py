@@ -20,7 +20,8 @@ Range = tuple[float, float]
 
 class PairedFinding(StrEnum):
     """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is
-    excluded."""
+    excluded.
+    """
 
     PASS = "PASS"
     SMALL_DROP = "SMALL_DROP"
@@ -34,7 +35,8 @@ def finding(p: float | Range, alpha: float, lower: float | Range, margin: float)
     Missing answers leave a range (lowest, highest) instead of a number: then an answer counts only
     when all of the range gives it, otherwise the finding is INCONCLUSIVE (Manski 1989). Also takes
     p-values that were corrected for many tests. Raises ServeEvalError for alpha outside (0, 1), a
-    negative margin or a p that is no probability."""
+    negative margin or a p that is no probability.
+    """
     check_level("alpha", alpha)
     check_margin(margin)
     p_low, p_high = p if isinstance(p, tuple) else (p, p)

@@ -1,5 +1,6 @@
 """Checks of numbers that several tests share. Each raises ServeEvalError and says what to do about
-it."""
+it.
+"""
 
 from __future__ import annotations
 

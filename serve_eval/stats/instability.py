@@ -2,7 +2,8 @@
 
 The run variance v and the A/A flip rate say how much of a difference is noise; Cochran's Q says
 whether runs differ as a whole (a replica, a time of day), in which case prompts are not independent
-and the paired level is too optimistic."""
+and the paired level is too optimistic.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ class Instability:
     average where runs differ only prompt by prompt, more where they differ as a whole.
     `variance_df` are the degrees of freedom with which `variance` is known: infinite where the
     prompts' variances tell no error, None for a single prompt or where nothing varied. `widest` is
-    the largest difference between two scores of a prompt."""
+    the largest difference between two scores of a prompt.
+    """
 
     runs: int
     prompts: int
@@ -112,7 +114,8 @@ def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
     freedom (von Neumann, Kent, Bellinson and Hart 1941, "The mean square successive difference").
     Runs that vary as a whole raise it as they raise Q / df, while one lasting step among them, or a
     slow decline, hardly does. Rows and columns as `instability` takes them, without missing scores;
-    None where nothing varied."""
+    None where nothing varied.
+    """
     import numpy
 
     scores = numpy.asarray(runs, dtype=numpy.float64)
@@ -126,7 +129,8 @@ def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
 
 def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
     """Q and its p. Rows are runs; columns are the prompts whose score varied, the others add
-    nothing."""
+    nothing.
+    """
     count = len(varied)
     if varied.shape[1] == 0:
         return None, None
@@ -138,7 +142,8 @@ def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
 
 def _variance_df(varied: FloatArray, prompts: int) -> float | None:
     """Satterthwaite's degrees of freedom of the mean of all prompts' variances. Columns as in
-    `_cochran`."""
+    `_cochran`.
+    """
     if prompts < 2 or varied.shape[1] == 0:
         return None
     count = len(varied)

@@ -1,5 +1,6 @@
 """The paired judgement of one task: test, bounds, finding, and the reasons where nothing can be
-concluded."""
+concluded.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +110,8 @@ def conclude(
     max_missing: float,
 ) -> tuple[PairedFinding, tuple[Reason, ...]]:
     """Finding and reasons from p and bounds. Call it again with a p range that was corrected for
-    many tests (Holm)."""
+    many tests (Holm).
+    """
     if p_range is None or pairs.units < MIN_UNITS:
         few = (
             Reason.TOO_FEW_PAIRS

@@ -1,5 +1,6 @@
 """Whether one of two took longer than the other by more than two ways of doing the same thing
-differ anyway."""
+differ anyway.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ time."""
 
 class Lateness(NamedTuple):
     """`longer` of `of` times were more than SLOWER times as long; `p` is that of the exact sign
-    test that no more than half of all are."""
+    test that no more than half of all are.
+    """
 
     longer: int
     of: int
@@ -24,7 +26,8 @@ class Lateness(NamedTuple):
 
 def lateness(times: Iterable[tuple[float, float]]) -> Lateness:
     """The sign test of the median ratio, of pairs (usual time, time in question): exact where they
-    are independent of each other, whatever the times are distributed like. No pair gives p = 1."""
+    are independent of each other, whatever the times are distributed like. No pair gives p = 1.
+    """
     longer = of = 0
     for usual, taken in times:
         of += 1

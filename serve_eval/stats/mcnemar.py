@@ -4,7 +4,8 @@ information.
 Without a real drop each changed prompt is equally likely to have gone either way, so the number
 that went from right to wrong is binomial with probability 1/2 (McNemar 1947). The mid-p variant
 counts half the probability of the observed number, which brings the level close to alpha without
-exceeding it (Fagerland, Lydersen, Laake 2013)."""
+exceeding it (Fagerland, Lydersen, Laake 2013).
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def mcnemar(down: int, up: int) -> McNemar:
     1.
 
     p_exact = P(Bin(down + up, 1/2) >= down); p_mid = p_exact - P(Bin(down + up, 1/2) = down) / 2,
-    computed as the mean of P(>= down) and P(> down). Raises ServeEvalError for negative counts."""
+    computed as the mean of P(>= down) and P(> down). Raises ServeEvalError for negative counts.
+    """
     check_count("the number of prompts that became wrong", down)
     check_count("the number of prompts that became right", up)
     changed = down + up

@@ -5,7 +5,8 @@ distribution of the smaller p-value under these joint flips corrects for having 
 uses the dependence between the two measures: step 1 of the min-p procedure of Westfall and Young
 1993, "Resampling-Based Multiple Testing". Nothing is drawn: given how many prompts moved both
 measures, the two numbers of positive signs are independent binomials, so the distribution is a
-finite sum and exact for p-values of any size."""
+finite sum and exact for p-values of any size.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class MinP:
 
     `p_mid` and `p_exact` are those of the smaller p-value of the two measures; the level of
     `p_exact` never exceeds alpha, and `p_mid` counts half the probability of the observed outcome,
-    as in McNemar's mid-p. `each` has the mid-p of either measure alone."""
+    as in McNemar's mid-p. `each` has the mid-p of either measure alone.
+    """
 
     p_mid: float
     p_exact: float
@@ -42,7 +44,8 @@ def min_p(counts: Mapping[Signs, int]) -> MinP:
 
     Where only one measure ever has a sign, and where both always agree, the result is McNemar's. No
     sign at all gives p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative
-    counts."""
+    counts.
+    """
     for signs, count in counts.items():
         if not set(signs) <= {-1, 0, 1}:
             raise ServeEvalError(
@@ -85,7 +88,8 @@ def _compute_reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
 
     The sum runs over the positive signs of the prompts whose two signs are alike, and those of the
     prompts whose signs are opposite. Every term is positive, so that the smallest sum keeps its
-    digits."""
+    digits.
+    """
     import numpy
 
     alike = counts.get((1, 1), 0) + counts.get((-1, -1), 0)

@@ -1,5 +1,6 @@
 """What missing answers leave open: Manski's worst-case bounds (Manski 1989, "Anatomy of the
-selection problem")."""
+selection problem").
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Many tests in one run: with 40 tests at 5 % some false alarm is nearly certain (87 %).
 
 Holm keeps the chance of any false alarm at alpha under any dependence and suits a gate.
-Benjamini-Hochberg keeps the share of false alarms among all alarms and suits triage only."""
+Benjamini-Hochberg keeps the share of false alarms among all alarms and suits triage only.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ def holm(p: Sequence[float]) -> list[float]:
 
     The i-th smallest of m (from 0) is multiplied by m - i, and no value is below a smaller one's
     (Holm 1979, "A simple sequentially rejective multiple test procedure"). Raises ServeEvalError
-    for values outside 0..1."""
+    for values outside 0..1.
+    """
     check_p_values(p)
     order = sorted(range(len(p)), key=p.__getitem__)
     scaled = [min(1.0, (len(p) - rank) * p[place]) for rank, place in enumerate(order)]
@@ -28,7 +30,8 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
 
     The i-th smallest of m (from 1) is multiplied by m / i, and no value is above a larger one's
     (Benjamini and Hochberg 1995, "Controlling the false discovery rate"). Raises ServeEvalError for
-    values outside 0..1."""
+    values outside 0..1.
+    """
     check_p_values(p)
     order = sorted(range(len(p)), key=p.__getitem__, reverse=True)
     scaled = [min(1.0, len(p) / (len(p) - rank) * p[place]) for rank, place in enumerate(order)]

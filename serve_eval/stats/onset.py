@@ -5,7 +5,8 @@ At every request the last w requests are compared with all before them, for a gr
 the likelihood ratio of two shares against one (a generalised likelihood ratio chart, Siegmund and
 Venkatraman 1995, with the share before unknown). The chart alarms when the largest ratio passes a
 limit that it passes with probability alpha at most in the whole run, when the order of the requests
-has nothing to do with their outcomes: hence the random order of a run."""
+has nothing to do with their outcomes: hence the random order of a run.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ ROUNDING = 1e-6
 class Onset:
     """`noticed` is the number of the request at which the chart alarmed, counted from 1, `since`
     that of the first one that is worse, by the likeliest split of what had come until then.
-    `before` and `after` are the shares of bad ones before `since` and from it to the end."""
+    `before` and `after` are the shares of bad ones before `since` and from it to the end.
+    """
 
     since: int
     noticed: int
@@ -52,7 +54,8 @@ def limit(n: int, alpha: float) -> float:
     The form is ours. Its constants were fitted to simulated quantiles of independent requests and
     then tried at alpha .008 and .0005: n of 100, 400 and 1319 (.008 also at 4096 and 14042), shares
     of bad ones from .02 to .6. They are no bound that was proven; `make calibrate` prints the table
-    of docs/method.md for .008."""
+    of docs/method.md for .008.
+    """
     check_level("alpha", alpha)
     return -math.log(alpha) + 4.0 + 1.05 * max(0.0, math.log(n / 100.0))
 
@@ -63,7 +66,8 @@ def onset(bad: NDArray[numpy.bool_], alpha: float, planned: int | None = None) -
 
     Of a run of which `bad` is only the beginning, `planned` is its length. The chart at a request
     depends on nothing that comes later: looking at every beginning of a run alarms in those runs
-    that the look at the whole alarms in."""
+    that the look at the whole alarms in.
+    """
     if len(bad) < LEAST:
         return None
     noticed = passes(bad, limit(planned or len(bad), alpha))
@@ -85,7 +89,8 @@ def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None
     The first `since` ones are known not to be it. It draws no chart: the ratio of two shares rises
     with the bad ones in the window and with the good ones before it, and falls with the bad ones
     before it. The most of the former and the fewest of the latter bound all ratios of a window in a
-    block of ends, and only where the bound lies above `over` are these ratios computed."""
+    block of ends, and only where the bound lies above `over` are these ratios computed.
+    """
     import numpy
 
     counts = numpy.concatenate([[0], numpy.cumsum(bad)])
@@ -100,7 +105,8 @@ def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None
 
 def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: float) -> int | None:
     """The first of the numbers of requests from `start` to `end` at which the ratio of any window
-    lies above `over`."""
+    lies above `over`.
+    """
     import numpy
 
     windows = numpy.array(_windows(end), dtype=numpy.int64)
@@ -123,7 +129,8 @@ def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: flo
 
 def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
     """The largest log likelihood ratio after each number of requests, from none to all: n + 1
-    values."""
+    values.
+    """
     import numpy
 
     n = len(bad)
@@ -137,7 +144,8 @@ def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
 
 def latest(bad: NDArray[numpy.bool_]) -> float:
     """Compute the last value of `chart` alone: the largest log likelihood ratio after all of
-    `bad`."""
+    `bad`.
+    """
     import numpy
 
     n = len(bad)
@@ -151,7 +159,8 @@ def latest(bad: NDArray[numpy.bool_]) -> float:
 @dataclass(frozen=True, slots=True)
 class Usual:
     """The usual value of a run, by the median of its first ones; `bad` says whether it is a bad one
-    itself."""
+    itself.
+    """
 
     value: float
     bad: bool
@@ -165,7 +174,8 @@ class Usual:
 def usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> Usual:
     """Settle what is usual by the `first` values. Lower is worse, and `worst` is the lowest value
     there is (None: there is none). Of right and wrong answers the wrong ones are bad, whichever are
-    more frequent."""
+    more frequent.
+    """
     import numpy
 
     start = values[:first]
@@ -205,8 +215,9 @@ def _windows(n: int) -> list[int]:
 def _ratio(
     counts: NDArray[numpy.int64], splits: NDArray[numpy.int64], ends: NDArray[numpy.int64]
 ) -> NDArray[numpy.float64]:
-    """ln of the likelihood of two shares, up to `splits` and from there to `ends`, over that of
-    one; 0 where the second is not the larger."""
+    """Ln of the likelihood of two shares, up to `splits` and from there to `ends`, over that of
+    one; 0 where the second is not the larger.
+    """
 
     before = counts[splits]
     return _gain(before, splits, counts[ends] - before, ends - splits)
@@ -229,7 +240,7 @@ def _gain(
 
 
 def _likelihood(hits: NDArray[numpy.int64], of: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
-    """ln of the largest likelihood of so many hits among so many."""
+    """Ln of the largest likelihood of so many hits among so many."""
     return _x_ln_x(hits) + _x_ln_x(of - hits) - _x_ln_x(of)
 
 

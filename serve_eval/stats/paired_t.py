@@ -3,7 +3,8 @@ of several runs.
 
 Source: Miller 2024, "Adding Error Bars to Evals" (paired differences, clustered standard errors),
 with the small-sample factor G / (G - 1) of the CR1 estimator, under which the unclustered case is
-exactly Student's paired t test. Unit: that of the differences; negative is worse."""
+exactly Student's paired t test. Unit: that of the differences; negative is worse.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +35,19 @@ class PairedT:
     @property
     def p(self) -> float:
         """One-sided p of "no drop": small when the candidate is worse. se 0 gives 0 for a drop and
-        1 otherwise."""
+        1 otherwise.
+        """
         return self._chance_below(self.mean)
 
     def noninferiority_p(self, margin: float) -> float:
-        """p of "the true drop reaches the margin"."""
+        """P of "the true drop reaches the margin"."""
         check_margin(margin)
         return self._chance_below(-(self.mean + margin))
 
     def equivalence_p(self, margin: float) -> float:
-        """p of "the difference reaches the margin in either direction": two one-sided tests
-        (Schuirmann 1987)."""
+        """P of "the difference reaches the margin in either direction": two one-sided tests
+        (Schuirmann 1987).
+        """
         return max(self.noninferiority_p(margin), self._chance_below(self.mean - margin))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
@@ -66,12 +69,13 @@ class PairedT:
 def paired_t(
     differences: ArrayLike, weights: ArrayLike | None = None, clusters: IntArray | None = None
 ) -> PairedT:
-    """mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D -
+    """Mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D -
     mean))^2, with sum w = 1.
 
     Without clusters each difference is its own. Prompts of weight 0 do not count as evidence.
     Raises ServeEvalError for missing or infinite differences, and when fewer than two clusters are
-    left, since one cannot show a spread."""
+    left, since one cannot show a spread.
+    """
     import numpy
 
     row = float_row("the differences", differences)

@@ -5,7 +5,8 @@ candidate - reference. The classic test charges for that difficulty; a paired te
 is where its sharper eye comes from.
 
 Unit: that of the scores given in (proportions: 0 wrong, 1 right). Sign: negative is worse, whatever
-the metric."""
+the metric.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ ROUNDING = 1e-12
 @dataclass(frozen=True, slots=True)
 class RunEffect:
     """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the
-    factor on every standard error: sqrt(Q / df) where p is at most .05, else 1."""
+    factor on every standard error: sqrt(Q / df) where p is at most .05, else 1.
+    """
 
     q: float
     df: int
@@ -98,7 +100,8 @@ class Pairs:
     @property
     def missing_share(self) -> float:
         """Share of the scores that are missing: with several runs a prompt may lack some of its
-        scores only. Without a range a prompt counts as missing whole."""
+        scores only. Without a range a prompt counts as missing whole.
+        """
         if not math.isfinite(self.span):
             return self.missing / self.n
         return float((self.best - self.worst).mean()) / self.span
@@ -148,7 +151,8 @@ def pair(
     Runs of one side are averaged per prompt. NaN is a missing score; `lo` and `hi` are the ends of
     the metric's range (infinite where it has none). Raises ServeEvalError when nothing can be
     paired: no prompts, numbers of prompts that differ, infinite scores or scores outside the range,
-    every pair missing, or impossible weights and clusters."""
+    every pair missing, or impossible weights and clusters.
+    """
     import numpy
 
     if math.isnan(lo) or math.isnan(hi) or not lo < hi:

@@ -9,7 +9,8 @@ with graded scores the test of random signs. Nothing is assumed about the prompt
 
 Scores on a common grid (right/wrong, halves, averages of few runs) are summed over exactly. For
 many others the characteristic function of the sum is inverted (Davies 1973, "Numerical inversion of
-a characteristic function"), and a few are drawn, from a generator with a fixed seed."""
+a characteristic function"), and a few are drawn, from a generator with a fixed seed.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ def exchange_test(
 
     `runs` has one row per run and one finite score per prompt (column). Prompts of one cluster are
     permuted together. Neither the order of the prompts nor a second call changes p. Raises
-    ServeEvalError for scores that are missing or infinite, and for sides without a run."""
+    ServeEvalError for scores that are missing or infinite, and for sides without a run.
+    """
     import numpy
 
     check_count("the number of draws", draws, 1)
@@ -120,7 +122,8 @@ def sign_flip_test(
 
     It holds for any change that loses and wins alike, also one that alters answers for good, as
     another kernel does. Clusters are flipped as a whole. Raises ServeEvalError as `exchange_test`
-    does."""
+    does.
+    """
     import numpy
 
     row = numpy.asarray(differences, dtype=numpy.float64)
@@ -131,7 +134,8 @@ def sign_flip_test(
 
 def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | None) -> FloatArray:
     """One column per unit that is permuted as a whole: weighted scores, summed within each
-    cluster."""
+    cluster.
+    """
     import numpy
 
     from serve_eval.stats.paired_t import unit_sums
@@ -153,7 +157,8 @@ def _on_grid(units: FloatArray) -> IntArray | None:
     """The scores as whole numbers of a common step, or None where there is no such step.
 
     The step is the smallest score difference divided by a small whole number, so that averages of
-    several runs and graded scores have one."""
+    several runs and graded scores have one.
+    """
     import numpy
 
     values = numpy.unique(units)
@@ -170,8 +175,9 @@ def _on_grid(units: FloatArray) -> IntArray | None:
 
 
 def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
-    """p over all permutations, None where they are too many: convolve the distributions of the
-    prompts."""
+    """P over all permutations, None where they are too many: convolve the distributions of the
+    prompts.
+    """
     import numpy
 
     rows, counts = numpy.unique(numpy.sort(steps, axis=0).T, axis=0, return_counts=True)
@@ -223,7 +229,8 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
     """P(sum < observed) + P(sum = observed) / 2 by the characteristic function of the sum.
 
     None where the function does not vanish soon enough: for few prompts, or scores that nearly lie
-    on a grid."""
+    on a grid.
+    """
     import numpy
 
     runs = len(units)
@@ -263,12 +270,13 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
 
 def _beyond(distance: float, spread: float, widest: float) -> float:
     """A bound of P(a sum of independent terms lies so far from its mean): Bernstein's
-    inequality."""
+    inequality.
+    """
     return math.exp(-(distance**2) / (2.0 * (spread**2 + widest * abs(distance) / 3.0)))
 
 
 def _draw(units: FloatArray, candidate_runs: int, draws: int, seed: int) -> PermutationTest:
-    """p over drawn permutations, in an order of the prompts that depends on the scores alone."""
+    """P over drawn permutations, in an order of the prompts that depends on the scores alone."""
     import numpy
 
     random = numpy.random.default_rng(seed)

@@ -3,7 +3,8 @@ verdict.
 
 Unit: proportions (0.01 is one point). `flip_rate` is the A/A flip rate phi, the share of prompts on
 which two runs of one endpoint disagree. A regression of x turns x more of them from right to wrong,
-so phi + x change under a drop of x."""
+so phi + x change under a drop of x.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) ->
 
     n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not
     rounded; the exact test needs 4 to 14 % more. Raises ServeEvalError for a drop that is not in
-    (0, discordance]."""
+    (0, discordance].
+    """
     check_level("alpha", alpha)
     check_level("beta", beta)
     if not 0.0 < drop <= discordance <= 1.0:
@@ -56,7 +58,8 @@ def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: fl
 
     Phi((x - m) / sqrt((d - x^2) / n)) with the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d =
     flip rate + drop. The prompts are fixed, so their difficulty does not add to the noise. Normal
-    approximation."""
+    approximation.
+    """
     discordance = _discordance(drop, n, flip_rate, alpha)
     from scipy.special import ndtr, ndtri
 
@@ -74,7 +77,8 @@ def compute_paired_power(
     prompts.
 
     At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p
-    variant."""
+    variant.
+    """
     discordance = _discordance(drop, n, flip_rate, alpha)
 
     def proven(down: IntArray, changed: IntArray) -> BoolArray:
@@ -117,7 +121,8 @@ def num_pairs_for(
     drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True
 ) -> int:
     """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 -
-    beta or more."""
+    beta or more.
+    """
     start = compute_pairs(drop, min(1.0, flip_rate + drop), alpha, beta)
     return _smallest(
         lambda n: compute_paired_power(drop, n, flip_rate, alpha, mid_p=mid_p), 1.0 - beta, start
@@ -126,7 +131,8 @@ def num_pairs_for(
 
 def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:
     """Number of prompts with which an equally good candidate is shown non-inferior with power 1 -
-    beta or more."""
+    beta or more.
+    """
     check_level("alpha", alpha)
     check_level("beta", beta)
     _check_margin(margin)
@@ -167,7 +173,8 @@ def _chance_of_few(
 
     changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For
     every number of changed prompts the largest accepted number of prompts down is found by halving,
-    all at once."""
+    all at once.
+    """
     import numpy
     from scipy.special import bdtr, bdtrik
 
@@ -200,7 +207,8 @@ def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int
     """Smallest n whose power is `wanted` or more, and stays so for the next `SAW_TEETH` sizes.
 
     The power of a discrete test is a saw-tooth in n: the first size that reaches it is often undone
-    by the next ones."""
+    by the next ones.
+    """
     high = max(4, math.ceil(min(start, MOST)))
     while power(high) < wanted:
         high *= 2

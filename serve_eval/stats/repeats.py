@@ -18,7 +18,8 @@ def pass_at(right: Sequence[int], n: int, k: int) -> float:
 
     1 - C(n - c, k) / C(n, k), which is unbiased (Chen et al. 2021, "Evaluating large language
     models trained on code", arXiv 2107.03374, equation 1). Raises ServeEvalError without a prompt,
-    for k outside 1..n or counts outside 0..n."""
+    for k outside 1..n or counts outside 0..n.
+    """
     if not right or not 1 <= k <= n or not all(0 <= c <= n for c in right):
         raise ServeEvalError(
             f"pass@{k} needs prompts with 0 to {n} right answers of {n}, and k between 1 and {n}"
@@ -32,7 +33,8 @@ def majority(prompts: Iterable[Sequence[Vote]]) -> float | None:
     "Self-consistency", arXiv 2203.11171). None without a prompt.
 
     Where several answers have the most votes, their scores are averaged: what a drawn lot would
-    give. Votes without an answer count only where there are no others."""
+    give. Votes without an answer count only where there are no others.
+    """
     total, count = 0.0, 0
     for votes in prompts:
         known = [vote for vote in votes if vote[0] is not None] or list(votes)

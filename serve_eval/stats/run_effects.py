@@ -5,7 +5,8 @@ Prompts are independent given the endpoint only where nothing moves a whole run 
 a time of day, a batch size. Such an effect is shared by all prompts of a run, so that the error of
 a mean shrinks less than their number says. Cochran's Q over the runs of one side measures it: Q /
 df is the factor by which the variance of a run's mean exceeds what its prompts explain. One run a
-side shows nothing of it."""
+side shows nothing of it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def run_effect(pairs: Pairs) -> RunEffect | None:
 
     Each side is tested by itself, and the reference also on all the prompts that it was registered
     with (`pairs.reference_effect`), of which a subset would show less. None where no side has two
-    runs that vary enough."""
+    runs that vary enough.
+    """
     weights = pairs.weights if pairs.weighted else None
     own = [effect_of(runs, weights, pairs.clusters) for runs in (pairs.reference, pairs.candidate)]
     found = [effect for effect in (pairs.reference_effect, *own) if effect is not None]
@@ -45,7 +47,8 @@ def effect_of(
     """Test whether runs, a row each with a column per prompt, differ as a whole.
 
     Prompts of one cluster count as one. None for a single run, and where fewer than MIN_VARIED
-    prompts varied."""
+    prompts varied.
+    """
     import numpy
     from scipy.special import chdtrc
 
@@ -68,8 +71,9 @@ def effect_of(
 
 
 def inflate_p(p: float, inflation: float) -> float:
-    """p when the standard error is `inflation` times as large; evidence for the hypothesis stays as
-    it is."""
+    """P when the standard error is `inflation` times as large; evidence for the hypothesis stays as
+    it is.
+    """
     if inflation == 1.0 or p >= 0.5:
         return p
     from scipy.special import ndtr, ndtri

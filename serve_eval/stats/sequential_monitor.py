@@ -41,7 +41,8 @@ against a is a supermartingale. `floor` is the largest a against which it reache
 above the highest of the passes' mean chances with probability alpha at most: above the mean chance,
 where that stays as it is. It assumes independent answers within a pass. One value per round is of
 no use here: 80 rounds of 20 do not exclude that one round in ten is all wrong, so that such a floor
-lies ten points too low."""
+lies ten points too low.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def floor(passes: ArrayLike, alpha: float) -> float:
     alpha) + 2) / n below the mean. 0: nothing is excluded.
 
     Raises ServeEvalError for fewer than two passes, no prompt, scores outside 0..1 or an alpha that
-    is none."""
+    is none.
+    """
     import numpy
 
     check_level("alpha", alpha)
@@ -111,7 +113,8 @@ def spread_subset(n: int, asked: int, start: float) -> list[int]:
 
     Each place is chosen with probability asked / n. Where the places are ordered from hard to easy
     prompts, every subset has nearly the pool's share of both. Raises ServeEvalError where more are
-    asked than there are, or none."""
+    asked than there are, or none.
+    """
     check_count("the number of questions", asked, 1)
     if asked > n or not 0.0 <= start < 1.0:
         raise ServeEvalError(
@@ -127,7 +130,8 @@ def highest_mean(usual: Sequence[float], asked: int) -> float:
     rising `usual`.
 
     By how much answers can be better than usual, at most. The sum falls as the start rises, so it
-    is that at start 0."""
+    is that at start 0.
+    """
     ordered = sorted(usual)
     return (
         math.fsum(1.0 - ordered[place] for place in spread_subset(len(ordered), asked, 0.0)) / asked
@@ -135,13 +139,14 @@ def highest_mean(usual: Sequence[float], asked: int) -> float:
 
 
 def gains(values: ArrayLike, null: ArrayLike, highest: ArrayLike) -> FloatArray:
-    """ln of what a round multiplies the wealth of each stake of GRID by, which bets that the mean
+    """Ln of what a round multiplies the wealth of each stake of GRID by, which bets that the mean
     is below `null`.
 
     `values`, along the last axis, are at most `highest`: each multiplies by 1 + g (null - value) /
     (highest - null). A single value, the round's mean, is what stays valid where its answers depend
     on one another. Earlier axes are kept; `null` and `highest` may have them. No values: 0. Raises
-    ServeEvalError for a null that is not below `highest`."""
+    ServeEvalError for a null that is not below `highest`.
+    """
     import numpy
 
     least = numpy.asarray(null, dtype=numpy.float64)[..., None, None]
@@ -168,8 +173,9 @@ def compute_waiting_share(k: int) -> float:
 
 
 def grow(logs: ArrayLike, k: int, gained: ArrayLike) -> FloatArray:
-    """ln of the wealth of each stake after round k, which was `logs` before it (-inf in the first)
-    and `gained`."""
+    """Ln of the wealth of each stake after round k, which was `logs` before it (-inf in the first)
+    and `gained`.
+    """
     import numpy
 
     return numpy.asarray(
@@ -179,8 +185,9 @@ def grow(logs: ArrayLike, k: int, gained: ArrayLike) -> FloatArray:
 
 
 def log_evidence(logs: ArrayLike, k: int) -> FloatArray:
-    """ln of the whole wealth after k rounds: the mean over the stakes, and what has not begun to
-    bet."""
+    """Ln of the whole wealth after k rounds: the mean over the stakes, and what has not begun to
+    bet.
+    """
     import numpy
 
     row = numpy.asarray(logs, dtype=numpy.float64)

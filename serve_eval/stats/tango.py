@@ -3,7 +3,8 @@
 Source: Tango 1998, "Equivalence test and confidence interval for the difference in proportions for
 the paired-sample design". Unlike the Wald interval it holds its level with few changed prompts, and
 with none at all it still says how large a drop n identical answers exclude: z^2 / (n + z^2). Unit:
-proportions of prompts; negative is worse."""
+proportions of prompts; negative is worse.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +23,13 @@ HALVINGS = 60  # an interval of width 2 shrinks below the spacing of floats near
 
 
 def score_z(down: ArrayLike, up: ArrayLike, n: int, difference: float) -> FloatArray:
-    """z of the hypothesis that the true difference is `difference`; arrays of counts give arrays.
+    """Z of the hypothesis that the true difference is `difference`; arrays of counts give arrays.
 
     z = (up - down - n D) / sqrt(n (2 q - D (1 + D))), where q, the proportion of prompts that
     became right, has its largest likelihood under D: the larger root of 2 n q^2 - ((down + up)(1 +
     D) + 2 D (n - down)) q + up D (1 + D) = 0, kept in [max(0, D), (1 + D) / 2]. Where the variance
-    vanishes z is infinite, or 0 when the counts fit D exactly."""
+    vanishes z is infinite, or 0 when the counts fit D exactly.
+    """
     import numpy
 
     lost, won = numpy.asarray(down, dtype=numpy.float64), numpy.asarray(up, dtype=numpy.float64)
@@ -56,8 +58,9 @@ def score_bounds(down: int, up: int, n: int, alpha: float) -> tuple[float, float
 
 
 def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
-    """p of "the true drop reaches the margin": small when such a drop is excluded. Raises as
-    `score_bounds`."""
+    """P of "the true drop reaches the margin": small when such a drop is excluded. Raises as
+    `score_bounds`.
+    """
     _check(down, up, n)
     check_margin(margin)
     if margin >= 1.0:
@@ -69,7 +72,8 @@ def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
 
 def _lower(down: int, up: int, n: int, alpha: float) -> float:
     """The difference whose z equals the 1 - alpha quantile, by halving: z falls as the difference
-    grows."""
+    grows.
+    """
     from scipy.special import ndtri
 
     target = -float(ndtri(alpha))

@@ -1,5 +1,6 @@
 """Values that are no plain mean of a task's scores. Pure; what they cost elsewhere is told in
-`schema.Aggregation`."""
+`schema.Aggregation`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from serve_eval.schema import Aggregation, Sample, Scored
 def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
     """The mean over the groups of the first level of the mean over those of the next, and so on
     down to the samples, so that every group of a level weighs the same: `mean_of_means("mean of 6
-    groups", group_of, data_set_of)`."""
+    groups", group_of, data_set_of)`.
+    """
 
     def of(scored: Scored) -> float:
         leaves: dict[tuple[str, ...], list[float]] = defaultdict(list)
@@ -39,7 +41,8 @@ def ratio_of_sums(
     tokens.
 
     A missing answer leaves both sums unknown: there are no bounds. Raises ServeEvalError when the
-    lower sum is 0."""
+    lower sum is 0.
+    """
 
     def of(scored: Scored) -> float:
         pairs = [(score.parts[over], score.parts[under]) for _, score in scored]

@@ -34,7 +34,8 @@ def questions(
     last_line: str = "",
 ) -> Dataset:
     """The first `wanted` questions of the shuffled test split. `last_line` stands after every
-    question, those of the shots too. Raises DatasetError when the data is missing or too small."""
+    question, those of the shots too. Raises DatasetError when the data is missing or too small.
+    """
     folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
     files = [local.find_split(SOURCE, folder, split) for split in ("train", "test")]
     train, test = (local.rows(file, ["question", "answer"]) for file in files)
@@ -66,7 +67,8 @@ def questions(
 
 def sampler_in_protocol(sampler: Sampler, *, chat: bool, multiturn: bool) -> dict[str, object]:
     """Return what the fingerprint says of the sampler: nothing where both draw the same, or for the
-    older one."""
+    older one.
+    """
     return {"fewshot_sampler": sampler} if chat and not multiturn and sampler != "0.4.9" else {}
 
 
@@ -87,7 +89,8 @@ def _deviation(train: int, test: int) -> str | None:
 
 class _Shot:
     """A solved question, with the text that stands for it in a prompt, made once for all prompts
-    that hold it."""
+    that hold it.
+    """
 
     __slots__ = ("answer", "question", "text")
 
@@ -101,7 +104,8 @@ def shots(train: Sequence[T], count: int, seed: int, *, twice: bool) -> Iterator
     split.
 
     lm-evaluation-harness up to 0.4.9.2 draws `twice` for a chat prompt in a single turn and uses
-    the second draw."""
+    the second draw.
+    """
     rng = random.Random(seed)
     while True:
         if twice and count:

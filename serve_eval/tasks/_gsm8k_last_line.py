@@ -1,5 +1,6 @@
 """GSM8K with the number on a last line of the answer: the tasks gsm8k_inferencemax and
-gsm8k_inferencex of TensorRT-LLM's suite, which differ in their name and their references only."""
+gsm8k_inferencex of TensorRT-LLM's suite, which differ in their name and their references only.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def last_line_task(name: str) -> Callable[..., Task]:
         """The task with its options.
 
         They are those of gsm8k; the value is the strict filter alone, which takes the last `#### N`
-        here. Raises PlanError for options that exclude each other."""
+        here. Raises PlanError for options that exclude each other.
+        """
         if fewshot_as_multiturn and not apply_chat_template:
             raise PlanError(f"{name}.fewshot_as_multiturn needs apply_chat_template")
         if num_fewshot < 0 or num_samples < 1:
@@ -100,7 +102,8 @@ def last_line_task(name: str) -> Callable[..., Task]:
 
 def score(sample: Sample, response: Response) -> Score:
     """1 when the number after the last `#### ` is right; beside it, whether the last number of any
-    kind is."""
+    kind is.
+    """
     target = normalise(sample.target)
     strict, flexible = extract_last_strict(response.text), extract_flexible(response.text)
     parts = {

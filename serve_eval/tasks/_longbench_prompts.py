@@ -25,7 +25,8 @@ _PLACES = {"context", "question"}
 @dataclass(frozen=True, slots=True)
 class LongBenchPrompt:
     """What one set asks: its prompt with {{context}} and {{question}}, the most tokens of an
-    answer, what stops it."""
+    answer, what stops it.
+    """
 
     prompt: str
     max_tokens: int
@@ -45,7 +46,8 @@ class LongBenchPrompt:
 
 def find_installed() -> Path:
     """The folder of the files in the installed lm-eval. Raises DatasetError where it is not
-    installed."""
+    installed.
+    """
     package = importlib.util.find_spec("lm_eval")
     for place in () if package is None else package.submodule_search_locations or ():
         if (folder := Path(place, "tasks", "longbench")).is_dir():
@@ -63,7 +65,8 @@ def _hint() -> str:
 @lru_cache(maxsize=8)
 def read(folder: Path, names: tuple[str, ...]) -> dict[str, LongBenchPrompt]:
     """What these sets ask. Raises DatasetError that names every file that is missing or is not
-    understood."""
+    understood.
+    """
     found: dict[str, LongBenchPrompt] = {}
     problems = []
     for name in names:

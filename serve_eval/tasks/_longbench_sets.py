@@ -1,5 +1,6 @@
 """The 21 sets of LongBench v1: group, rows and metric, as the group `longbench` of
-lm-evaluation-harness has them. What is asked stands in that package: see _longbench_prompts.py."""
+lm-evaluation-harness has them. What is asked stands in that package: see _longbench_prompts.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from serve_eval.scorers.longbench import Metric
 @dataclass(frozen=True, slots=True)
 class Set:
     """One set. `metric` None: classification, whose classes stand in each row. `asked` begins the
-    checksum of its prompt, answer length and stop strings in lm-eval 0.4.9.2 to 0.4.13."""
+    checksum of its prompt, answer length and stop strings in lm-eval 0.4.9.2 to 0.4.13.
+    """
 
     group: str
     rows: int

@@ -1,5 +1,6 @@
 """The 57 subjects of MMLU with their subcategory and category, as its authors group them
-(hendrycks/test)."""
+(hendrycks/test).
+"""
 
 from __future__ import annotations
 

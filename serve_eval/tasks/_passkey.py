@@ -1,5 +1,6 @@
 """A number hidden in a long text: the generator that TensorRT-LLM's suite takes from InfiniteBench,
-exactly."""
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def context(key: str, depth: int, lines: int) -> str:
 
 def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
     """Which of all samples are asked: the first ones, or as many spread evenly from the first to
-    the last."""
+    the last.
+    """
     if depths == "first" or wanted == 1:
         return range(wanted)
     return [round(i * (total - 1) / (wanted - 1)) for i in range(wanted)]
@@ -58,7 +60,8 @@ def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
 
 def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
     """The function `task` of one length: `lines` lines of noise, a depth every `step` of them, and
-    the most tokens that the suite allows the prompt."""
+    the most tokens that the suite allows the prompt.
+    """
     places = [depth for depth in range(0, lines + 1, step) for _ in range(PER_DEPTH)]
 
     def task(
@@ -71,7 +74,8 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
 
         The suite asks the first 20 of 295 samples, whose keys all lie in the first 6 % of the text.
         `depths` "all" spreads `num_samples` over the whole of it. Raises PlanError for options out
-        of range."""
+        of range.
+        """
         if not 1 <= num_samples <= len(places):
             raise PlanError(f"{name}: num_samples must be 1 to {len(places)}")
 

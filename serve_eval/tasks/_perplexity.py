@@ -15,7 +15,7 @@ METRIC = Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scal
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """exp of the mean of -log p over the tokens of a text."""
+    """Exp of the mean of -log p over the tokens of a text."""
     told = response.prompt_logprobs
     assert told is not None  # without them the client has no response, but a failure
     nats, tokens = negative_log_likelihood(told)

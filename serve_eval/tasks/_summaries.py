@@ -1,5 +1,6 @@
 """What TensorRT-LLM's evaluator of summaries does to every text and answer; the sets that it runs
-share it."""
+share it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from serve_eval.scorers import rouge
 
 def clean(text: str) -> str:
     """A text without white space around it, and with the mending of how a news corpus was split
-    into words."""
+    into words.
+    """
     return text.strip().replace(" n't", "n't")
 
 

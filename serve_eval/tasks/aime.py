@@ -6,7 +6,8 @@ GAIR-NLP/AIME-Preview for 2024 and 2025; columns `problem` and `answer`, 30 prob
 sample of 2024 and 2025 is "Question: ...\\nAnswer:"; 2026 asks for the answer within \\boxed{}.
 Right when the last box, or what stands between dollar signs, is the answer; a second figure tells
 if the last integer is. Tried on the real problems of 2024 and 2025 as AIME-Preview has them; the
-other layouts are from documentation."""
+other layouts are from documentation.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def task(
     There is no reference file, and trtllm-eval has no 2024. Thirty problems show gross changes
     only: ask each several times with --repeats. The stop strings of a base model are sent with
     `suite_exact` only: they can end an answer in the middle. Raises PlanError for options out of
-    range."""
+    range.
+    """
     if num_samples < 1:
         raise PlanError("aime: num_samples must be 1 or more")
     source = KNOWN[f"aime{year % 100}"]
@@ -121,7 +123,8 @@ def _read(
     source: local.Source, roots: DataRoots, year: Year
 ) -> tuple[tuple[SourceFile, ...], list[_Problem]]:
     """Return the files of a year, in the first layout that its folder has, and all their problems
-    in order."""
+    in order.
+    """
     layouts = LAYOUTS[year]
     folder = local.find_folder(
         source, roots, local.split_markers([name for one in layouts for name in one], PLACES)

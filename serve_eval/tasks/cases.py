@@ -2,7 +2,8 @@
 
 One case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected:
 {answer: Paris}}`. The value is the mean over the cases of points had / points possible, in percent;
-each has a scorer."""
+each has a scorer.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def task(
     `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole
     module; `max_expanded` is how many cases its axes may give. If `as_biochatter` is false, cases
     of BioChatter's files are scored like cases of any other file. Raises PlanError for every
-    problem of the files."""
+    problem of the files.
+    """
     files = file.read([path] if isinstance(path, str) else path)
     found = questions(
         files,
@@ -154,7 +156,8 @@ def task(
 
 def _target(question: CaseQuestion) -> str:
     """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash
-    of it."""
+    of it.
+    """
     decisive = scorer_of(question.scorer).decisive
     options = question.scorer.options if decisive is None else decisive
     text = canonical(
@@ -198,7 +201,8 @@ def list_skipped_lines(found: Questions) -> tuple[str, ...]:
 
 def _breakdown(fields: Sequence[str]) -> Breakdown:
     """The value in points and the number of scored cases by each field of the names, where it tells
-    some apart; `fields` are what the first of them are called."""
+    some apart; `fields` are what the first of them are called.
+    """
 
     def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
         tables: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -4,7 +4,8 @@ evaluator does it.
 Paper: See et al. 2017, "Get To The Point". Data: ccdv/cnn_dailymail, version 3.0.0, 11490 test
 articles (Apache-2.0). One sample: "LONDON, England -- ... TL;DR:", and the value is the F measure
 of ROUGE-1 between the completion and the highlights. Layout from documentation, not tried on the
-real set."""
+real set.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def task(
 
     Of long articles the last 924 tokens are kept, with the cue; an endpoint that cannot do that is
     asked something else. The references hold the value under `accuracy`. Raises PlanError for
-    options out of range."""
+    options out of range.
+    """
     if num_samples < 1:
         raise PlanError("cnn_dailymail: num_samples must be 1 or more")
 

@@ -5,7 +5,8 @@ Paper: Rein et al. 2023, "GPQA: A Graduate-Level Google-Proof Q&A Benchmark". Da
 (CC-BY-4.0), 198 diamond, 448 main and 546 extended questions. The authors ask that no question
 appears in plain text: their archive is read as it is, with the password that they publish, and
 decrypted in memory. One sample ends in "A) ...\\nB) ...\\nC) ...\\nD) ..." and is right when the
-first "Answer: X" has the right letter. Layout from documentation, not tried on the real set."""
+first "Answer: X" has the right letter. Layout from documentation, not tried on the real set.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def task(
     `choice_seed` fixes the order of the choices of every row, whatever is asked: in the suite that
     order depends on what the machine has in its cache. `suite_exact` takes the order that the suite
     has on a machine without such a cache, which `random_seed` fixes. Raises PlanError for options
-    out of range, or that exclude each other."""
+    out of range, or that exclude each other.
+    """
     count = ROWS[subset] if num_samples is None else num_samples
     if count < 1:
         raise PlanError("gpqa: num_samples must be 1 or more")
@@ -134,7 +136,8 @@ def task(
 def choice_orders(count: int, seed: int) -> list[list[int]]:
     """For every row of a subset in the order of its file: which answer stands at A, B, C and D; 0
     to 2 are the wrong ones, 3 is the right one. One generator goes through all rows, so that a row
-    has the same order in every run."""
+    has the same order in every run.
+    """
     rng = random.Random(seed)
     orders = []
     for _ in range(count):
@@ -150,7 +153,8 @@ def suite_orders(asked: Sequence[int], seed: int) -> list[list[int]]:
 
     Its generator goes through all rows of the file when the task is built, which nothing keeps, and
     through the shuffled rows when they are asked. lm-evaluation-harness 0.4.8 to 0.4.11 draws
-    nothing in between; the suite pins 0.4.10."""
+    nothing in between; the suite pins 0.4.10.
+    """
     both = choice_orders(2 * len(asked), seed)
     by_row = dict(zip(asked, both[len(asked) :], strict=True))
     return [by_row[i] for i in range(len(asked))]
@@ -186,7 +190,8 @@ def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]
 
 def _decrypt(file: local.DataFile, name: str) -> local.DataFile:
     """One file of the authors' archive, in memory. Raises DatasetError when it is not what it
-    should be."""
+    should be.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(file.content)) as archive:
             members: Sequence[str] = [m for m in archive.namelist() if m.rsplit("/", 1)[-1] == name]

@@ -4,7 +4,8 @@ TensorRT-LLM's suite runs it.
 Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k,
 config main (MIT), 7473 training and 1319 test questions. One sample: question "Tom has 3 apples and
 buys 4. How many has he?", answer "He has 3+4=<<3+4=7>>7 apples.\\n#### 7". The model is expected to
-end its solution with `#### <number>`."""
+end its solution with `#### <number>`.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def task(
     `random_seed` fixes the order of the questions and the shots. `fewshot_sampler` names the
     version of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to 0.4.9.2
     it draws twice for a question and takes the second draw, from 0.4.10 on it draws once. Raises
-    PlanError for options that exclude each other."""
+    PlanError for options that exclude each other.
+    """
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")
     if num_fewshot < 0 or num_samples < 1:

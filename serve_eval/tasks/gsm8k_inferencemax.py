@@ -3,7 +3,8 @@ alone is scored.
 
 Data as for gsm8k. References of TensorRT-LLM's suite have an explicit threshold of 94. One sample
 is a conversation of five solved questions and one that is not, each with the line that asks for
-that form."""
+that form.
+"""
 
 from __future__ import annotations
 

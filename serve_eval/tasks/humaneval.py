@@ -4,7 +4,8 @@ tests (pass@1, pass@k).
 Paper: Chen et al. 2021, "Evaluating large language models trained on code". Data: openai/human-eval
 (MIT), 164 problems. One sample: `def incr(x):` with the docstring "Return x plus one." The model
 goes on with the body, and `check(incr)` of the problem's tests calls it. For pass@1 what is
-answered is run on this machine, see docs/code.md."""
+answered is run on this machine, see docs/code.md.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +66,8 @@ def task(
     several repeats at a temperature above 0 give pass@k. Unless given, `max_tokens` is 100 for
     rouge and 512 for pass@1; `stop` is empty for rouge and the five strings of the paper for
     pass@1. With `apply_chat_template` the chat endpoint is asked for the whole function, without
-    stop strings. Raises PlanError for values that make no sense."""
+    stop strings. Raises PlanError for values that make no sense.
+    """
     if num_samples < 1 or not 0.0 < timeout_s <= 600.0:
         raise PlanError(
             "humaneval: num_samples must be 1 or more, timeout_s above 0 and at most 600"
@@ -98,7 +100,8 @@ def task(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Manner:
     """Ask for a body or, by chat, for the whole function; `timeout_s` bounds the run of an
-    answer."""
+    answer.
+    """
 
     metric: str
     chat: bool

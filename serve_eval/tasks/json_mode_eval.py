@@ -4,7 +4,8 @@ evaluator asks it.
 Data: NousResearch/json-mode-eval (Apache-2.0), 100 conversations with a schema and the expected
 JSON. One sample asks "... extract the patient's name and age ..."; it is right when the answer
 parses, is valid and equals the expected one. The share that is valid stands beside it. Layout from
-documentation, not tried on the real set."""
+documentation, not tried on the real set.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def task(
 
     `response_format` is how the schema is sent: `json` is the form that every trtllm-serve
     understands, `json_schema` OpenAI's; `none` sends no schema, and then nothing is demanded of the
-    endpoint but chat. Raises PlanError for options out of range."""
+    endpoint but chat. Raises PlanError for options out of range.
+    """
     if num_samples < 1:
         raise PlanError("json_mode_eval: num_samples must be 1 or more")
 

@@ -5,7 +5,8 @@ lm-eval builds the documents and the requests of a task and judges the answers; 
 stands our engine. The tasks that generate, that choose by likelihood and that measure a text's
 likelihood are asked, of one request or several per document; those that need several generated
 answers per document, images or a Python class are not. Metrics keep lm-eval's names and
-aggregations: docs/lm-eval.md."""
+aggregations: docs/lm-eval.md.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def task(
     the server puts a token of its own there; an empty text for nothing. Where it is not given,
     serve_eval.evaluation.first_token settles it before the task is loaded for a run. `sigma`:
     spread of a document's figure in points, for references without their own. Raises PlanError for
-    what cannot be asked."""
+    what cannot be asked.
+    """
     begins = prefix or ""
     deciding: dict[str, Any] = {
         "data_files": data_files,
@@ -146,7 +148,8 @@ def task(
 
 def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished | None:
     """Return why another process, whose main thread loads the task, cannot score it; None where it
-    can."""
+    can.
+    """
     places = tuple(map(str, roots.roots))
     recipe = recipe_for(spec, dataset_roots=places, allow_hub=roots.allow_hub, wanted=wanted)
     return why_not_rebuilt(recipe, limit_s=Limits().scorer_timeout_s)

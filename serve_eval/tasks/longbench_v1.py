@@ -5,7 +5,8 @@ Paper: Bai et al. 2023, "LongBench". Data: Xnhyacinth/LongBench, 4750 test rows 
 `question`, `answers` and `all_classes`. Each set has its own prompt, answer length and metric;
 prompts and lengths are read from the installed lm-eval or a folder. The value is the mean of the
 six groups' means of their sets' means. Layout from documentation; tried on 237 real rows of all
-sets."""
+sets.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def task(
     `sets` names some of the 21 (null: all). With `num_samples` the same number of rows of each set
     is asked, so many in all at least. `prompts` is a folder with <set>.yaml files as lm-eval has
     them (null: the installed lm-eval's). `suite_exact` samples at temperature 1, as the suite does
-    by accident; its references were taken so. Raises PlanError for options out of range."""
+    by accident; its references were taken so. Raises PlanError for options out of range.
+    """
     chosen = list(SETS) if sets is None else sets
     problems = [
         f"longbench_v1.sets: unknown set {n!r}.{registry.nearest(n, SETS)}"
@@ -196,7 +198,8 @@ def _group(sample: Sample) -> str:
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """The mean in points and the number of scored rows by set, and the mean of its sets by
-    group."""
+    group.
+    """
     by_set: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_set[_set(sample)].append(value)

@@ -4,7 +4,8 @@ TensorRT-LLM's evaluator asks it.
 Paper: Bai et al. 2024, "LongBench v2". Data: zai-org/LongBench-v2 (Apache-2.0), 503 questions, 215
 of them of medium length. One sample: "Please read the following text and answer the question below.
 ...", right when the answer states "The correct answer is (B)". Layout from documentation, not tried
-on the real set."""
+on the real set.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def task(
 
     The suite keeps the first and the last 60000 tokens of a longer prompt. A client has no
     tokenizer: `max_input_chars` keeps so many characters of both ends together (null: nothing is
-    cut), four for a token by default. Raises PlanError for options out of range."""
+    cut), four for a token by default. Raises PlanError for options out of range.
+    """
     most = [
         n for n in (max_input_chars, SHORT_CHARS if length == "short" else None) if n is not None
     ]

@@ -5,7 +5,8 @@ Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understandin
 hendrycks/test (MIT), one CSV file per subject and split with the columns question, A, B, C, D,
 answer letter and no header. One sample ends in "What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:"
 and is right when the completion starts with "B"; or, by option, when " B" is a likelier
-continuation than " A", " C" and " D"."""
+continuation than " A", " C" and " D".
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def task(
     question. `none_cells`: the suite reads the files with pandas, which turns the cell "None" into
     "nan"; `none` keeps it. `scoring`: the suite reads the letter that the model writes;
     `loglikelihood` asks how likely each of the four is instead, as lm-evaluation-harness does.
-    Raises PlanError for options out of range."""
+    Raises PlanError for options out of range.
+    """
     if not 0 <= num_fewshot <= 5 or num_samples < 1:
         raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples 1 or more")
     likelihood = scoring == "loglikelihood"
@@ -164,7 +166,8 @@ def _sample(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str,
     order.
 
     The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator,
-    which is the head of a permutation by that generator."""
+    which is the head of a permutation by that generator.
+    """
     import numpy
 
     per_subject = (

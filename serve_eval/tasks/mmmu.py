@@ -4,7 +4,8 @@
 Paper: Yue et al. 2023, "MMMU: A Massive Multi-discipline Multimodal Understanding and Reasoning
 Benchmark". Data: MMMU/MMMU (Apache-2.0), 30 validation rows of each subject. Images are sent as
 they are, as parts of the turn before its text, whose marks `<image 1>` are taken out. Layout from
-documentation, not tried on the real set."""
+documentation, not tried on the real set.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def task(
     `subjects` names some of the 30 (null: all). With `num_samples` the same number of rows of each
     subject is asked, so many in all at least. `interleaved` sends the images where their marks
     stand. `single_image` sends the first image alone, for models that take no more; the suite does
-    so for some. Raises PlanError for options out of range."""
+    so for some. Raises PlanError for options out of range.
+    """
     chosen = list(SUBJECTS) if subjects is None else subjects
     problems = [
         f"mmmu.subjects: unknown {n!r}.{registry.nearest(n, SUBJECTS)}"
@@ -181,7 +183,8 @@ def turn(
     text: str, images: Mapping[str, ImagePart], *, interleaved: bool, single_image: bool
 ) -> Message:
     """The text as one turn with its images by the number of their marks: before the text, or in
-    their places. An image that is marked twice is sent twice, as in the original."""
+    their places. An image that is marked twice is sent twice, as in the original.
+    """
     pieces = _MARK.split(text)  # text, number, text, ..., number, text
     numbers = pieces[1::2][:1] if single_image else pieces[1::2]
     if not interleaved:
@@ -250,7 +253,8 @@ def _texts(written: str, where: str) -> list[str]:
 
 def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
     """An image as a data URL: bytes, as Parquet has them, or the name of a file beside that of the
-    rows."""
+    rows.
+    """
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if isinstance(value, str):
         content = local.read_file(file.path.parent / Path(value)).content
@@ -289,7 +293,8 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
     """The value in points and the number of scored questions by subject, and by kind of
-    question."""
+    question.
+    """
     tables: dict[str, dict[str, list[float]]] = {
         "subject": defaultdict(list),
         "kind": defaultdict(list),

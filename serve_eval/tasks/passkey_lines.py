@@ -21,7 +21,8 @@ DEPTHS = 11
 
 def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Task:
     """The task with its options: `lines` of noise, some 20 tokens each. Raises PlanError for
-    options out of range."""
+    options out of range.
+    """
     if num_samples < 1 or lines < 1:
         raise PlanError("passkey_lines: num_samples and lines must be 1 or more")
 

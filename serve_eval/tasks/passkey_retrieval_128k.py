@@ -3,7 +3,8 @@ asked for at the end.
 
 Generated, no data set: Mohtashami and Jaggi 2023, as InfiniteBench and TensorRT-LLM's suite have
 it. One sample ends in "What is the pass key?\\n\\nThe pass key is" and is right when the first
-digits of the completion are the key."""
+digits of the completion are the key.
+"""
 
 from __future__ import annotations
 

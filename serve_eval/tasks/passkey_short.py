@@ -3,7 +3,8 @@ filler.
 
 Generated, no data set: the form of the long passkey tasks, for models of a short window, such as
 the embedded one. One sample ends in "What is the pass key?" and is right when the first digits of
-the answer are the key."""
+the answer are the key.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def task(
     random_seed: int = 0,
 ) -> Task:
     """The task with its options: `sentences` of filler, about seven tokens each. Raises PlanError
-    for options out of range."""
+    for options out of range.
+    """
     if num_samples < 1 or sentences < 1:
         raise PlanError("passkey_short: num_samples and sentences must be 1 or more")
 

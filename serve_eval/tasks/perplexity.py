@@ -4,7 +4,8 @@ lower is better.
 Data: the test split of DKYoon/SlimPajama-6B, column `text`, or text files of one's own. One sample
 is a text that is sent as a prompt; its perplexity is exp of the mean of -log p over its tokens, and
 the value is the mean over the samples. The endpoint has to give log-probabilities of prompts, which
-trtllm-serve does not. Layout from documentation, not tried on the real set."""
+trtllm-serve does not. Layout from documentation, not tried on the real set.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ def task(
     out, the others are cut at `max_input_tokens`, and the first `num_samples` are asked; here a
     token is taken for four characters. `files` are texts of one's own, below a dataset root or by
     their whole path, in their order and as they are, each cut into pieces of `max_input_tokens` of
-    which the last one may be shorter. Raises PlanError for options out of range."""
+    which the last one may be shorter. Raises PlanError for options out of range.
+    """
     if num_samples < 1 or not 0 <= min_tokens < max_input_tokens:
         raise PlanError(
             "perplexity: num_samples must be 1 or more, min_tokens 0 or more and below"

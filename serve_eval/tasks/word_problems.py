@@ -4,7 +4,8 @@
 No data set and no benchmark: it shows whether a model that was trained on such problems still
 solves those that it has never seen. One sample is the prompt "Question: Bela has 12 nuts. Bela wins
 30. How many nuts does Bela have now?\\n Answer: " with the solution "12+30=42\\n#### 42". The
-number after the last `#### ` is scored."""
+number after the last `#### ` is scored.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def task(
 
     `apply_chat_template` asks the bare question by chat; `num_fewshot` puts solved problems of the
     training split before a text. `scoring` "loglikelihood" asks which of four solutions is the
-    likeliest, of which one is right. Raises PlanError for options that exclude each other."""
+    likeliest, of which one is right. Raises PlanError for options that exclude each other.
+    """
     likelihood = scoring == "loglikelihood"
     if num_samples < 1 or num_fewshot < 0:
         raise PlanError("word_problems: num_samples must be 1 or more, num_fewshot 0 or more")

@@ -3,7 +3,8 @@ TensorRT-LLM's suite had it.
 
 Paper: Shaham et al. 2023, "ZeroSCROLLS". Data: tau/zero_scrolls, config squality, 80 validation
 rows whose `input` is the whole prompt. The value is the F measure of ROUGE-1 between the completion
-and `output`. Layout from documentation, not tried on the real set."""
+and `output`. Layout from documentation, not tried on the real set.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def task(
     """The task with its options.
 
     Of long prompts the last 24576 tokens are kept, where the question stands. Raises PlanError for
-    options out of range."""
+    options out of range.
+    """
     if num_samples < 1:
         raise PlanError("zero_scrolls: num_samples must be 1 or more")
 

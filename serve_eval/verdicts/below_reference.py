@@ -43,7 +43,8 @@ class Expected:
     `least` is the lowest score that is not bad, times `sign` (-1 where lower scores are better);
     NaN where the prompt is not looked at. `alike` groups prompts of about the same difficulty: by
     how many of the reference's runs had them right, or for graded scores by whether these runs
-    agreed. `counted` says in words what is bad."""
+    agreed. `counted` says in words what is bad.
+    """
 
     least: array[float]
     alike: array[int]
@@ -52,7 +53,8 @@ class Expected:
 
     def count_looks(self, planned: int) -> int:
         """Count the samples that are looked at among `planned` ones, each prompt so many times as
-        it is repeated."""
+        it is repeated.
+        """
         return sum(not math.isnan(least) for least in self.least) * planned // len(self.least)
 
     def bad(self, place: int, score: float) -> bool | None:
@@ -68,7 +70,8 @@ class Expected:
         self, places: Sequence[int], scores: NDArray[numpy.float64]
     ) -> tuple[NDArray[numpy.bool_], NDArray[numpy.int64]]:
         """Return which of the samples that are looked at are bad, and the indices of these samples
-        in `places`."""
+        in `places`.
+        """
         import numpy
 
         least = numpy.frombuffer(self.least)[
@@ -82,7 +85,8 @@ def of_reference(metric: Metric, dataset: Dataset, reference: Reference | None) 
     """Read what a registered reference lets expect of a data set.
 
     None where it has no scores per sample, does not know a prompt, or leaves fewer than LEAST
-    prompts to look at: the caller then looks at the scores alone."""
+    prompts to look at: the caller then looks at the scores alone.
+    """
     if reference is None or (stored := pairing.read_stored_runs(dataset, reference)) is None:
         return None
     runs, lo, hi = stored
@@ -101,7 +105,8 @@ def estimate_expected(
     `of_reference`.
 
     `lo` and `hi` are the ends of the metric's range, None where it has none. Scores that a
-    reference keeps are rounded to 1/LEVELS of the range: what lies that near is equal."""
+    reference keeps are rounded to 1/LEVELS of the range: what lies that near is equal.
+    """
     sign = 1.0 if higher_is_better else -1.0
     best, worst = (hi, lo) if higher_is_better else (lo, hi)
     slack = 0.0 if lo is None or hi is None else (hi - lo) / LEVELS

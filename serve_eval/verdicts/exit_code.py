@@ -23,7 +23,8 @@ def exit_code(verdicts: Sequence[Verdict], *, strict: bool = False) -> int:
     reference, 5 no verdict at all, 0.
 
     `strict` turns 3 into 1. Interruption (130), usage (2) and errors that stop a run have their
-    codes elsewhere."""
+    codes elsewhere.
+    """
     return worst([code_of(verdict.outcome) for verdict in verdicts], strict=strict)
 
 
@@ -34,7 +35,8 @@ def code_of(outcome: VerdictOutcome) -> int:
 
 def worst(codes: Sequence[int], *, strict: bool = False) -> int:
     """The code that stands for all of them; a FAIL first, since it alone says something of the
-    model."""
+    model.
+    """
     if not codes:
         return NOTHING_SCORED
     code = min(codes, key=_RANK.index)

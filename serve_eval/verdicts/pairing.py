@@ -28,7 +28,8 @@ def on_these_prompts(
     counts as a regression or hides one, while on the same prompts it cancels. The reference stays
     as it is where its scores per sample are not known, or not of all of these prompts, where its
     value is no mean of them, where the prompts are all that it has, and where an explicit threshold
-    of the file stands for the computed one."""
+    of the file stands for the computed one.
+    """
     runs, asked = reference.runs, len(dataset.samples)
     if (
         runs is None
@@ -75,7 +76,8 @@ def with_reference(
 
     A subset is paired with the same prompts of the reference. Prompts that it does not know cannot
     be paired: one is enough to say that other data was asked. Nor is a value that is no mean of the
-    scores: the mean of the differences would be that of something else."""
+    scores: the mean of the differences would be that of something else.
+    """
     if task.aggregation is not MEAN:
         known = reference.runs is not None
         return (
@@ -111,7 +113,8 @@ def with_reference(
 
 def runs_differ(dataset: Dataset, reference: Reference) -> bool:
     """Test whether the reference's runs differ as a whole, so that errors have to be inflated for
-    it."""
+    it.
+    """
     from serve_eval.stats.run_effects import effect_of
 
     stored, _, _ = _read_stored(dataset, reference)
@@ -141,7 +144,8 @@ def _read_stored(
     dataset: Dataset, reference: Reference
 ) -> tuple[SampleScores | None, Sequence[int], str | None]:
     """The reference's scores and the place of each sample in them, or None with the reason (None:
-    there are none)."""
+    there are none).
+    """
     if reference.runs is None:
         return None, (), None
     path = Path(reference.file).parent / reference.runs.samples

@@ -3,7 +3,8 @@ with.
 
 One JSON file per reference: per prompt a key (48 bits of a hash of id, prompt and target, so that a
 changed prompt is noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in
-base64. MMLU with 3 runs takes 35 KB."""
+base64. MMLU with 3 runs takes 35 KB.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ GRADES = 12
 
 class _File(msgspec.Struct):
     """The form of the file. `encoding` is bitmap where every score is lo or hi, else uint16 over
-    lo..hi."""
+    lo..hi.
+    """
 
     schema_version: int
     task: str
@@ -44,7 +46,8 @@ class _File(msgspec.Struct):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScores:
     """Scores of `runs` over the same prompts, in the order of the protocol; `keys` has KEY_BYTES
-    per prompt."""
+    per prompt.
+    """
 
     task: str
     lo: float
@@ -58,7 +61,8 @@ def write(path: Path, scores: SampleScores) -> str:
     1/65535 of it.
 
     Raises ReferenceFileError for a score outside the range, missing ones included, or when it
-    cannot be written."""
+    cannot be written.
+    """
     span = scores.hi - scores.lo
     if not all(scores.lo <= value <= scores.hi for run in scores.runs for value in run):
         raise ReferenceFileError(
@@ -98,7 +102,8 @@ def write(path: Path, scores: SampleScores) -> str:
 
 def read(path: Path, sha256: str) -> SampleScores:
     """The scores of a file. Raises ReferenceFileError when it is not the registered one or cannot
-    be read."""
+    be read.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -136,7 +141,8 @@ def _unpack(content: _File, packed: bytes) -> array[float]:
 
 def as_stored(score: float, lo: float, hi: float) -> float:
     """Give a score as it comes out of a file, so that an unchanged answer has the same score on
-    both sides."""
+    both sides.
+    """
     return score if math.isnan(score) else _value(round((score - lo) / (hi - lo) * LEVELS), lo, hi)
 
 
@@ -157,7 +163,8 @@ def _value(level: int, lo: float, hi: float) -> float:
 
 def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:
     """Where each key stands among the reference's prompts; None: the reference does not know that
-    prompt."""
+    prompt.
+    """
     known = {
         reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)
     }

@@ -12,7 +12,8 @@ MAX_MISSING = 0.02
 
 def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str]:
     """Why `result` must not be judged; empty when it may be. Each reason starts with its
-    machine-readable name."""
+    machine-readable name.
+    """
     if result.scored == 0:
         return [f"nothing_scored: none of {result.planned} samples has an answer"]
     share = result.failed / result.planned
@@ -28,7 +29,8 @@ def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str
 
 def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] = ()) -> list[str]:
     """Warnings that do not forbid a verdict. A cut answer is expected where the task asks for a
-    token or two."""
+    token or two.
+    """
     if result.scored == 0:
         return []
     warnings = []

@@ -3,7 +3,8 @@ bits.
 
 The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval;
 none of the runs declares that anything was done to the weights, as a deployment that went wrong
-would not."""
+would not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ MODEL, TASK = "embedded", "word_problems"
 @dataclass(frozen=True, slots=True)
 class Act:
     """A run of the demo: the name of its folder, what it shows, and the exit code that is
-    expected."""
+    expected.
+    """
 
     name: str
     title: str

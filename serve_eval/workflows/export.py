@@ -62,7 +62,8 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     saved plan alone does not allow.
 
     Raises RunFolderError for a run without a report, DatasetError when the samples are not those of
-    the run."""
+    the run.
+    """
     saved, prints = to_read(run, include_path), run_folder.read_fingerprints(run)
     report = read_report(run)
     told = {task.result.task: task.result for task in report.tasks}
@@ -184,7 +185,8 @@ def _of_lm_eval(
 
 def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
     """Build a task of lm-eval again, and return the function that scores an answer to one of its
-    documents."""
+    documents.
+    """
     from serve_eval.harness.measures import measure_document
     from serve_eval.tasks.lm_eval import load_parts
 
@@ -201,7 +203,8 @@ def _ours(
     repeats: int,
 ) -> Logged:
     """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its
-    responses."""
+    responses.
+    """
     task, metric = prepared.task, prepared.task.metric
     rows, values = [], []
     for number, sample in enumerate(prepared.dataset.samples):
@@ -239,7 +242,8 @@ def _requests(
     task: Task, sample: Sample, responses: Sequence[Response], scores: Sequence[Score]
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
     """What was asked, what came back, and what was made of it, per request. Of a hold-out set
-    neither question nor answer, which may be the right one: such files are made to be handed on."""
+    neither question nor answer, which may be the right one: such files are made to be handed on.
+    """
     if sample.choices:
         asked: list[list[Any]] = [list(pair) for pair in sample.continued]
         told = [response.choice_logprobs or () for response in responses]

@@ -1,5 +1,6 @@
 """What a finished run measured that helps to plan the next: the spread of its scores, and its
-throughput."""
+throughput.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from serve_eval.schema import MEAN
 class Measured:
     """Of one task: `sigma` is the standard deviation of its scores in points, `bernoulli` that of
     right-or-wrong scores with the same mean, `per_second` the samples that the last session
-    finished (None: not known)."""
+    finished (None: not known).
+    """
 
     task: str
     n: int
@@ -30,7 +32,8 @@ class Measured:
 
 def measure_run(run: Path) -> list[Measured]:
     """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a
-    task whose value is no mean of scores: their spread does not tell its own."""
+    task whose value is no mean of scores: their spread does not tell its own.
+    """
     report, loads = read_report(run), sessions.loads(run)
     rate = loads[-1].finished / loads[-1].wall_s if loads and loads[-1].wall_s else None
     found = []

@@ -1,5 +1,6 @@
 """A run of the command line against a hostile server, killed again and again, and an account of
-what it kept."""
+what it kept.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class Account:
     counts) or lost.
 
     `doubled` are samples that were scored more than once, `swapped` those whose kept answer names
-    another sample, `changed` those whose score is not the one that the server's answer has."""
+    another sample, `changed` those whose score is not the one that the server's answer has.
+    """
 
     planned: int
     answered: int

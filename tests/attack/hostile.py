@@ -3,7 +3,8 @@ tests.attack.hostile`.
 
 Which answers come right and which wrong follows from the question alone, so that a run under attack
 must end with the scores of one that nobody attacked. Each answer names its question: one that
-reaches another sample is seen."""
+reaches another sample is seen.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def said(case: int) -> str:
 
 def case_of(request: Received) -> int | None:
     """The case that a request asks; None for a request of another kind, such as the check before a
-    run."""
+    run.
+    """
     found = (
         _CASE.search(request.question)
         if "prompt" in request.body or "messages" in request.body
@@ -79,7 +81,8 @@ async def sound(turn: Turn) -> None:
 def _twice(delay_s: float) -> Act:
     async def twice(turn: Turn) -> None:
         """The right answer, and once more some time later, whether something was asked meanwhile or
-        not."""
+        not.
+        """
         await sound(turn)
         if delay_s:
             await asyncio.sleep(delay_s)
@@ -219,7 +222,8 @@ def script(
     *, share: float, seed: int, latency_s: float, faults: dict[str, Act]
 ) -> Callable[[Received], Act]:
     """Breaks that share of the requests, each in a way drawn by the seed, the number and the case
-    of the request."""
+    of the request.
+    """
     ways = list(faults.values())
 
     def chosen(request: Received) -> Act:

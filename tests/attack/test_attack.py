@@ -1,5 +1,6 @@
 """Runs under attack end with every sample's own answer: nothing is lost, doubled, swapped or
-changed."""
+changed.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Compare two checkouts of this repository: `python -m tests.before_after
-results|folders|speed|house BEFORE AFTER`."""
+results|folders|speed|house BEFORE AFTER`.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ _WHERE = "import launchers, serve_eval; print(serve_eval.__file__); print(launch
 @dataclass(frozen=True, slots=True)
 class Ended:
     """A command that has ended: exit code, both streams, CPU seconds of it and its children, wall
-    seconds."""
+    seconds.
+    """
 
     code: int
     out: str
@@ -41,7 +42,8 @@ class Checkout:
     """A checkout, and the folder in which its commands run.
 
     Compiled modules go to `scratch`, never into the checkout, so that a start costs what it costs a
-    user."""
+    user.
+    """
 
     root: Path
     cwd: Path

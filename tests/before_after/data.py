@@ -1,5 +1,6 @@
 """Write the data sets, plans and cases of the runs that are compared: the same bytes for both
-checkouts."""
+checkouts.
+"""
 
 from __future__ import annotations
 

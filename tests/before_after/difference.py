@@ -1,5 +1,6 @@
 """Compare what two run folders hold, field by field, but for what differs between any two runs of
-the same code."""
+the same code.
+"""
 
 from __future__ import annotations
 
@@ -125,7 +126,8 @@ def masked(path: str) -> bool:
 
 def leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
     """Return every scalar of a JSON value with its path; an empty list or mapping counts as a
-    scalar."""
+    scalar.
+    """
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, f"{path}/{str(key).replace('/', '|')}")
@@ -150,7 +152,8 @@ def records(text: str, *, ordered: bool) -> dict[str, Any]:
     the ids too.
 
     Repeats of a sample, and attempts of several sessions, are told apart by their number within the
-    sample's records, after these were sorted by what they say without what is masked."""
+    sample's records, after these were sorted by what they say without what is masked.
+    """
     found: dict[str, list[Any]] = {}
     ids: list[str] = []
     for line in text.splitlines():
@@ -197,7 +200,8 @@ def compare(
     before: Mapping[str, Leaves], after: Mapping[str, Leaves], renamed: Sequence[Renamed] = ()
 ) -> Compared:
     """Compare two sides: leaves by file and path. Renames apply to keys and to whole values of the
-    first side."""
+    first side.
+    """
     old = {_renamed_path(file, renamed): _rename(side, renamed) for file, side in before.items()}
     count: Counter[str] = Counter(files=len(old.keys() | after.keys()))
     found: list[Difference] = []

@@ -25,7 +25,8 @@ _AGES = re.compile(r"\b\d{4}-\d\d-\d\dT[\d:.+]+")
 @dataclass(frozen=True, slots=True)
 class Old:
     """Something that is done with old folders: its command, and the folder or file that it leaves
-    behind."""
+    behind.
+    """
 
     what: str
     arguments: Sequence[str]
@@ -63,7 +64,8 @@ STEPS = (
 
 def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) -> int:
     """Print a line for each step. Returns 1 where one neither works as before nor is refused with a
-    clear message."""
+    clear message.
+    """
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="before-after-") as name:
         scratch, here = Path(name), Path(name) / "folders"
@@ -106,7 +108,8 @@ def check_folders(before: Path, after: Path, renamed: Sequence[Renamed] = ()) ->
 
 def _make(old: Checkout, here: Path) -> None:
     """Write the old folders: two finished runs, references, a comparison, and a run and a suite cut
-    in the middle."""
+    in the middle.
+    """
     write_all(here)
     tasks = [{"gsm8k": {"num_samples": SAMPLES}}, {"word_problems": {"num_samples": 60}}]
     for name, run, damage in (("fine", 0, 0.0), ("other", 1, 0.2)):

@@ -2,7 +2,8 @@
 
 A room is a package folder of `serve_eval` (at any depth), the top of `launchers`, a package folder
 of it, or one module that lies directly in `serve_eval`. A test for size, not for taste: the order
-of layers is held elsewhere."""
+of layers is held elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +127,8 @@ def _modules(root: Path) -> Iterator[Module]:
 
 def _imported(module: Module, modules: Mapping[str, Module]) -> set[str]:
     """Return the modules that a file imports at any place, but not what only type checkers see, nor
-    its own package."""
+    its own package.
+    """
     base = module.name if module.is_package else _parent(module.name)
     found: set[str] = set()
     for node in _running(module.tree):
@@ -266,7 +268,8 @@ def _dependencies(root: Path) -> int:
 
 def _parameters(modules: Mapping[str, Module]) -> object:
     """Return the number of parameters of the function behind `serve-eval run`: `run` in the module
-    of that name."""
+    of that name.
+    """
     found: list[ast.arguments] = []
     is_run: Callable[[ast.AST], bool] = lambda node: getattr(node, "name", "") == "run"  # noqa: E731
     for name in ("serve_eval.cli.run", "serve_eval.cli.commands.run"):

@@ -1,5 +1,6 @@
 """Give the commands of the twelve runs with the code of two checkouts, and compare what they leave
-behind."""
+behind.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def _side(root: Path, scratch: Path) -> Checkout:
 
 def _give(run: Run, side: Checkout) -> dict[str, Leaves]:
     """Return the leaves of everything that a run left behind, by file, and of what its commands
-    said, by number."""
+    said, by number.
+    """
     here = side.scratch / run.name
     here.mkdir()
     write_all(here)

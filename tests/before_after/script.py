@@ -11,7 +11,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Step:
     """A command. `shown`: its standard output is compared too. `otherwise` is tried when the tool
-    does not know it."""
+    does not know it.
+    """
 
     arguments: Sequence[str]
     shown: bool = False
@@ -25,7 +26,8 @@ class Run:
 
     `ordered`: requests follow each other, so that the order of the records is compared. `needs` is
     a package without which the run is left out. `last` is given whatever happened before. `{held}`
-    in a step is the base URL that an earlier one printed."""
+    in a step is the base URL that an earlier one printed.
+    """
 
     name: str
     prepare: Callable[[Path], None]

@@ -1,5 +1,6 @@
 """Measure two checkouts in turn, so that what else the machine does falls on both, and print the
-ratios of medians."""
+ratios of medians.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def _side(root: Path, scratch: Path, url: str) -> _Side:
 
 def _run(side: _Side, name: str, count: int, *, in_flight: int) -> Ended:
     """Evaluate so many generated sums. Raises SystemExit unless all of them were scored, and
-    right."""
+    right.
+    """
     side.runs += 1
     folder = f"{name}_{side.runs}"
     flags = [

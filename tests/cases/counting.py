@@ -1,5 +1,6 @@
 """An endpoint that counts what it is asked: every chat prompt that begins with "Question", and
-every other text."""
+every other text.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from tests.scripted_server import (
 
 class Counting:
     """Answers every prompt with its last word, counted by prompt. `refused` prompts get a 400;
-    `version` is told."""
+    `version` is told.
+    """
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()

@@ -1,5 +1,6 @@
 """Files in the form of BioChatter's benchmark, written here: what runs unchanged, what is skipped
-and why."""
+and why.
+"""
 
 from __future__ import annotations
 
@@ -189,7 +190,8 @@ def test_a_case_of_retrieval_has_its_own_messages_with_the_texts_in_them(
 
 def test_the_key_of_a_joined_case_is_of_what_biochatter_makes_of_it(found: file.CaseFiles) -> None:
     """Written down here as BioChatter would have it: the order of keys, the place of the system
-    messages."""
+    messages.
+    """
     by_name = {q.name: q for q in questions(found, ADVICE, scorer=_JUDGE).asked}
     wanted = (
         '{"case": "advice:short:cat:full", "case_id": "1", "input": {"prompt": "I am 40.\\n Should'

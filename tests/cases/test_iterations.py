@@ -1,5 +1,6 @@
 """`iterations` of a case file are those of its own task: in what is asked, gone on with, told and
-compared."""
+compared.
+"""
 
 from __future__ import annotations
 

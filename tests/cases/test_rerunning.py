@@ -1,5 +1,6 @@
 """Which requests are sent when a run of cases goes on: counted at the endpoint, over real
-sockets."""
+sockets.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ ROUNDS = 3
 
 class Cases:
     """A case file of `count` questions, each of which asks for its number, to be changed question
-    by question."""
+    by question.
+    """
 
     def __init__(self, file: Path, count: int) -> None:
         self.file = file

@@ -3,7 +3,8 @@ process itself.
 
 It is the whole of it, from `main` on: arguments, environment, exit code, and both standard streams
 as bytes that are decoded. Imports are spared, a second of processor time each. Signals, kills,
-closed streams and what is imported are tested in processes of their own."""
+closed streams and what is imported are tested in processes of their own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ OURS = ("SERVE_EVAL_", "OPENAI_", "LLM_MODELS", "TRTLLM", "INTEG")
 
 def environment(**more: str) -> dict[str, str]:
     """The variables of this process without those that serve-eval reads, on a wide terminal, and
-    `more`."""
+    `more`.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
     return {**kept, "COLUMNS": "200", **more}
 

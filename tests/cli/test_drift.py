@@ -1,6 +1,7 @@
 """Histories of run folders, charted. One real run is the model of all: its folder is copied under
 another date, and some of its samples lose or win their point, in the scores and in the report
-alike."""
+alike.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Nights:
         **report: Any,
     ) -> Path:
         """A run in which the samples at these places score `to`. `report` replaces fields of the
-        task's result."""
+        task's result.
+        """
         run = Path(shutil.copytree(self.base, self.folder / (name or f"night{self.made:02}")))
         lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
         lines.sort(key=lambda line: (-line["value"], line["id"]))  # the right ones first

@@ -1,5 +1,6 @@
 """Without the packages of an extra, what needs them says so before anything starts, and everything
-else works."""
+else works.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Commands that take a run folder read those of today, and refuse one of a newer format with a
-clear message."""
+clear message.
+"""
 
 from __future__ import annotations
 

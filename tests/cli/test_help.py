@@ -73,7 +73,8 @@ def test_what_is_hidden_is_shown_nowhere() -> None:
 
 def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
     """--resume excludes -o, whichever way it is given; a list is one value per line of its
-    variable."""
+    variable.
+    """
     refused = serve_eval("run", "--resume", "x", "-o", "y")
     assert refused.returncode == 2
     assert "give neither a plan file nor -o with it" in refused.stderr

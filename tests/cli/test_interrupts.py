@@ -2,7 +2,8 @@
 
 The signals come at a certain place of the code and not after a certain time: a process sends them
 to itself when it imports a module. `eval` stands for what Python runs within dataclasses and enums,
-and is known to end a process by the signal."""
+and is known to end a process by the signal.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +133,8 @@ def test_what_an_interruption_turned_into_is_an_interruption(error: str) -> None
 @pytest.mark.parametrize(("late", "number", "code"), [(False, 2, 130), (True, 2, 0), (True, 15, 0)])
 def test_a_signal_when_all_is_done_prints_no_traceback(late: bool, number: int, code: int) -> None:
     """Before Python takes the process down it is an interruption; while it does, the exit code
-    stands."""
+    stands.
+    """
     ended, out, err = _ran(_AT_THE_END.format(late=late, number=number))
     assert (ended, err) == (code, "Interrupted\n" if code else "")
     assert out

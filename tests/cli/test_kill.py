@@ -1,5 +1,6 @@
 """A run that is killed again and again, at any point of it, ends with the numbers of one that was
-left alone."""
+left alone.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ QUESTIONS = 1319
 @pytest.fixture
 def endpoint(tmp_path: Path, data_root: Path) -> Iterator[str]:
     """A simulator that is not ours to kill, which answers three questions of four right, always the
-    same."""
+    same.
+    """
     made = task()
     with (tmp_path / "answers.jsonl").open("wb") as file:
         for sample in made.load(DataRoots(roots=(data_root,)), QUESTIONS).samples:

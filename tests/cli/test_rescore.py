@@ -1,5 +1,6 @@
 """Answers scored again: a real run folder, whose journal says now and then what only one filter can
-read."""
+read.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ strict-match."""
 @pytest.fixture(scope="module")
 def finished(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of which the last right answers were read by an older extractor: the scores on
-    file know none."""
+    file know none.
+    """
     out = tmp_path_factory.mktemp("runs") / "out"
     flags = [
         "run",

@@ -1,5 +1,6 @@
 """Odd surroundings: whatever they are, an exit code of ours, a line that says why, and never a
-traceback."""
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ def _simulated(data_root: Path, out: Path, *more: str) -> list[str]:
 @pytest.fixture(scope="module")
 def asked(data_root: Path) -> Iterator[list[str]]:
     """A run that asks 30 questions of an endpoint of this process: for commands that are processes
-    themselves."""
+    themselves.
+    """
     with serve_in_thread(create_app(SimulatorConfig(any_model=True))) as url:
         flags = ["run", "--base-url", url, "--tasks", "gsm8k", "--set", "gsm8k.num_samples=30"]
         yield [*flags, "--dataset-root", str(data_root)]

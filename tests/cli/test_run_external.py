@@ -1,5 +1,6 @@
 """`serve-eval run` against an endpoint that is already running: the simulator in a process of its
-own."""
+own.
+"""
 
 from __future__ import annotations
 

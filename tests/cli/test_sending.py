@@ -1,5 +1,6 @@
 """How requests are sent, from the command line: what a hosted model wants otherwise, streams,
-order, load."""
+order, load.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def test_names_of_every_time_that_an_option_was_given_count(
     data_root: Path, tmp_path: Path, command: str
 ) -> None:
     """The last one alone would leave tasks out without a word; what is no task is named from
-    each."""
+    each.
+    """
     address = {"run": ["--base-url", "127.0.0.1:9"], "compare": ["127.0.0.1:9", "127.0.0.1:8"]}[
         command
     ]

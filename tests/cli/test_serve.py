@@ -1,5 +1,6 @@
 """`serve-eval serve` as far as it starts nothing; tests/workflows/servers/test_daemon.py starts
-servers."""
+servers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What a command imports, by the modules that are there at its end: time says little on a machine
-that others use."""
+that others use.
+"""
 
 from __future__ import annotations
 

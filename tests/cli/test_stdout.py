@@ -1,5 +1,6 @@
 """Standard output is for what a command says, whatever code of others writes there, and by which
-way."""
+way.
+"""
 
 from __future__ import annotations
 

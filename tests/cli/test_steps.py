@@ -1,5 +1,6 @@
 """A server that answers twice, against the command line: the numbers are those of one that does
-not."""
+not.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def _result(out: Path) -> dict[str, Any]:
 
 def _same(out: Path, sound: Path, texts: dict[str, str], count: int) -> None:
     """Every sample has its own answer, and everything that was made of them is as of a sound
-    server."""
+    server.
+    """
     asked = {s.id: texts[str(s.prompt)] for s in task().load(DataRoots(roots=()), count).samples}
     records = read(out / "samples/word_problems.jsonl")
     assert {r.id: r.response.text for r in records if r.response is not None} == asked
@@ -143,7 +145,8 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
 
 def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Path) -> None:
     """A connection that the server closed proved nothing; evidence comes later, as from another
-    machine's session."""
+    machine's session.
+    """
     texts, out = _texts(60), tmp_path / "out"
     with doubling(Doubling(every=10**9, most=6, announced=False), texts) as server:
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3

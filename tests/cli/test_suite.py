@@ -22,7 +22,8 @@ KEY = "sk-test-0123456789abcdef"
 @pytest.fixture
 def suite(data_root: Path, tmp_path: Path) -> Path:
     """A sound and a damaged endpoint, a small and a large number of questions, and a known
-    failure."""
+    failure.
+    """
     (tmp_path / "references").mkdir()
     (tmp_path / "references/gsm8k.yaml").write_text(
         "simulated:\n  - accuracy: 90.0\n    source: declared\n"

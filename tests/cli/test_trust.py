@@ -1,5 +1,6 @@
 """Folders of somebody else: what their plans run and reach is asked for again. One's own go on
-without a question."""
+without a question.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ Change = Callable[[dict[str, Any]], None]
 
 class Trap:
     """A file that is made when anything of a plan is run, and a socket that sees whoever
-    connects."""
+    connects.
+    """
 
     def __init__(self, folder: Path, listening: socket.socket) -> None:
         self.marker, self._listening = folder / "MARKER", listening

@@ -1,5 +1,6 @@
 """What aiohttp fails of the tests that both transports run, and why. A test that is listed must
-fail."""
+fail.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ fail."""
 
 def reason_of(name: str) -> str | None:
     """Return why aiohttp fails a test, by the name that pytest gives it; None for one that it
-    passes."""
+    passes.
+    """
     test, _, case = name.partition("[")
     case = "-".join(part for part in case.removesuffix("]").split("-") if part != "aiohttp")
     whole = f"{test}[{case}]" if case else test

@@ -1,5 +1,6 @@
 """A server behind a proxy that answers twice, or says what nobody asked for, on connections that
-are kept."""
+are kept.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class Doubling:
     the place of the copy. `ids`: fresh, constant, none, or request (an echo of ours). A connection
     ends after `most` requests, `announced` or not; an answer takes `slow_s`. Without `models` there
     is no such route. Answers to the prompts of `refused` are a 429 at first. A connection that is
-    idle for `goodbye_s` gets a 408."""
+    idle for `goodbye_s` gets a 408.
+    """
 
     every: int = 1
     most_copies: int = 10**9
@@ -43,7 +45,8 @@ class Doubling:
 
 class DoublingServer:
     """Listens as an async context manager. `asked` counts the requests by their prompts; `texts`
-    are what is said to some, the others are named."""
+    are what is said to some, the others are named.
+    """
 
     def __init__(self, how: Doubling, texts: Mapping[str, str] | None = None) -> None:
         self._how, self._rng, self._texts = how, random.Random(0), texts or {}

@@ -3,7 +3,8 @@
 It writes bytes and not responses, since a framework would refuse to break HTTP. A script names one
 act per request: a list in the order in which requests arrive (the last act repeats), or a function
 of what was received. An act answers one request or breaks its connection. `FaultyServer.received`
-holds everything that arrived."""
+holds everything that arrived.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from typing import Any, Self
 @dataclass(frozen=True, slots=True)
 class Received:
     """One request: its number, counted from 1, the number of its connection, and when it was
-    read."""
+    read.
+    """
 
     number: int
     connection: int
@@ -82,7 +84,8 @@ class FaultyServer:
 
     `greeting` is sent on every new connection, before anything was asked. `received` are the
     requests but for those by which a client checks a connection: `checks`, which get a list of
-    models."""
+    models.
+    """
 
     def __init__(self, script: Script, *, listening: bool = True, greeting: bytes = b"") -> None:
         self._script, self._listening, self._greeting = script, listening, greeting
@@ -136,7 +139,8 @@ class FaultyServer:
 
     def shut_idle_connections(self) -> None:
         """Ends every connection at once, as a server whose patience with idle connections is
-        over."""
+        over.
+        """
         for writer in self._open:
             descriptor = os.dup(
                 writer.get_extra_info("socket").fileno()
@@ -207,7 +211,8 @@ def http(
     length: int | None = None,
 ) -> bytes:
     """A whole HTTP answer, JSON unless `headers` say otherwise. `length` is the Content-Length that
-    is told."""
+    is told.
+    """
     told = {
         "Content-Type": "application/json",
         "Content-Length": str(len(body) if length is None else length),
@@ -430,7 +435,8 @@ def then_the_beginning_of_another(delay_s: float) -> Act:
 
 async def then_408(turn: Turn) -> None:
     """The right answer, and a 408 for the request that does not come, as proxies send it before
-    they hang up."""
+    they hang up.
+    """
     await turn.write(http(answer(turn.request)))
     await asyncio.sleep(0.02)
     await turn.write(http(b"too slow", "408 Request Time-out", {"Content-Type": "text/plain"}))
@@ -573,7 +579,8 @@ async def loses_the_stream_and_stays(turn: Turn) -> None:
 
 async def loses_the_stream(turn: Turn) -> None:
     """[DONE] alone where a stream was asked for, as trtllm-serve's orchestrator does, and else the
-    right answer."""
+    right answer.
+    """
     if turn.request.body.get("stream"):
         await turn.write(STREAM_HEAD + chunked(DONE) + LAST_CHUNK)
     else:
@@ -616,7 +623,8 @@ async def trickles(turn: Turn) -> None:
 
 def keeps_open(*sent: bytes) -> Act:
     """What is sent in turn, the last of it every 20 ms: a connection that is never silent, and no
-    data."""
+    data.
+    """
 
     async def act(turn: Turn) -> None:
         for piece in sent:

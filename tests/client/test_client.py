@@ -1,5 +1,6 @@
 """The client against a real socket: every way of getting no answer, told apart, retried only where
-that can help."""
+that can help.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Connections: made directly or through a proxy, used again while they are good, and gone at the
-end."""
+end.
+"""
 
 from __future__ import annotations
 

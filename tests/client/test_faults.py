@@ -1,5 +1,6 @@
 """The client against a server that breaks: what comes out of every fault, and that nothing of it
-goes unrecorded."""
+goes unrecorded.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +172,8 @@ def _send(
     script: Script, limits: Limits, requests: int = 1
 ) -> tuple[list[Response | Failure], list[Received]]:
     """Sends requests one after the other; what came of them, after a check that every attempt is on
-    record."""
+    record.
+    """
 
     async def body(
         client: Client, server: FaultyServer
@@ -196,7 +198,8 @@ def _seen(result: Response | Failure) -> list[tuple[FailureKind | None, int | No
 
 async def _all(client: Client, *, samples: int, in_flight: int) -> list[Response | Failure]:
     """The results for the numbers 0, 1, ..., asked as fast as the number of requests in flight
-    allows."""
+    allows.
+    """
     gate = asyncio.Semaphore(in_flight)
 
     async def one(number: int) -> Response | Failure:

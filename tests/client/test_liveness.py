@@ -198,7 +198,8 @@ def test_while_nobody_listens_no_attempt_no_budget_and_no_time_is_spent() -> Non
 
 def _dies(deaths: int) -> FaultyServer:
     """Ends with its first requests, so many times: their connections, and then what listens. It is
-    back once the guard is closed."""
+    back once the guard is closed.
+    """
     left = deaths
 
     async def die(turn: Turn) -> None:

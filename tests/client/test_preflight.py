@@ -37,7 +37,8 @@ def _refused(
     **limits: Any,
 ) -> tuple[str, str, str]:
     """What is said of a server that gives this answer to everything: the message, the hint, and its
-    base URL. `asked` gets the first lines of what it was asked."""
+    base URL. `asked` gets the first lines of what it was asked.
+    """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not closes:

@@ -46,7 +46,8 @@ def test_after_a_pause_there_is_no_burst() -> None:
 @pytest.mark.parametrize("given_up_at", [0.0, 3.0, 3.25, 5.0])
 def test_who_is_cancelled_leaves_the_turn_to_who_comes_next(given_up_at: float) -> None:
     """An early stop of 512 in flight at 2 starts per second kept the next task waiting for four
-    minutes."""
+    minutes.
+    """
 
     async def main() -> tuple[float, list[float]]:
         rate, clock = StartRate(2.0), asyncio.get_running_loop().time

@@ -122,7 +122,8 @@ async def _asked(
     info: dict[str, object], *, stream: bool, behind: bytes = EVENT, held_s: float = 0.0
 ) -> tuple[list[Response], list[str | None], int]:
     """Return three answers, what their requests asked for, and over how many connections they
-    went."""
+    went.
+    """
     asked: list[str | None] = []
     peers = set()
 

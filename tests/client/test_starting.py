@@ -1,5 +1,6 @@
 """An endpoint that listens and says that it is starting is waited for: nothing of that is an
-attempt."""
+attempt.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class _Server:
     """Every route is a 503 with `headers` while `starting`. `asked` counts requests for answers,
-    `looked` others."""
+    `looked` others.
+    """
 
     def __init__(self, *, headers: dict[str, str] = HEADERS, status: int = 503) -> None:
         self.status = status

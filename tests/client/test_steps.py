@@ -1,5 +1,6 @@
 """Connections that get out of step: no sample is scored with the answer to another, and every run
-ends."""
+ends.
+"""
 
 from __future__ import annotations
 
@@ -477,7 +478,8 @@ def test_an_early_stop_and_an_alarm_look_again_from_the_beginning(tmp_path: Path
 
 def test_a_shift_by_the_last_answer_of_a_run_is_found_at_its_end(tmp_path: Path) -> None:
     """The sixth request gets the copy of the fifth answer; its own comes when nothing is asked any
-    more."""
+    more.
+    """
     found = run(Doubling(every=5, behind_next=True), tmp_path, count=6, in_flight=1)
     check(found)
     assert found.session.withdrawn > 0
@@ -501,7 +503,8 @@ def test_the_limit_of_a_server_is_learned_so_that_connections_are_checked_before
 
 def test_errors_in_a_row_prove_no_shifted_connection(tmp_path: Path) -> None:
     """Behind two refusals the first check gets the second of them, and the next one the list that
-    the first asked for."""
+    the first asked for.
+    """
     refused = ("question 12", "question 13")
     how = Doubling(every=10, behind_next=True, slow_s=0.01, refused=refused)
     found = run(how, tmp_path, count=16, in_flight=1)
@@ -548,7 +551,8 @@ def test_an_id_that_a_server_shortens_names_nothing() -> None:
 
 def test_a_row_of_rounds_ends_though_connections_end_without_a_proof(tmp_path: Path) -> None:
     """One connection is out of step; all others are closed without a word, and prove nothing in any
-    round."""
+    round.
+    """
     how = Doubling(every=300, most_copies=1, behind_next=True, most=40, announced=False)
     found = run(how, tmp_path, count=400, in_flight=1)
     check(found)
@@ -671,7 +675,8 @@ def test_what_is_found_is_withdrawn_while_the_run_goes_on_and_what_was_asked_mee
     tmp_path: Path,
 ) -> None:
     """Only answers of the one connection are withdrawn: the others are open, and are proven at the
-    end."""
+    end.
+    """
     met: Counter[int] = Counter()
     left: list[int] = []
 

@@ -1,5 +1,6 @@
 """Streams as servers really send them, put together; whatever holds no answer is told apart from an
-empty one."""
+empty one.
+"""
 
 from __future__ import annotations
 

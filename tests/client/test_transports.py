@@ -1,5 +1,6 @@
 """Both transports under one client: the same events, times and failures, and a list of what aiohttp
-cannot do."""
+cannot do.
+"""
 
 from __future__ import annotations
 

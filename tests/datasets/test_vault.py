@@ -1,5 +1,6 @@
 """The vault with real files and a real HTTP server; the hub is a folder that a function hands
-over."""
+over.
+"""
 
 from __future__ import annotations
 

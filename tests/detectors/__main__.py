@@ -1,5 +1,6 @@
 """Prints the table of faults and detectors of docs/regression-checks.md: `python -m tests.detectors
-[SEEDS] [JOBS] [NAME]`, with the rows of faults in whose name the pattern NAME is found."""
+[SEEDS] [JOBS] [NAME]`, with the rows of faults in whose name the pattern NAME is found.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +78,8 @@ def main(seeds: int = 6, jobs: int = 3, name: str = "") -> None:
 
 def _needed(by_size: dict[int, int], seeds: int) -> str:
     """The fewest prompts that were surely enough, else how often the most were; nothing where
-    mostly they were not."""
+    mostly they were not.
+    """
     for n, count in by_size.items():
         if count >= SURE * seeds:
             return str(n)

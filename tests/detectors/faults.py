@@ -1,5 +1,6 @@
 """The faults of the proof. Context servers are 2 and generation servers 4, so that each of these
-has a quarter of the requests, and each pair an eighth."""
+has a quarter of the requests, and each pair an eighth.
+"""
 
 from __future__ import annotations
 

@@ -125,7 +125,8 @@ def test_a_healthy_pair_is_accused_no_more_often_than_alpha_says(tmp_path: Path)
 @pytest.mark.slow
 def test_a_fall_from_95_to_50_percent_is_noticed_within_40_requests(tmp_path: Path) -> None:
     """At request 100 of 400, over sockets; tests.stats.calibrate_onset has the rate over many
-    seeds."""
+    seeds.
+    """
     fall = Fault(name="half of what was right", faulty={"corrupt_after": 25, "share": 0.45 / 0.95})
     after = []
     for seed in range(20):

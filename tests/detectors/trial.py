@@ -2,7 +2,8 @@
 user would.
 
 The servers are the stand-in's, on sockets of this process; what looks at their answers is the real
-thing."""
+thing.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ LEGS = {
 class Fault:
     """What is wrong with the disaggregated side: fields of Faults of all its generation servers, or
     of the one of this number from 0; the pair of which the second cannot read what comes from the
-    first; whether streams are asked for."""
+    first; whether streams are asked for.
+    """
 
     name: str
     faulty: Mapping[str, object] = field(default_factory=dict)
@@ -54,7 +56,8 @@ class Fault:
 class Trial:
     """What was found out about the disaggregated side: the comparison, or what ended it, and what
     its servers told when each was asked by itself. `folder` is its run folder, `blamed` the servers
-    that have the fault, none where all have it."""
+    that have the fault, none where all have it.
+    """
 
     folder: Path
     comparison: Comparison | None
@@ -78,7 +81,8 @@ def tried(
     samples: int = 0,
 ) -> Trial:
     """Asks n problems of both and compares, in the folder `out`; then asks each server so many
-    `samples` by itself."""
+    `samples` by itself.
+    """
     out.mkdir(parents=True)
     asked, known = _plan(n, stream=fault.stream), out / "answers.jsonl"
     _write_answers(known, prepare(asked), probability(accuracy, FLIP_RATE, seed))
@@ -127,7 +131,8 @@ async def _each_asked(run: Path, asked: Plan, there: Deployed, samples: int) -> 
 
 def smoked(fault: Fault, seed: int) -> Smoke:
     """A quick smoke test of a disaggregated deployment of servers that answer as an instructed
-    model would."""
+    model would.
+    """
 
     async def front() -> Smoke:
         async with split(fault, None, seed) as there:
@@ -139,7 +144,8 @@ def smoked(fault: Fault, seed: int) -> Smoke:
 @asynccontextmanager
 async def split(fault: Fault, known: Path | None, seed: int) -> AsyncIterator[Deployed]:
     """The disaggregated deployment with its fault; without an answer file, of servers with
-    skills."""
+    skills.
+    """
     workers = [("context", i) for i in range(CONTEXT)] + [
         ("generation", i) for i in range(GENERATION)
     ]

@@ -1,5 +1,6 @@
 """A task ends before all of it was asked, and the verdict is the one that all of it would have
-given."""
+given.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +151,8 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
     n: int, lost: int, asked: int
 ) -> None:
     """One answer more is missing than may be. Without a bet on it from the first sample on, many
-    are decided."""
+    are decided.
+    """
     rng, decided = random.Random(7), 0
     before = array("d", (float(rng.random() < 0.8) for _ in range(n)))
     for _ in range(asked):
@@ -165,7 +167,8 @@ def test_a_run_that_is_undecided_for_what_is_missing_is_decided_early_with_proba
 
 def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
     """The answers leave the whole run undecided, at 46 to 54 points: taken at either end alone they
-    decide it."""
+    decide it.
+    """
     rng, runs, decided = random.Random(5), 60, 0
     for _ in range(runs):
         prefix, accumulator = _prefix(
@@ -180,7 +183,8 @@ def test_missing_answers_are_worst_for_passing_and_best_for_failing() -> None:
 
 def test_an_endpoint_that_turns_worse_is_not_passed_on_what_came_before() -> None:
     """From sample 120 of 198 on it loses three answers of ten, so that the whole run fails. Without
-    the chart half of these runs pass."""
+    the chart half of these runs pass.
+    """
     rng, n, runs, passed = random.Random(3), 198, 200, 0
     before = array("d", (float(rng.random() < 0.9) for _ in range(n)))
     for _ in range(runs):

@@ -1,5 +1,6 @@
 """The evaluation of a real language model: the embedded one, sound and damaged, behind one
-server."""
+server.
+"""
 
 from __future__ import annotations
 

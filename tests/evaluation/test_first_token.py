@@ -1,5 +1,6 @@
 """The token that begins a text to a model: files and servers tell it, and warnings say where it
-lacks."""
+lacks.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +105,8 @@ def test_a_plan_has_it_before_its_endpoint_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A tokenizer goes before the mark of a server, and a server that puts its own before the
-    tokenizer."""
+    tokenizer.
+    """
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks/judged.py").write_text(JUDGED)
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<b>"}')

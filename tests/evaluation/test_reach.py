@@ -1,5 +1,6 @@
 """Every field of a plan and every option of ours is classified: it asks, or it runs and reaches
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 

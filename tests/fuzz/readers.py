@@ -1,7 +1,8 @@
 """Coverage-guided fuzzing of what reads an endpoint's bytes: `make fuzz`.
 
 Whatever bytes come, in whatever pieces, the readers give an answer or raise InvalidResponse, and
-pieces change nothing. A connection that gets them always comes to an end."""
+pieces change nothing. A connection that gets them always comes to an end.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 TOKENIZER [--small].
 
 TOKENIZER is a folder that has one. About 1.1 billion parameters in bfloat16; with --small about a
-million, for a CPU. Needs torch and transformers."""
+million, for a CPU. Needs torch and transformers.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@ one: make test-gpu.
 
 A Llama with random weights is served by `transformers serve --continuous-batching`. The same
 requests go to it from a bare loop and from an evaluation, and nvidia-smi tells how busy the GPU was
-meanwhile."""
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ def _not_built() -> str | None:
 @contextmanager
 def _gpu_use() -> Iterator[list[float]]:
     """The use of the first GPU in percent, twice a second for the length of the block, from its
-    first use to its last: an evaluation does other things before and after its requests."""
+    first use to its last: an evaluation does other things before and after its requests.
+    """
     seen: list[float] = []
     over = threading.Event()
 
@@ -87,7 +89,8 @@ def _gpu_use() -> Iterator[list[float]]:
 
 def _bare_loop(url: str, bodies: list[bytes]) -> float:
     """Seconds that the requests take from threads with a connection each, which look at nothing but
-    the status."""
+    the status.
+    """
     address = url.removeprefix("http://").removesuffix("/v1")
     left = iter(bodies)
     lock = threading.Lock()
@@ -122,7 +125,8 @@ def _measured(
     **options: Any,
 ) -> dict[str, tuple[float, list[float]]]:
     """Requests per second while requests were sent, and the use of the GPU by then, of each way of
-    asking a model with random weights."""
+    asking a model with random weights.
+    """
     model = folder / "model"
     script = Path(__file__).with_name("random_model.py")
     subprocess.run([PYTHON, script, model, embedded.WEIGHTS, *["--small"] * small], check=True)

@@ -3,7 +3,8 @@ TASK...`.
 
 `ours`: as `lm_eval:TASK`, all in one process. `theirs`: as lm-eval does, each in a process of its
 own with the cache that HF_DATASETS_CACHE names, or a cold one. `unseeded`: each loaded with other
-draws, which stay in the cache."""
+draws, which stay in the cache.
+"""
 
 from __future__ import annotations
 

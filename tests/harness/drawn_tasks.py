@@ -1,6 +1,7 @@
 """Tasks in lm-eval's format whose code draws: with the generators of Python and numpy, with one of
 its own, while it is imported, in a prompt and while it scores; and GPQA's own configurations on
-made data."""
+made data.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ here."""
 
 def write(root: Path, gpqa: Path | None = None) -> list[str]:
     """Write the tasks and their data below a folder for `--include-path`, those of GPQA too where
-    lm-eval's folder of them is given. Return their names."""
+    lm-eval's folder of them is given. Return their names.
+    """
     folder = root / "lm_eval"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "drawing.py").write_text(CODE)

@@ -1,5 +1,6 @@
 """Tasks whose code sets an alarm, which works in the main thread of a process alone, and prints: as
-math_verify's."""
+math_verify's.
+"""
 
 from __future__ import annotations
 

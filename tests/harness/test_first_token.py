@@ -57,7 +57,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The log-probability of a token of every text with and without <s> before it, and of choices:
-    those that begin with <s> are likely, the others are not."""
+    those that begin with <s> are likely, the others are not.
+    """
     known = {before + text: value for before, value in VALUE.items() for text in TEXTS}
     for country, capital in CAPITALS:
         known |= {f"<s>{capital} is big": -0.1, f"<s>{country} is": -2.0, f"{country} is": -2.0}
@@ -99,7 +100,8 @@ def _run(plan: Plan, out: Path) -> tuple[TaskReport, list[str]]:
 
 def _perplexity(value: float, *, less: int = 0) -> float:
     """The perplexity by word of the texts without `less` tokens: a word is a token of the simulated
-    endpoint."""
+    endpoint.
+    """
     return math.exp(-value * (WORDS - less) / WORDS)
 
 

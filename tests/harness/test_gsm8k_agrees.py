@@ -1,5 +1,6 @@
 """lm-eval's GSM8K and ours, sample by sample, on recorded answers of models, or made-up ones where
-there are none."""
+there are none.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Our client as lm-eval's model: by its own functions, by its command line, and beside our
-engine."""
+engine.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Files of one's own in lm-eval's format: what is odd about them is told, and what they run is
-noted."""
+noted.
+"""
 
 from __future__ import annotations
 

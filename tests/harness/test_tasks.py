@@ -1,5 +1,6 @@
 """Tasks of lm-eval through our engine, offline: three kinds and their relatives, and what is
-refused."""
+refused.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ def said() -> list[str]:
 @pytest.fixture
 def own_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of the test's own, since others run beside it, and eight free GPUs, whatever this
-    machine has."""
+    machine has.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv(lock_files.VARIABLE, str(tmp_path / "locks"))
@@ -117,7 +118,8 @@ def standin(
 @pytest.fixture
 def plan_of(data_root: Path) -> Callable[..., Plan]:
     """A small plan with a launcher, its options and limits; answers are whatever the stand-in
-    says."""
+    says.
+    """
 
     def plan(
         launcher: str, options: Mapping[str, Any] = {}, *, limit: int = 20, **limits: Any

@@ -3,7 +3,8 @@
 `python -m tests.launchers.dead_servers` launches a server for each through the real command line,
 which says the error, hangs with its process alive, and hears no SIGTERM; it prints the table of
 docs/launching.md, with a column for 1.2 and one for main, whose server goes on to answer 503
-`starting`. Names of flavours choose others. An error in place of a row makes it exit with 1."""
+`starting`. Names of flavours choose others. An error in place of a row makes it exit with 1.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ FRAMES = """Traceback (most recent call last):
 
 class Dead(NamedTuple):
     """How a server says why it is dead, what the launch is to call it, and a warning that says the
-    same."""
+    same.
+    """
 
     name: str
     words: str
@@ -149,7 +151,8 @@ WARNINGS = "\n".join(one.warning for one in DEAD)
 
 def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float, int, str]:
     """Launch a server that says this and hangs; return the seconds from its line to our end, our
-    exit code, and what we said."""
+    exit code, and what we said.
+    """
     write_gsm8k(folder / "data/gsm8k")
     times = folder / "times"
     fault = {"hang_at_start": True, "ignore_sigterm": True, "last_words": words}
@@ -192,7 +195,8 @@ def measured(words: str, folder: Path, flavour: Flavour = "v12") -> tuple[float,
 
 def rows(flavours: Sequence[Flavour]) -> Iterator[str]:
     """Yield the lines of the table; a cell that begins with `no: ` is of a launch that did not end
-    so."""
+    so.
+    """
     yield (
         "| server's last words | told |"
         f" {' | '.join(f'seconds to exit 4, {one}' for one in flavours)} |"

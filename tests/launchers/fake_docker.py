@@ -6,7 +6,8 @@ own, with its own environment and what `-e` says: nothing that happens to a clie
 `fake_docker.py SOCKET ARGUMENTS...` is the client: it hands SIGTERM and SIGINT on, and ends with
 the exit code of the container. Every command line is added to SOCKET.log as a JSON line. With
 --interactive, stdin ends for the container when it does for the client or the client is gone, and
-nothing is passed on. `ps` names the containers."""
+nothing is passed on. `ps` names the containers.
+"""
 
 from __future__ import annotations
 

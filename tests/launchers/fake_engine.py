@@ -2,7 +2,8 @@
 tells its manners.
 
 llama-server and transformers have /health; llama-cpp-python answers 404 there. transformers refuses
-any model but the one that it was started with, and lists none."""
+any model but the one that it was started with, and lists none.
+"""
 
 from __future__ import annotations
 

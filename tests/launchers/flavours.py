@@ -2,7 +2,8 @@
 tests.launchers.flavours` prints a table.
 
 With `write` it goes into docs/launching.md. The servers are the stand-in's; a row says what
-happened, not what should."""
+happened, not what should.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from serve_eval.schema import LaunchContext
 
 def process_number(context: LaunchContext, name: str = "trtllm", what: str = "server") -> int:
     """The number of a process, as its server's log tells: `server`, or the `rank` that it
-    started."""
+    started.
+    """
     log = (context.log_dir / f"{name}.log").read_text()
     return int(log.partition(f"Started {what} process [")[2].partition("]")[0])
 

@@ -15,7 +15,8 @@ MEMORY_USED = local_gpus.memory_used
 
 class Smi:
     """The output of nvidia-smi: a line per GPU (`0, GPU-a, 17`), and a line per process (`GPU-a,
-    PID, MIB, NAME`)."""
+    PID, MIB, NAME`).
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,6 +1,7 @@
 """Whatever options a plan holds: the command lines and files that come of them are what
 trtllm-serve accepts, by the stand-in's definitions of both generations, and by the list of what the
-real ones accept where that is at hand."""
+real ones accept where that is at hand.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +166,8 @@ def known(servers: list[Server], flavour: Flavour) -> dict[tuple[str, ...], froz
 
 def accept(server: Server, flavour: Flavour) -> str:
     """Reads the command line and its file as trtllm-serve does, and raises what it would end
-    with."""
+    with.
+    """
 
     def run(command: str, params: dict[str, Any], given: frozenset[str]) -> str:
         if command == "serve":

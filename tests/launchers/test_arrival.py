@@ -1,5 +1,6 @@
 """Requests that never arrive whole, sent through sockets to the servers of ours with a limit of
-milliseconds."""
+milliseconds.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Two context and four generation servers that a launcher started, one of them corrupt from its
-first answer on: the run itself names it, and so does asking each."""
+first answer on: the run itself names it, and so does asking each.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """An aggregated beside a disaggregated deployment, both launched: a sound pair, and one with a bad
 worker of two, a pair that does not fit, or a worker that loses what it is handed. tests/detectors
-has more faults, in one process."""
+has more faults, in one process.
+"""
 
 from __future__ import annotations
 

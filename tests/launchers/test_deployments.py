@@ -1,5 +1,6 @@
 """What a report tells of launched servers, with the stand-in: sizes and configs, and what one token
-cannot tell."""
+cannot tell.
+"""
 
 from __future__ import annotations
 

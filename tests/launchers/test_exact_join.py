@@ -1,5 +1,6 @@
 """Who answered what on a saturated deployment of 2 + 2 servers: exactly on main, hardly at all by
-times."""
+times.
+"""
 
 from __future__ import annotations
 

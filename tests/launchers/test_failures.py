@@ -1,5 +1,6 @@
 """What goes wrong with servers, provoked once each through the stand-in: what ends the run, and
-what it says."""
+what it says.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def records(folder: Path) -> list[dict[str, Any]]:
 @contextmanager
 def waiting_port() -> Iterator[int]:
     """A port that was closed by its server a moment ago: free to look at, and not to bind without
-    SO_REUSEADDR."""
+    SO_REUSEADDR.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)) as client:
@@ -263,7 +265,8 @@ def test_streams_that_are_dropped(
     flavour: str, standin: Standin, plan_of: PlanOf, tmp_path: Path
 ) -> None:
     """Nothing of them is scored. Answers of two tokens come through, such as that to the first
-    short request."""
+    short request.
+    """
     standin(flavour, {"drop_stream": 3, **GENERATION})
     error = refused(plan_of(TWO, stream=True, max_attempts=2), tmp_path / "run", EndpointError)
     assert "samples in a row failed, the last with: the connection ended within the answer" in str(

@@ -30,7 +30,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def executable(tmp_path: Path, cache: Path) -> Path:
     """A trtllm-serve that knows the options in the file `flags` and notes what it is asked for in
-    `asked`."""
+    `asked`.
+    """
     path = tmp_path / "trtllm-serve"
     path.write_text(SCRIPT.format(folder=tmp_path))
     path.chmod(0o755)

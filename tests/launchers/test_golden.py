@@ -2,7 +2,8 @@
 person has read.
 
 `golden/NAME.txt` is a launcher as it stands in a plan, a line of dashes, and the text. `@` stands
-for that folder."""
+for that folder.
+"""
 
 from __future__ import annotations
 

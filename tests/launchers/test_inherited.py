@@ -1,5 +1,6 @@
 """What the processes that we start have in their environment, as the machine tells of them: no
-secret of ours."""
+secret of ours.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ class Log:
 
     def ended_after(self, text: str, then: Mapping[float, str] | None = None) -> float | None:
         """The seconds from the text to the end; `then` is written so many seconds later. None: no
-        end."""
+        end.
+        """
         wrote, later = self.now, dict(then or {})
         with self.path.open("a") as file:
             file.write(text)

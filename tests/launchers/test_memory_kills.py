@@ -95,7 +95,8 @@ def test_memory_is_blamed_only_with_evidence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The kernel's counters are made up: a real want of memory would hit whatever else runs
-    here."""
+    here.
+    """
     standin()
     left = iter(counts)
     monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))

@@ -2,7 +2,8 @@
 did not start.
 
 `mpi_logs` holds what the stand-in and real MPIs wrote, by the version of Open MPI; tests/mpi starts
-such servers."""
+such servers.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def neighbour() -> Iterator[subprocess.Popen[bytes]]:
 @asynccontextmanager
 async def launched(context: LaunchContext, gpus: Any = None, count: int = 1) -> AsyncIterator[None]:
     """A process that serves nothing, on so many GPUs, taken and started in the way of the
-    launchers."""
+    launchers.
+    """
     [shown] = local_gpus.blocks([("one", count)], gpus, os.environ)
     async with free_gpus.reserve(gpus, [_server(shown)], context.notify) as taken:
         [found] = local_gpus.blocks([("one", count)], taken.gpus, os.environ)

@@ -1,5 +1,6 @@
 """Launchers of servers that are not TensorRT-LLM's: their command lines, and how one is started and
-asked."""
+asked.
+"""
 
 from __future__ import annotations
 

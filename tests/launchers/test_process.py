@@ -99,7 +99,8 @@ class Clock:
 
 class Process:
     """A process that ends by the signals that it is told to heed, or by itself when it was polled
-    often enough."""
+    often enough.
+    """
 
     def __init__(self, heeds: tuple[signal.Signals, ...] = (), polls: int | None = None) -> None:
         self.pid, self.returncode, self.stdin = 4242, None, None
@@ -133,7 +134,8 @@ def test_a_server_is_asked_to_end_and_then_killed(
     monkeypatch: pytest.MonkeyPatch, heeds: signal.Signals, supervised_s: float | None
 ) -> None:
     """One that has a supervisor has as long as that needs, and its supervisor is told twice before
-    it is killed."""
+    it is killed.
+    """
     clock, process = Clock(monkeypatch), Process((heeds,))
     asyncio.run(server(monkeypatch, process, supervised_s).stop())
     ended_by, last = process.sent[:-1], process.sent[-1]

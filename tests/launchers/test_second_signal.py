@@ -1,5 +1,6 @@
 """A first Ctrl-C ends servers in good order; a second one, while they end, ends everything at once.
-130 both ways."""
+130 both ways.
+"""
 
 from __future__ import annotations
 

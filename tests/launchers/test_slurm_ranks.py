@@ -1,5 +1,6 @@
 """The scripts around a wrapper of ranks, with wrappers of a few lines and no SLURM: what is asked
-of them is in rank_tasks; make test-slurm runs them as tasks of a real one."""
+of them is in rank_tasks; make test-slurm runs them as tasks of a real one.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The launchers and the stand-in, made apart from each other from the same facts: started,
-evaluated, judged, stopped, in both generations of trtllm-serve."""
+evaluated, judged, stopped, in both generations of trtllm-serve.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ def packages() -> Path | None:
 
 def variables(name: str) -> dict[str, str]:
     """With these the stand-in starts ranks of that MPI. Skips the test where it is not
-    installed."""
+    installed.
+    """
     there = libraries()
     if name not in there:
         pytest.skip(f"make test-mpi installs the MPI of {name}")

@@ -1,5 +1,6 @@
 """However a server with ranks of MPI ends: no rank stays, nor a daemon of MPI that would leave the
-process group."""
+process group.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +103,8 @@ def test_a_tool_that_ends_leaves_no_rank(
 
 def test_a_tool_that_is_killed_with_its_server_leaves_no_rank(mpi: Mpi, evaluation: Any) -> None:
     """Then the supervisor alone finds a daemon of MPI that hangs: it inherits what the server
-    left."""
+    left.
+    """
     [daemon], [server] = daemons(mpi), mpi.processes("-P\0-m\0tests.standin")
     os.kill(daemon, signal.SIGSTOP)
     evaluation.kill()

@@ -1,5 +1,6 @@
 """Servers whose ranks are real processes of MPI: they live and end with it, or it is told why they
-do not."""
+do not.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def test_ranks_live_and_end_with_their_server(
     mpi: Mpi, tp: int, context: LaunchContext, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A setting of the user's own is what gives Open MPI 4 slots for more ranks than there are
-    cores."""
+    cores.
+    """
     monkeypatch.setenv(ENOUGH, "1")
     log = context.log_dir / "trtllm.log"
 
@@ -69,7 +71,8 @@ def test_ranks_live_and_end_with_their_server(
 @pytest.fixture
 def alone(mpi: Mpi, tmp_path: Path) -> Any:
     """Runs a server that gets no ranks until its log has a word, and returns the cause that is told
-    for it; whether it ended is told as well."""
+    for it; whether it ended is told as well.
+    """
 
     def run(word: str, tp: int, **changes: str | None) -> tuple[str, str, bool]:
         env = {**mpi.environ, **AS_ROOT, **changes}
@@ -139,7 +142,8 @@ def test_an_evaluation_inside_mpirun_has_a_server_of_its_own(
     mpi: Mpi, plan: Path, tmp_path: Path
 ) -> None:
     """Two ranks of mpirun, of which one evaluates and the other waits for it: a server that took
-    itself for a rank of theirs would wait for the other."""
+    itself for a rank of theirs would wait for the other.
+    """
     out = tmp_path / "out"
     tool = f"{sys.executable} -m serve_eval run {plan} -o {out}"
     rank = f'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 600; {tool}; kill $PPID'

@@ -2,7 +2,8 @@
 mutants`.
 
 A run that was interrupted goes on where it was; what a mutant did counts as long as neither the
-code nor the tests change. Exits with 1 when more survive than may."""
+code nor the tests change. Exits with 1 when more survive than may.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ NEEDS_ISOLATION = ("launchers/_process",)
 
 class Workers:
     """As many copies of the working tree as there are workers, each with the process that runs
-    tests in it."""
+    tests in it.
+    """
 
     def __init__(self, folder: Path, count: int, isolate: bool) -> None:
         self._free: list[tuple[Path, subprocess.Popen[str]]] = []
@@ -136,7 +138,8 @@ class Lines:
 
     def concerning(self, mutant: Mutant) -> list[str]:
         """The tests that run the changed statement and then those that run its function, the
-        quickest first. A tracer misses some lines behind an await."""
+        quickest first. A tracer misses some lines behind an await.
+        """
         own = f"test_{Path(mutant.path).stem.strip('_')}"
         ordered: dict[str, None] = {}
         for first, last in (mutant.lines, mutant.around):
@@ -284,7 +287,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _limit_s(taken_s: float) -> float:
     """How long tests may take that took so long before, as each of them may: what a test made for
-    others, one must make that is run without them, and the machine may be busier now."""
+    others, one must make that is run without them, and the machine may be busier now.
+    """
     return 15.0 + 4 * taken_s
 
 

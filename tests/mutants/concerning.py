@@ -1,5 +1,6 @@
 """Which tests concern which part of the core. Of these each mutant is given those that run its
-line."""
+line.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ LEAST = 25
 @dataclass(frozen=True)
 class Mutant:
     """A change of a source file. `lines` are those of the statement that is changed, `around` those
-    of its function, both with the first and the last."""
+    of its function, both with the first and the last.
+    """
 
     package: str
     path: str
@@ -75,7 +76,8 @@ def drawn(mutants: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     has them.
 
     Each mutant has a lot of its own, so that a change of the code elsewhere changes little of the
-    draw."""
+    draw.
+    """
     by_package: dict[str, list[Mutant]] = {}
     for one in mutants:
         by_package.setdefault(one.package, []).append(one)
@@ -150,7 +152,8 @@ def _removed_call(node: Any) -> Iterator[Any]:
 
 def _is_text(node: Any) -> bool:
     """Words for people: what a message says is held by the tests of the commands, not by each
-    letter of it."""
+    letter of it.
+    """
     import libcst as cst
 
     return isinstance(node, cst.SimpleString) and " " in node.value
@@ -158,7 +161,8 @@ def _is_text(node: Any) -> bool:
 
 def _statements(source: str) -> dict[int, tuple[tuple[int, int], tuple[int, int]]]:
     """Of every line of a function the lines of its innermost statement, of a compound one the head
-    alone, and those of the outermost function."""
+    alone, and those of the outermost function.
+    """
     found: dict[int, tuple[tuple[int, int], tuple[int, int]]] = {}
 
     def walk(nodes: Iterable[ast.AST], around: tuple[int, int] | None) -> None:

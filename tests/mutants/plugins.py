@@ -1,5 +1,6 @@
 """What pytest does beside: which test runs which line, and the tests that concern a mutant
-alone."""
+alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SOURCES = ("serve_eval", "launchers")
 class Chosen:
     """Runs the tests of a list alone, in its order. One that takes longer than its limit in seconds
     ends the process by SIGALRM, so that a mutant that waits for ever costs the time of one test and
-    not that of all."""
+    not that of all.
+    """
 
     def __init__(self, limits_s: Mapping[str, float]) -> None:
         self._limits_s, self._places = (

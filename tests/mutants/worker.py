@@ -7,7 +7,8 @@ is imported before the fork, so that a fork sees the files as they are then.
 
 The worker is the first process of a PID and a network namespace of its own, which have loopback
 alone (`isolated`): a mutant that ends processes it does not know, such as by kill(-1), ends none
-outside, and what it leaves is killed with its namespace. PID 1 cannot be killed from inside."""
+outside, and what it leaves is killed with its namespace. PID 1 cannot be killed from inside.
+"""
 
 from __future__ import annotations
 

@@ -1,2 +1,3 @@
 """Our figures against those of independent implementations: `make oracle` prints what was compared
-and what differs."""
+and what differs.
+"""

@@ -1,7 +1,8 @@
 """Run the comparisons of this folder, all or those named: `python -m tests.oracle [PART ...]`.
 
 A part is a module with a function `compare`, which returns one `Compared` for each kind of figure.
-The command exits with 1 when a figure differs."""
+The command exits with 1 when a figure differs.
+"""
 
 from __future__ import annotations
 

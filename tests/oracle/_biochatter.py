@@ -4,7 +4,8 @@ scores < JSON`.
 `cases` prints what its data set loader makes of its files. `scores` reads tests with a case and
 answers each, and prints the score of each answer by the test's own code: its conversation gives the
 answer, and no result file is written. What the code imports and never uses here is replaced where
-it is not installed."""
+it is not installed.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ class _Conversation:
 
 def _scores(asked: list[tuple[str, dict[str, Any], list[str], Any]]) -> list[list[float | None]]:
     """`asked` has a test, a case, answers and knowledge graph schemas each; a score is None where
-    the test raises."""
+    the test raises.
+    """
     with contextlib.redirect_stdout(sys.stderr):
         modules = {name: _module(module) for name, (module, _) in TESTS.items()}
     conversation, told = _Conversation(), list[list[float | None]]()

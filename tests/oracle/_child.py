@@ -1,5 +1,6 @@
 """Run a module of this folder in a process of its own: lm-eval and the stubs change global
-state."""
+state.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def run(module: str, *arguments: Path | str, **environ: str) -> None:
     """Run it to its end. Raises RuntimeError with the last lines of its standard error where it
-    fails."""
+    fails.
+    """
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],

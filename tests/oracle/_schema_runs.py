@@ -1,5 +1,6 @@
 """Runs over HTTP with JSON schemas: cases that offer tools, and json_mode_eval, on a server with
-known errors."""
+known errors.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ Pair = tuple[Mapping[str, Any], Any]
 
 def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
     """Compare scores of calls with what the errors in them have to cost, and the tools with what
-    the server got."""
+    the server got.
+    """
     result, calls = Compared(what="a run of cases with tools: scores, values and tools sent"), []
     for i, pair in enumerate(pairs):
         parameters, arguments = _as_object(*pair)
@@ -67,7 +69,8 @@ def run_of_tools(pairs: Sequence[Pair], rng: random.Random) -> Compared:
 
 def run_of_json(pairs: Sequence[Pair], others: Sequence[Any]) -> Compared:
     """Compare json_mode_eval's scores with jsonschema's and Python's word, and the schemas with
-    what the server got."""
+    what the server got.
+    """
     result, said, rows = (
         Compared(what="a run of json_mode_eval: scores, value and schemas sent"),
         {},
@@ -114,7 +117,8 @@ def _judged(schema: Any, wanted: Any, text: str) -> tuple[bool, bool]:
 
 def _as_object(schema: Mapping[str, Any], value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return parameters and arguments of a tool, which are objects: another value becomes the only
-    argument."""
+    argument.
+    """
     if isinstance(value, dict):
         return dict(schema), value
     inner = {name: one for name, one in schema.items() if name not in ("$defs", "$id")}
@@ -130,7 +134,8 @@ def _erring(
     arguments: Mapping[str, Any], i: int, rng: random.Random
 ) -> tuple[dict[str, Any], float]:
     """Return the arguments of a call, every other one with an error, and what the call has to
-    score: a point for the name and one for each argument."""
+    score: a point for the name and one for each argument.
+    """
     most = 1 + len(arguments)
     if i % 2 == 0:
         return dict(arguments), 1.0
@@ -155,7 +160,8 @@ def _same(one: Any, other: Any) -> bool:
 
 def _run(spec: Spec, said: Mapping[str, str], folder: Path) -> tuple[float, list[Any], list[Any]]:
     """Return the value of a run against a server that says what is given, the scores, and the
-    bodies that it got."""
+    bodies that it got.
+    """
     answers = folder / "answers.jsonl"
     answers.write_text("".join(f"{json.dumps(line)}\n" for line in _lines(said)))
     with served(answers=answers) as (url, stats):

@@ -244,7 +244,8 @@ def _of_kind(kind: str, rng: random.Random, depth: int, references: Any) -> dict
 
 def _value(schema: Any, root: Any, rng: random.Random, depth: int) -> Any:
     """Return a value of the properties, items, alternatives, types and bounds of a schema; other
-    words are ignored."""
+    words are ignored.
+    """
     if not isinstance(schema, dict) or depth < 0:
         return _any(rng, 1)
     if "const" in schema:

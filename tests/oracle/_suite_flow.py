@@ -2,7 +2,8 @@
 
 The suite seeds the global generators, builds the task, seeds its shots, shuffles its splits and
 evaluates it. The order of GPQA's choices depends on the cache, and on all that draws from those
-generators in between. The process is `python -m tests.oracle._suite_flow ASKS PROMPTS`."""
+generators in between. The process is `python -m tests.oracle._suite_flow ASKS PROMPTS`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ class Ask:
 
     `config` is the path of its file below lm-eval's tasks, or its content; `files` are its data by
     split. `changed` overrides keys of that file. `drawn_twice` makes lm-eval's sampler draw twice
-    and return the second draw, as versions up to 0.4.9.2 do for a chat in a single turn."""
+    and return the second draw, as versions up to 0.4.9.2 do for a chat in a single turn.
+    """
 
     config: str | dict[str, Any]
     files: dict[str, str]
@@ -41,7 +43,8 @@ class Ask:
 
 def prompts(asks: Sequence[Ask]) -> list[list[Any]]:
     """Return the prompts of each, in order: texts, or the turns of chats. Raises Skipped without
-    lm-eval."""
+    lm-eval.
+    """
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
         given, told = Path(folder, "asks.json"), Path(folder, "prompts.json")
@@ -91,7 +94,8 @@ def _task(ask: Ask) -> Any:
 
 def built(name: str, files: dict[str, str], changed: Mapping[str, Any], **loading: str) -> Any:
     """Return lm-eval's task of that file, such as gsm8k/gsm8k.yaml, on these files; `loading` goes
-    to `datasets`."""
+    to `datasets`.
+    """
     import lm_eval.tasks
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -115,7 +119,8 @@ def _with_files(config: dict[str, Any], files: dict[str, str], **loading: str) -
 
 def _choices_shuffled(dataset: Any) -> Any:
     """Shuffle the answers of every row by the global generator, in a step that the library keeps on
-    disk."""
+    disk.
+    """
     import random
 
     def shuffled(row: dict[str, Any]) -> dict[str, Any]:

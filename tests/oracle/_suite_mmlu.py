@@ -2,7 +2,8 @@
 DATA OUT`.
 
 Its file is loaded out of the user's checkout. All else of the package, and torch, is replaced by
-empty modules, since prompts need none of it."""
+empty modules, since prompts need none of it.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """AIME's prompts and scores against lm-eval's own tasks aime24 and aime25, over the problems and
-made-up answers."""
+made-up answers.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ def _answers(gold: str, rng: random.Random) -> Iterator[str]:
 
 def _ask(year: Year, root: Path, folder: Path) -> Ask:
     """Return how lm-eval asks a year, with its problems in one file and under the names that its
-    task has."""
+    task has.
+    """
     rows = [
         json.loads(line) for name in FILES[year] for line in (root / name).read_text().splitlines()
     ]

@@ -1,7 +1,8 @@
 """BioChatter's benchmark: its cases expanded, its results matched, its comparisons of answers.
 
 BIOCHATTER is a checkout of its repository. Its own code runs there, in a process of its own (see
-_biochatter.py)."""
+_biochatter.py).
+"""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def _expansion(
     theirs: Mapping[str, list[dict[str, Any]]], ours: Mapping[str, Questions]
 ) -> Compared:
     """Compare names and keys of all cases, expanded without options; the counts by module are
-    notes."""
+    notes.
+    """
     compared = Compared(
         what="names and MD5s of BioChatter's cases, expanded by its load_dataset.py"
     )
@@ -121,7 +123,8 @@ def _prompts(
     theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
 ) -> Compared:
     """Compare the turns of modules whose prompts BioChatter's tests send as the expanded cases have
-    them."""
+    them.
+    """
     compared = Compared(what="turns that BioChatter's tests send of a case alone")
     for name in ("medical_exam", "rag_interpretation", "longevity_geriatric_case_assessment"):
         ours = {question.md5: question for question in asked[name].asked}
@@ -143,7 +146,8 @@ def _results(
     checkout: Path, theirs: Mapping[str, list[dict[str, Any]]], asked: Mapping[str, Questions]
 ) -> Compared:
     """Compare, row by row of its result files, if a case has the key: by its own keys and by
-    ours."""
+    ours.
+    """
     compared = Compared(what="rows of BioChatter's result files that are of a case")
     known = set(_hashes(theirs))
     ours = {case.md5 for one in asked.values() for case in (*one.asked, *one.skipped)}
@@ -168,7 +172,8 @@ def _scorings(
     files: file.CaseFiles,
 ) -> list[Compared]:
     """Scores of many forms of answers to every case that a test of its compares, by its code and by
-    our scorers."""
+    our scorers.
+    """
     wanted, tried = [], []
     for name, test in _TESTS.items():
         ours = {question.md5: question for question in asked[name].asked}

@@ -1,5 +1,6 @@
 """Write the prompts that our engine would send, by task: `python -m tests.oracle.dumped_prompts
-SETTING`."""
+SETTING`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from tests.oracle.setting import ROOT, Setting, options
 
 def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.Popen[bytes], Path]:
     """Start a process that loads every task through our engine and writes down what it would
-    ask."""
+    ask.
+    """
     told = setting.folder / f"dump{hash_seed}.setting.json"
     into = setting.folder / f"dump{hash_seed}.json"
     own = {"own": str(setting.folder / "own"), "into": str(into)}
@@ -38,7 +40,8 @@ def start(setting: Setting, cache: Path, *, hash_seed: int) -> tuple[subprocess.
 
 def result(dump: tuple[subprocess.Popen[bytes], Path]) -> dict[str, Any]:
     """Wait for a process of `start` and return its documents by task. Raises RuntimeError where it
-    fails."""
+    fails.
+    """
     process, into = dump
     if process.wait():
         raise RuntimeError(into.with_suffix(".log").read_text()[-2000:])

@@ -1,5 +1,6 @@
 """GPQA's prompts under `suite_exact` against lm-eval's, run as TensorRT-LLM's suite runs it with an
-empty cache."""
+empty cache.
+"""
 
 from __future__ import annotations
 

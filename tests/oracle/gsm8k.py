@@ -70,7 +70,8 @@ LAST_MATCH = {"regex_pattern": r"#### (\-?[0-9\.\,]+)", "group_select": -1}
 
 def compare() -> list[Compared]:
     """Compare prompts and answers on the real questions, or on generated ones where there are
-    none."""
+    none.
+    """
     require("lm_eval")
     with tempfile.TemporaryDirectory() as folder:
         real = (SHARED / "gsm8k").is_dir()

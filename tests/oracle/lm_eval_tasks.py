@@ -4,7 +4,8 @@
 Both ask the same deterministic server (`server.py`) about the same made-up rows (`made`): ours by
 the option `data_files`, lm-eval by its configuration. Every metric of every filter must be equal,
 every prompt must be the one that lm-eval logged, also in two other processes, and lm-eval must get
-the same figures with our client as its model."""
+the same figures with our client as its model.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ _IN_PERCENT = frozenset(
 
 def compare() -> list[Compared]:
     """Compare every task, and return a line per output type and the lines about prompts and about
-    our client."""
+    our client.
+    """
     require("lm_eval", "transformers", "tokenizers", "datasets")
     from tests.oracle.setting import given
 
@@ -142,7 +144,8 @@ def _compare_results(into: Compared, name: str, ours: Any, theirs: Any) -> None:
 def _draws_again(results: Any) -> bool:
     """Return whether lm-eval scored other documents than it asked: those of a task whose own
     generator goes on when its data are read again. The hash is that of the document that was
-    asked."""
+    asked.
+    """
     from lm_eval.utils import handle_non_serializable, hash_string
 
     ((rows,),) = [results["samples"].values()]
@@ -152,7 +155,8 @@ def _draws_again(results: Any) -> bool:
 
 def _kind(results: Any) -> str:
     """Return the output type of a task that lm-eval ran; of one that it could not run, the
-    first."""
+    first.
+    """
     if isinstance(results, Exception):
         return KINDS[0]
     ((config,),) = [results["configs"].values()]
@@ -241,7 +245,8 @@ def _compare_documents(
 
 def _asked(row: Mapping[str, Any]) -> list[str]:
     """Return the texts that a logged document was asked by: a context, or each context with its
-    continuation."""
+    continuation.
+    """
     return [
         "".join(one for one in arguments if isinstance(one, str)) for arguments in row["arguments"]
     ]

@@ -3,7 +3,8 @@ lm-eval's own task code.
 
 The rows are those of ../shared/data/longbench_answers. Code is compared by RapidFuzz's `ratio`,
 which NVIDIA's suite puts in the place of fuzzywuzzy's; the difference is printed. LONGBENCH=DIR, a
-checkout of THUDM/LongBench, adds a comparison with the metrics of its authors."""
+checkout of THUDM/LongBench, adds a comparison with the metrics of its authors.
+"""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def _changed_answers(
 
 def _run(root: Path, rows: Mapping[str, Sequence[Recorded]], theirs: Mapping[str, Any]) -> Compared:
     """Compare a run of all sets on a server that knows the recorded answers, by lm-eval's prompts.
-    Each set is asked as often as the longest has rows, since a run takes as many of each."""
+    Each set is asked as often as the longest has rows, since a run takes as many of each.
+    """
     result = Compared(what="figures of a run of all sets over HTTP")
     most = max(map(len, rows.values()))
     repeated = {
@@ -240,7 +242,8 @@ def _authors(
     rows: Mapping[str, Sequence[Recorded]], samples: Mapping[str, Sequence[Sample]], ours: Task
 ) -> Iterator[Compared]:
     """Compare with LongBench's own metrics, which take the first line of answers in sets with
-    worked examples."""
+    worked examples.
+    """
     result, stripped = Compared(what="scores of recorded answers by LongBench's authors"), 0
     try:
         metrics = _module(checkout("LONGBENCH", "github.com/THUDM/LongBench", METRICS) / METRICS)

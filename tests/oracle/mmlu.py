@@ -1,5 +1,6 @@
 """MMLU's prompts and letters against TensorRT-LLM's own evaluator, out of a checkout that
-TRTLLM=DIR names."""
+TRTLLM=DIR names.
+"""
 
 from __future__ import annotations
 

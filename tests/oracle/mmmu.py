@@ -1,7 +1,8 @@
 """Our reading of MMMU's answers against lm-eval's, over made-up questions and answers.
 
 If lm-eval cannot read an answer, it guesses a letter at random; ours scores it as wrong. These are
-counted apart."""
+counted apart.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ PIECES = (
 @dataclass(frozen=True, slots=True)
 class Question:
     """The right answer, or several of which each is right, and the options where the question has
-    any."""
+    any.
+    """
 
     answer: str | list[str]
     options: tuple[str, ...] = ()
@@ -137,7 +139,8 @@ def _open_answers(theirs: Any) -> Compared:
 
 def _answers(question: Question, rng: random.Random) -> Iterator[str]:
     """Yield answers of pieces that are drawn; the right one, and the words of the options, are
-    often among them."""
+    often among them.
+    """
     right = [question.answer] if isinstance(question.answer, str) else question.answer
     said = [*right, *(f"({one})" for one in right), *question.options, *rng.sample(WORDS, 4)]
     for _ in range(ANSWERS):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 class Skipped(Exception):
     """The comparison needs something that is not here; the message names it and says how to give
-    it."""
+    it.
+    """
 
 
 def require(*packages: str) -> None:
@@ -23,7 +24,8 @@ def require(*packages: str) -> None:
 
 def checkout(variable: str, project: str, file: str) -> Path:
     """Return the folder that an environment variable names. Raises Skipped where it does not hold
-    the file."""
+    the file.
+    """
     folder = os.environ.get(variable, "")
     if not folder or not Path(folder, file).is_file():
         raise Skipped(
@@ -37,7 +39,8 @@ class Compared:
     """The result of a comparison: `count` figures or texts compared, and one line per difference.
 
     `what` names the figures and the implementation that they were compared with. `notes` are
-    printed below the line."""
+    printed below the line.
+    """
 
     what: str
     count: int = 0

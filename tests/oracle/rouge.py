@@ -3,7 +3,8 @@ level against `rouge`.
 
 The texts are of the novels in ../shared/data/long_text, or made ones. What rouge-score calls
 rougeLsum is another measure: its sentences are lines, and it counts every word as often as it
-stands there."""
+stands there.
+"""
 
 from __future__ import annotations
 

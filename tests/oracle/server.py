@@ -5,7 +5,8 @@ A token is a byte, and there is one token more, which ends a text. The log-proba
 decided by all tokens before it and itself, so that a token too many, too few or at another place
 changes every figure. An answer is decided by the prompt: it says what the file holds for the last
 code (`k` and five digits) of the prompt, what it holds for another one, or something else. Prompts
-are texts, or lists of tokens with the same meaning."""
+are texts, or lists of tokens with the same meaning.
+"""
 
 from __future__ import annotations
 

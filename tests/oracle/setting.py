@@ -1,5 +1,6 @@
 """Inputs of both sides of the comparison of lm-eval's tasks: rows, tasks, a tokenizer, servers,
-caches."""
+caches.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ BY_PROPS = ("blimp_wh_island", "pile_github")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A folder for all that is written, by task the files of its rows and the number of its worked
-    examples, and the servers by how they tell their special tokens."""
+    examples, and the servers by how they tell their special tokens.
+    """
 
     folder: Path
     files: Mapping[str, Mapping[str, str]]
@@ -95,7 +97,8 @@ def _served(folder: Path, way: str) -> Iterator[str]:
 @contextlib.contextmanager
 def cached_in(folder: Path) -> Iterator[None]:
     """Keep prepared data sets in a folder of its own, so that neither side reads what the other
-    kept."""
+    kept.
+    """
     import datasets
 
     before, variable = datasets.config.HF_DATASETS_CACHE, os.environ.get("HF_DATASETS_CACHE")

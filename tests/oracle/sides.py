@@ -18,7 +18,8 @@ AT_ONCE = 24
 
 def theirs(setting: Setting, names: Sequence[str], *, our_client: bool) -> dict[str, Any]:
     """Return lm-eval's results by task, each of a call of its own: its seeds are set by the
-    call."""
+    call.
+    """
     with quiet(), cached_in(setting.folder / ("client" if our_client else "theirs")):
         from lm_eval.tasks import TaskManager
 
@@ -71,7 +72,8 @@ def ours(setting: Setting, names: Sequence[str]) -> dict[str, Any]:
     """Return our reports by task; of a task that cannot be run, what was raised.
 
     Tasks of one server share a run, as they would for a user, and the process in which their
-    answers are scored. A run that fails is halved, until the task is found."""
+    answers are scored. A run that fails is halved, until the task is found.
+    """
     found: dict[str, Any] = {}
     for url in setting.urls.values():
         mine = [name for name in names if setting.url(name) == url]

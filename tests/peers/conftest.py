@@ -1,5 +1,6 @@
 """Evaluations of servers that others wrote, with the weights of the embedded model, against our own
-server."""
+server.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ WAYS: dict[str, tuple[Spec, Limits]] = {
 @dataclass(frozen=True, slots=True)
 class Ours:
     """What our own server gave: its report, and the references that were made of it (None:
-    perplexities have none)."""
+    perplexities have none).
+    """
 
     report: TaskReport
     references: Path | None
@@ -89,7 +91,8 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Spec], Ours]:
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The GGUF file of a type, of damage of ours, or with a token before every text (BEGINNING);
-    the folder for HF."""
+    the folder for HF.
+    """
 
     @cache
     def of(kind: str) -> Path:
@@ -130,7 +133,8 @@ def evaluated(
     **more: Any,
 ) -> TaskReport:
     """One task on a server that the launcher starts or that runs already, compared with ours sample
-    by sample. `row` tells weights and way in the table."""
+    by sample. `row` tells weights and way in the table.
+    """
     asked = (
         replace(spec, options={**spec.options, "extra_body": peer.extra_body})
         if peer.extra_body
@@ -171,7 +175,8 @@ def evaluated(
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What was seen of a server: the report of every way of asking, and the rows of a smoke test
-    that are no PASS."""
+    that are no PASS.
+    """
 
     reports: Mapping[str, TaskReport]
     smoke: Mapping[str, str]

@@ -32,7 +32,8 @@ class Peer:
     are quantised ones; else folders as the hub has them. `beginning`: it tells log-probabilities of
     prompts where a token stands before every text. `extra_body` switches off what it does unasked.
     `limit`: so many samples are asked of a slow one (None: all). `smoke` are the rows of
-    `serve-eval smoke --level full` that are no PASS."""
+    `serve-eval smoke --level full` that are no PASS.
+    """
 
     name: str
     launcher: str

@@ -1,5 +1,6 @@
 """The client against servers that others wrote: the same weights score as on our own server,
-however it is asked."""
+however it is asked.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,8 @@ DIGITS_APART = "smollm"
 
 def write(folder: Path, file: Path, kind: str, damage: Damage, *, beginning: bool) -> None:
     """The file for a folder, with its matrices in the given type, after damage of ours.
-    `beginning`: the token that ends texts is put before every text too."""
+    `beginning`: the token that ends texts is put before every text too.
+    """
     config = json.loads((folder / "config.json").read_text())
     heads = config["num_attention_heads"]
     writer = gguf.GGUFWriter(file, "llama")
@@ -93,7 +94,8 @@ def _add_tokenizer(
 
 def _tensors(tensors: Mapping[str, Array], heads: int) -> Iterator[tuple[str, Array]]:
     """The tensors by their names in a GGUF file; an output that is tied to the embedding is left
-    out there too."""
+    out there too.
+    """
     for name, values in tensors.items():
         if name == "model.embed_tokens.weight":
             yield "token_embd.weight", values

@@ -19,7 +19,8 @@ def _serve_eval(
     at: Path, *path: Path, command: tuple[str, ...] = ("list", "launchers")
 ) -> tuple[int, str, str]:
     """The command in a folder where nothing is found, with these folders before others on
-    `sys.path`."""
+    `sys.path`.
+    """
     done = subprocess.run(
         [sys.executable, "-P", "-m", "serve_eval", *command],
         env=environment(PYTHONPATH=os.pathsep.join(map(str, path)), PYTHONDONTWRITEBYTECODE="1"),

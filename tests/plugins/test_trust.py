@@ -1,5 +1,6 @@
 """A run with a task of the user's folder: what is kept of it, and what has to be named anew before
-its code runs."""
+its code runs.
+"""
 
 from __future__ import annotations
 

@@ -301,7 +301,8 @@ def slow() -> Callable[..., Any]:
 
 def cpu(pid: int) -> float:
     """The seconds that a process has computed: more than its imports take, where it is within
-    `slow`."""
+    `slow`.
+    """
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,5 +1,6 @@
 """Templates as models ship them, rendered as transformers renders them, and unable to do anything
-else."""
+else.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Choices that mean the same for every task: what is asked under them, and what the fingerprint
-says."""
+says.
+"""
 
 from __future__ import annotations
 

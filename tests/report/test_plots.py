@@ -1,5 +1,6 @@
 """Drawn within the test process: here every warning of matplotlib and of what it needs is an
-error."""
+error.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A sandbox of every isolation. A test is skipped only where the tool is not installed, or where
 the kernel gives no user namespace to anybody, which the tools themselves are asked; a sandbox of
-ours that does not hold is a failure."""
+ours that does not hold is a failure.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ def unavailable(name: str) -> str | None:
 
 def held(name: str, isolations: Mapping[str, Wrap] = ISOLATIONS) -> tuple[Sandbox, Isolation]:
     """The sandbox of an isolation. Skips where the machine cannot have one; raises where ours does
-    not hold."""
+    not hold.
+    """
     reason = unavailable(name)
     if reason is not None and os.environ.get(REQUIRED):
         pytest.fail(f"{REQUIRED} is set: {reason}")

@@ -1,5 +1,6 @@
 """Programs that mean harm. Each bounds itself, for the case that the sandbox did not: at most 64
-processes, 256 MB, 10 seconds, and what it tries to kill is a decoy."""
+processes, 256 MB, 10 seconds, and what it tries to kill is a decoy.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What checks see of a program that they share no process with: built-ins, and of the rest what it
-is made of."""
+is made of.
+"""
 
 from __future__ import annotations
 

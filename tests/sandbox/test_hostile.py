@@ -1,5 +1,6 @@
 """None of the hostile programs gets out, under either isolation, and each layer holds where another
-is taken away."""
+is taken away.
+"""
 
 from __future__ import annotations
 

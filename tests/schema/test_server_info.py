@@ -1,5 +1,6 @@
 """What is known of the servers behind an endpoint: typed, written as it always was, and nothing of
-it lost."""
+it lost.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What every named scorer is tried with: expectations that it takes, some with options, and some
-that it refuses."""
+that it refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Our scorers beside those of the installed lm-evaluation-harness (optional extra lm-eval), on
-generated texts."""
+generated texts.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,8 @@ WORDS = [
 
 def strict_texts(count: int = 400, seed: int = 0) -> list[str]:
     """Solutions with `####` at the start, in the middle, at the end, several times or not at all,
-    before numbers of every form and before none."""
+    before numbers of every form and before none.
+    """
     rng = random.Random(seed)
     texts = []
     for i in range(count):

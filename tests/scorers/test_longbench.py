@@ -1,5 +1,6 @@
 """Golden values were had from the published metrics themselves; tests/scorers/test_lm_eval.py
-compares at random."""
+compares at random.
+"""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def test_exact_compares_as_biochatter_does_when_told_to(
     expected: str, text: str, strict: float, usual: float
 ) -> None:
     """It changes the answer and not what is expected, and takes no punctuation off but three marks,
-    wherever."""
+    wherever.
+    """
     assert _score("exact", expected, text, as_biochatter=True).value == strict
     assert _score("exact", expected, text).value == usual
 

@@ -1,5 +1,6 @@
 """What every named scorer must hold; a new file in serve_eval/scorers is picked up by itself and
-needs an entry in offered.py."""
+needs an entry in offered.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """One OpenAI-compatible server for all tests, whose answers are a script: see docs/testing.md for
-how to write one."""
+how to write one.
+"""
 
 from tests.scripted_server.replies import (
     Reply,

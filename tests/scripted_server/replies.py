@@ -2,7 +2,8 @@
 
 A reply is a function from a request to the response that aiohttp sends. Small replies make larger
 ones: `when(event, fail(503))` waits for the event and then refuses. A reply may be given any number
-of times."""
+of times.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ def answer(
 
     `usage` are the tokens of the prompt and of the answer. `choice` and `body` are further fields
     of the choice and of the whole answer, such as its id: two answers with the same one are a copy
-    to our client."""
+    to our client.
+    """
     counts = (
         {}
         if usage is None
@@ -64,7 +66,8 @@ def _choice(chat: bool, streamed: bool, text: str) -> dict[str, Any]:
 
 def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
     """Answer a chat with one call of a tool. Arguments that are a text are sent as they are, JSON
-    or not."""
+    or not.
+    """
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     call = {
         "index": 0,
@@ -84,7 +87,8 @@ def tool_call(name: str, arguments: str | Mapping[str, Any]) -> Reply:
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprob:
     """One token of an answer, its log-probability, and those of the likeliest tokens in its
-    place."""
+    place.
+    """
 
     text: str
     logprob: float
@@ -122,7 +126,8 @@ def stream(events: Iterable[object] | AsyncGenerator[object], *, line_end: bytes
     JSON.
 
     An asynchronous generator may wait between its events, or break the connection; it is for one
-    request."""
+    request.
+    """
 
     def written(event: object) -> bytes:
         if isinstance(event, bytes):
@@ -227,7 +232,8 @@ def when(event: asyncio.Event, reply: Reply) -> Reply:
 
 def after(delay_s: float, reply: Reply) -> Reply:
     """Wait a time before the reply, where the time itself is tested. Elsewhere `when` is faster and
-    certain."""
+    certain.
+    """
 
     async def wait(request: HttpRequest) -> web.StreamResponse:
         await asyncio.sleep(delay_s)

@@ -17,7 +17,8 @@ class HttpRequest:
 
     `number` counts from 1 the requests that the script answers, and `in_flight` those that it
     answers at this moment, with this one; both are 0 for a request to a fixed route. `http` is the
-    request in aiohttp's own terms."""
+    request in aiohttp's own terms.
+    """
 
     method: str
     path: str
@@ -49,7 +50,8 @@ class HttpRequest:
     @property
     def max_tokens(self) -> int:
         """Return the limit of the answer's length under either of its names, 16 if the request has
-        none."""
+        none.
+        """
         return int(self.body.get("max_completion_tokens", self.body.get("max_tokens", 16)))
 
     def reset(self) -> None:

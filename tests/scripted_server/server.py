@@ -1,5 +1,6 @@
 """The test server: a real socket on loopback, and a script that says how each request is
-answered."""
+answered.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class ScriptedServer:
     `routes` are the replies of other paths, such as {"/v1/models": models("m")}; everything else is
     404. The server keeps what it was sent: `requests` are all requests, `asked` those that the
     script answered. `max_in_flight` is the largest number of requests that the script answered at
-    the same time."""
+    the same time.
+    """
 
     def __init__(
         self,
@@ -56,17 +58,20 @@ class ScriptedServer:
 
     def serve(self, *, port: int = 0) -> AbstractAsyncContextManager[str]:
         """Serve in the running event loop, and yield the base URL `http://127.0.0.1:PORT/v1`. Port
-        0 is a free one."""
+        0 is a free one.
+        """
         return serve_app(self.app(), port=port)
 
     def serve_in_thread(self) -> AbstractContextManager[str]:
         """Serve from a thread, for what runs an event loop of its own or a process, and yield the
-        base URL."""
+        base URL.
+        """
         return serve_in_thread(self.app())
 
     def app(self) -> web.Application:
         """Build an application, for what serves it by itself. Each call gives a new one, with the
-        same record."""
+        same record.
+        """
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for path, responder in self._routes.items():
             app.router.add_route("*", path, partial(self._routed, responder))
@@ -114,7 +119,8 @@ def _request(http: web.Request, raw: bytes, *, number: int = 0, in_flight: int =
 
 def serve(server: ScriptedServer | web.Application) -> AbstractAsyncContextManager[str]:
     """Serve a scripted server or an application, such as a simulated endpoint, and yield its base
-    URL."""
+    URL.
+    """
     return server.serve() if isinstance(server, ScriptedServer) else serve_app(server)
 
 

@@ -1,5 +1,6 @@
 """The test server itself: what each reply is to our client, and what the server keeps of
-requests."""
+requests.
+"""
 
 from __future__ import annotations
 

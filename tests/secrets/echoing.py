@@ -1,5 +1,6 @@
 """An endpoint that says the secrets it was sent, in every place of every answer, as a case or the
-number of a request decides."""
+number of a request decides.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ _WAY = re.compile(r"way <(.*?)>")
 
 class Echoing:
     """The server's script. `rotating`: the ways of requests that name none, one after the other;
-    `seen` the ways that were taken."""
+    `seen` the ways that were taken.
+    """
 
     def __init__(self, rotating: Sequence[str]) -> None:
         self.rotating, self.seen, self.keys = rotating, set[str](), set[str]()

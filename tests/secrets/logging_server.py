@@ -1,7 +1,8 @@
 """Stands for a trtllm-serve that logs heads of requests and its variables: `serve MODEL --host HOST
 --port PORT`.
 
-It ends by itself with the request of the number ENDS_AT."""
+It ends by itself with the request of the number ENDS_AT.
+"""
 
 from __future__ import annotations
 

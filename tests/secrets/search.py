@@ -33,7 +33,8 @@ ENOUGH = 12
 @dataclass(slots=True)
 class Search:
     """What was found below `root`: by command and output, the longest piece of a secret, in
-    characters."""
+    characters.
+    """
 
     root: Path
     found: dict[tuple[str, str], int] = field(default_factory=dict)

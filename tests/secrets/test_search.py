@@ -1,5 +1,6 @@
 """No byte of any output of any command has a secret that an endpoint echoed, in any of the ways to
-write it."""
+write it.
+"""
 
 from __future__ import annotations
 

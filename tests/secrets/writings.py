@@ -1,5 +1,6 @@
 """How a server may write a secret, and whether bytes have one, found in another way than by the
-product."""
+product.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{12,}")
 
 def left(text: str, *secrets: str) -> int:
     """The most characters in a row of one of the secrets that a text has, in any letter case and
-    decoded in every known way."""
+    decoded in every known way.
+    """
     texts, newest = {text}, {text}
     for _ in range(3):
         newest = {found for one in newest for found in _decoded(one)} - texts

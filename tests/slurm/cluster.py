@@ -8,7 +8,8 @@ Debian's slurmd is built without multiple-slurmd support, which only means that 
 have the same host name in slurm.conf. Nodes that are named by two loopback addresses work, and what
 binds the name of its node is found under it, with nothing to add to /etc/hosts. What looks like
 GPUs to SLURM are character devices that every machine has: it hands them out and sets
-CUDA_VISIBLE_DEVICES, nobody opens them."""
+CUDA_VISIBLE_DEVICES, nobody opens them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ def cluster() -> Iterator[dict[str, str]]:
     finds them.
 
     Raises RuntimeError with the logs when the nodes are not up in time. Jobs that are left are
-    cancelled at the end."""
+    cancelled at the end.
+    """
     # Short: sockets with long names live in it.
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
     folder.chmod(0o755)

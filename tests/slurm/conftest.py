@@ -1,5 +1,6 @@
 """A real SLURM for the tests of its launcher, and evaluations that are submitted to it as a user
-would."""
+would.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ class Site:
 
     def plan(self, launcher: dict[str, Any], **more: Any) -> Path:
         """A plan of 80 questions of which the stand-in answers three of four right, and the answers
-        for it."""
+        for it.
+        """
         file = self.folder / "plan.yaml"
         plan = {
             "model": MODEL,

@@ -3,7 +3,8 @@ port|leader|worker|stop`.
 
 The ranks of a step know each other by files below SITE instead of MPI. The leader binds the address
 that it was given when it has imported (STANDIN_IMPORT_S seconds), and answers the server that has
-its key once all ranks are there."""
+its key once all ranks are there.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def main(role: str) -> None:
 
 def free_port(node: str) -> int:
     """Return the first port that is free now. Every node has its own loopback, which the second one
-    of this machine has by its address alone."""
+    of this machine has by its address alone.
+    """
     port = FIRST_PORT
     while True:
         with socket.socket() as one:

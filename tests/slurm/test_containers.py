@@ -1,5 +1,6 @@
 """Containers within the steps of a real SLURM, of an engine that only pretends: one daemon for both
-of its nodes."""
+of its nodes.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def test_a_tool_that_is_killed_leaves_no_container(
     site: Site, engine: Engine, supervisors: bool
 ) -> None:
     """With its supervisors as well nobody is left who could end anything. The batch script goes on,
-    so that the end of the job is not what ends them; one of them is deaf."""
+    so that the end of the job is not what ends them; one of them is deaf.
+    """
     deaf = {"env": {"STANDIN_FAULTS": '{"ignore_sigterm": true}'}}
     sides = {"env": {"STANDIN_FAULTS": SLOW}, "context_servers": deaf}
     plan = site.plan({"trtllm_disaggregated": sides, **DOCKER, "stop_timeout_s": 2})
@@ -99,7 +101,7 @@ def test_a_tool_that_is_killed_leaves_no_container(
 
 
 def test_a_step_that_slurm_kills_leaves_no_container(site: Site, engine: Engine) -> None:
-    """scancel of a step kills at once all that is in it, the engine's client too."""
+    """Scancel of a step kills at once all that is in it, the engine's client too."""
     plan = site.plan({"trtllm": {"env": {"STANDIN_FAULTS": SLOW}}, **DOCKER})
     job = site.submit(site.script(site.command("run", str(plan), "--concurrency", "1")))
     until(lambda: answered(site) >= 3)

@@ -1,5 +1,6 @@
 """Evaluations that are submitted to a real SLURM, with the stand-in for trtllm-serve on two
-nodes."""
+nodes.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Servers without a wrapper in steps of a real SLURM, whose ranks are processes that a real MPI
-spawns."""
+spawns.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ def test_mpi_spawns_the_ranks_of_a_step(
 def test_no_rank_is_left(site: Site, mpi: str, who: str) -> None:
     """A batch script goes on after its tool. Open MPI 5's daemon, which would end the ranks, hangs.
     That of 4.1 leaves the session of its server, and a SLURM that knows processes by their parents
-    does not find it then."""
+    does not find it then.
+    """
     run = site.command("run", str(site.plan({"stop_timeout_s": 2})), "--concurrency", "1")
     job = site.submit(
         site.script(f"{run} & echo $! > {site.folder}/pid; wait $!; sleep 100"), STANDIN_FAULTS=SLOW

@@ -53,7 +53,8 @@ def address(site: Site, name: str) -> str:
 
 def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
     """Of a server that fails, the newest passes the exit code on, and under the older one srun does
-    not end."""
+    not end.
+    """
     (site.folder / "fails").write_text("echo failed; touch $SITE/over; exit 7\n")
     srun = (
         f"srun --overlap --nodes=1 --ntasks=2 --mpi=none --kill-on-bad-exit=1 {WRAPPER} bash"

@@ -6,7 +6,8 @@ its answers, STANDIN_VARIED=1 does so anew for every request and every worker. S
 `faults`. STANDIN_POLL_S: how often an orchestrator looks whether its workers are healthy (3, as the
 real one). STANDIN_MPI: 1 starts a rank of real MPI for each of tp * pp * cp, with mpi4py: see
 `ranks`. STANDIN_START_TIMEOUT_RC: exit code of an orchestrator whose workers do not come (0 in the
-1.2 line, 3 on main)."""
+1.2 line, 3 on main).
+"""
 
 from __future__ import annotations
 

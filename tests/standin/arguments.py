@@ -1,5 +1,6 @@
 """The command line of trtllm-serve: a click group with `serve` for a first word that is no
-subcommand."""
+subcommand.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ class _Group(click.Group):
 
 def group(flavour: Flavour, run: Run) -> click.Group:
     """The whole command line; what `run` returns is the result of a call with
-    `standalone_mode=False`."""
+    `standalone_mode=False`.
+    """
     commands = [
         _command(name, options, has_model, flavour, run)
         for name, (options, flavours, has_model) in COMMANDS.items()

@@ -51,7 +51,8 @@ def _given(key: str | None) -> bool:
 @cache
 def _warn() -> None:
     """Once in a process, as Python does it; an exception where tests make warnings errors would not
-    be imitated."""
+    be imitated.
+    """
     sys.stderr.write(f"disagg_auth.py: FutureWarning: {_MISSING}\n")
 
 

@@ -108,7 +108,8 @@ _ROUTER_ARGS = ("max_batch_size", "max_num_tokens")
 
 def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orchestrator:
     """What the parsed file says. Unknown keys at the top are inherited by both sections, typing
-    errors among them."""
+    errors among them.
+    """
     known = _OWN_KEYS | (_MAIN_KEYS if flavour == "main" else frozenset())
     own = {key: value for key, value in document.items() if key in known}
     inherited = {k: v for k, v in document.items() if k not in known and k not in SECTIONS}
@@ -150,7 +151,8 @@ def orchestrator(document: Mapping[str, Any], flavour: Flavour = "v12") -> Orche
 
 def check_storage(uri: str, flavour: Flavour) -> None:
     """Raises ValueError for an address of the service discovery that this version does not take:
-    main knows etcd."""
+    main knows etcd.
+    """
     if not uri.startswith(("http", SCHEME) if flavour == "main" else "http"):
         raise ValueError(f"Invalid cluster storage URI: {uri}")
 
@@ -347,7 +349,8 @@ def worker(
 
 def check_llm_args(args: Mapping[str, Any]) -> None:
     """Raises pydantic's ValidationError for what the model arguments do not know: it comes up when
-    a model is loaded, after the port was taken."""
+    a model is loaded, after the port was taken.
+    """
     _LlmArgs.model_validate(dict(args))
 
 

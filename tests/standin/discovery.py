@@ -1,5 +1,6 @@
 """Service discovery over HTTP: the key-value store in an orchestrator, and the worker that keeps
-its entry alive."""
+its entry alive.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Service discovery by etcd, over the HTTP gateway of etcd itself: workers keep a key alive by a
-lease."""
+lease.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class Etcd:
         self, key: str, value: str, *, ttl_s: int, beat_s: float | None
     ) -> AsyncIterator[None]:
         """Holds a key for the block, and as long after it as the lease lasts where nobody can
-        delete it."""
+        delete it.
+        """
         lease = None
         with suppress(aiohttp.ClientError, OSError):
             lease = await self._put(key, value, ttl_s)

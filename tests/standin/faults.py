@@ -3,7 +3,8 @@
 It holds a JSON object, or a list of them when servers that share an environment are to fail
 differently; the optional `when` of each says which processes it is for, by any of `command` (serve,
 disaggregated), `role` (context, generation), `port`, `gpus` (CUDA_VISIBLE_DEVICES) and `config`
-(the file's name). Requests are those for completions, whole or one leg of them."""
+(the file's name). Requests are those for completions, whole or one leg of them.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +98,8 @@ class Faults(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def strikes(self, after: int | None, number: int) -> bool:
         """Whether a fault with this count and the common share hits the request of that number,
-        counted from 1."""
+        counted from 1.
+        """
         return after is not None and number > after and self.drawn(number)
 
     def drawn(self, number: int) -> bool:

@@ -1,5 +1,6 @@
 """From token ids to what is said: the end of an answer, its text by and by, log probabilities, the
-context's state."""
+context's state.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +108,8 @@ def _logprob(token: int) -> float:
 
 def split_thoughts(text: str, *, ended: bool = True) -> tuple[str, str]:
     """Thoughts and answer, as a reasoning parser keeps them apart. Until the text has `ended`, what
-    may become a tag belongs to neither."""
+    may become a tag belongs to neither.
+    """
     opened, tag, rest = text.partition("<think>")
     if opened or not tag:
         return ("", "") if not ended and "<think>".startswith(text) else ("", text)
@@ -139,7 +141,8 @@ def split_calls(text: str) -> list[dict[str, Any]]:
 
 def opaque_state(ids: Sequence[int], tensor_parallel: int, place: Mapping[str, Any]) -> str:
     """What a context worker hands to the generation worker, which can tell from it whether they
-    fit, and from where in the deployment it comes."""
+    fit, and from where in the deployment it comes.
+    """
     state = {**place, "tp": tensor_parallel, "prompt": _digest(ids)}
     return base64.b64encode(json.dumps(state).encode()).decode()
 

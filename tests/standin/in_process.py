@@ -1,5 +1,6 @@
 """Deployments of the stand-in in one process, by real sockets: a tenth of a second instead of a
-process each. What ends a process (`crash_after` and the like) is not for here."""
+process each. What ends a process (`crash_after` and the like) is not for here.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ async def deployed(
     """Workers behind an orchestrator. `model` (what answers), `faults` and `tensor_parallel` are by
     the names of workers, `metrics_dir` is the perf_metrics_output_dir of the orchestrator, and
     `front` are further keys of its file. `wrong_pair`: the second cannot read what comes from the
-    first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each."""
+    first. `greeted`: the orchestrator sets its workers' clocks first, which takes 0.2 s each.
+    """
     args: dict[str, Any] = {"cache_transceiver_config": {"backend": "DEFAULT"}}
     args |= PERF_METRICS if perf_metrics else {}
     counts = {"context": contexts, "generation": generations}

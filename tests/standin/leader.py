@@ -1,5 +1,6 @@
 """A server whose ranks another process leads: it waits for that one as long as it takes, as the
-real one does."""
+real one does.
+"""
 
 from __future__ import annotations
 

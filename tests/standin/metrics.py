@@ -3,7 +3,8 @@ trace.
 
 Written from the public code of perf_metrics.py and request_trace.py. A worker's fields begin with
 `server`; the orchestrator calls them `ctx` and `gen`, and adds its own. No file has a name before
-its first line, and each batch of lines is appended at once, by a file that is closed again."""
+its first line, and each batch of lines is appended at once, by a file that is closed again.
+"""
 
 from __future__ import annotations
 
@@ -236,13 +237,15 @@ class Metrics(Lines):
 
 class Traces(Lines):
     """The files of TRTLLM_REQUEST_TRACE_DIR, two an hour. Keys stand in them, as the first versions
-    wrote them."""
+    wrote them.
+    """
 
     def note_request(
         self, http: web.Request, arrived: float, raw: bytes
     ) -> Callable[[str, Any, int | None], None]:
         """Note a request, and return what notes how it ended: its status, the answer and the
-        request's number."""
+        request's number.
+        """
         one, now = f"tr_{uuid.uuid4().hex}", datetime.now(UTC).isoformat()
         body: Any = raw.decode(errors="replace")
         with suppress(ValueError):

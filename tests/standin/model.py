@@ -4,7 +4,8 @@ decide.
 A token is a piece of a word with the white space before it, at most 7 bytes of UTF-8; its id is the
 number that those bytes spell after a leading 1. So every process has the same vocabulary without a
 file, and ids give the prompt back, with which a text is looked up in an answer file as the
-simulated endpoint does."""
+simulated endpoint does.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def encode(text: str) -> list[int]:
 
 def decode(ids: Iterable[int], *, special: bool = False) -> str:
     """The text of token ids. Ids that no text has are written as <id>; special ones only when they
-    are asked for."""
+    are asked for.
+    """
     return b"".join(_bytes(token, special) for token in ids).decode("utf-8", "replace")
 
 
@@ -133,7 +135,8 @@ class _Entry(msgspec.Struct):
 class Model:
     """Answers of one server. `seed` and `run` choose among right and wrong as they do in the
     simulated endpoint, and so does `varied`: a prompt that is asked again is decided anew.
-    `skilled`: what `tests.skills` knows to answer is answered."""
+    `skilled`: what `tests.skills` knows to answer is answered.
+    """
 
     def __init__(
         self,
@@ -157,7 +160,8 @@ class Model:
         """The ids of the whole answer with EOS at its end. `index`: of several answers; `wrong`:
         what a broken server says, `sampled` the seed of an answer that is not greedy, if no file
         and no skill decides it. To a prompt that it does not know and that offers tools it says a
-        call of the first."""
+        call of the first.
+        """
         prompt = prompt_of(ids)
         key = prompt_sha256(prompt)
         if entry := self._entries.get(key):

@@ -19,7 +19,8 @@ MAIN: tuple[Flavour, ...] = ("main",)
 
 class Option(NamedTuple):
     """`flags` in click's form, apart by blanks; `kind` a type, `flag` or choices; `many` may be
-    given again."""
+    given again.
+    """
 
     name: str
     flags: str

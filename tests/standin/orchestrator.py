@@ -1,5 +1,6 @@
 """The orchestrator: sends every request to a context worker and then to a generation worker, and
-has no model."""
+has no model.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ class Orchestrating:
 
     async def workers_healthy(self, timeout_s: float) -> bool:
         """Greets the workers of the file, then waits until all are healthy; False after
-        `timeout_s`."""
+        `timeout_s`.
+        """
         urls = [*self.config.urls("ctx"), *self.config.urls("gen")]
         deadline = time.monotonic() + timeout_s
         async with self._session() as session:
@@ -396,7 +398,8 @@ class Orchestrating:
         self, router: Router, url: str, request: Request, body: dict[str, Any], told: Told
     ) -> Answer:
         """A worker's whole answer, asked for again after errors of the connection and statuses that
-        say one."""
+        say one.
+        """
         for attempt in itertools.count():
             router.busy[url] = router.busy.get(url, 0) + 1
             try:
@@ -423,7 +426,8 @@ class Orchestrating:
         self, url: str, request: Request, body: dict[str, Any], told: Told
     ) -> AsyncIterator[bytes]:
         """A worker's stream as it comes. An answer of another type is not asked for again, broken
-        connections are until the first byte."""
+        connections are until the first byte.
+        """
         started = False
         for attempt in itertools.count():
             try:

@@ -1,6 +1,7 @@
 """What became of each request, as GET /perf_metrics tells it: a worker's own records, and both legs
 put together by the orchestrator. Read once, they are gone. Times are those of a clock that starts
-with the machine, in seconds."""
+with the machine, in seconds.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class Performed:
 
 class Routed:
     """Which servers an orchestrator gave each request to, at most `most`, until their records are
-    there."""
+    there.
+    """
 
     def __init__(self, most: int) -> None:
         self._requests: deque[tuple[str, str, int, float, float]] = deque(maxlen=most)

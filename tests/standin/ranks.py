@@ -2,7 +2,8 @@
 from a thread.
 
 Where that fails the thread ends with a traceback, and the server waits for its ranks for ever, as
-the real one does."""
+the real one does.
+"""
 
 from __future__ import annotations
 

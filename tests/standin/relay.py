@@ -1,5 +1,6 @@
 """A worker's 4xx at an orchestrator of `main`: the status stays, the message is unwrapped, and no
-URL is told."""
+URL is told.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ TYPES: dict[Flavour, tuple[str, ...]] = {
 
 class Router:
     """In turns, or with `load_balancing` who has least to do. Raises ValueError for a type that the
-    flavour has not."""
+    flavour has not.
+    """
 
     def __init__(self, section: Section, servers: list[str], flavour: Flavour) -> None:
         self._kind = section.type.lower()
@@ -38,7 +39,8 @@ class Router:
 
     def next(self, request: Request, but: str | None = None) -> str:
         """Raises ValueError where there is no server, and for a request whose tokens a version
-        before main cannot count: any for generation, and any chat."""
+        before main cannot count: any for generation, and any chat.
+        """
         if not self.servers:
             raise ValueError(f"No {self._number} servers available")
         if (

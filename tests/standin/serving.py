@@ -1,5 +1,6 @@
 """A server process as uvicorn runs it: bound early, listening late, ended by the signal that it was
-sent."""
+sent.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def note(what: str) -> None:
 
 def bind(host: str, port: int, flavour: Flavour) -> socket.socket:
     """A socket that is bound and does not listen. The 1.2 line does not set SO_REUSEADDR. Raises
-    RuntimeError."""
+    RuntimeError.
+    """
     server = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         if flavour == "main":
@@ -93,7 +95,8 @@ async def serve(
 
     `before` runs first, while nothing listens; `meanwhile` is entered before listening (`early`) or
     after, and left when the open requests are finished. `hangs`: it is never left. `report`: the
-    file of --report_addr. `loading` is what happens behind the open port, as on main."""
+    file of --report_addr. `loading` is what happens behind the open port, as on main.
+    """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     caught: list[signal.Signals] = []
 

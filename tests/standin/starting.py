@@ -20,7 +20,8 @@ ERROR = {
 
 class Loading:
     """Answers in place of an application until `load`, which blocks, has come to its end in a
-    thread."""
+    thread.
+    """
 
     def __init__(self, load: Callable[[], None]) -> None:
         self._load, self.done = load, False

@@ -1,5 +1,6 @@
 """An evaluation of ours against the stand-in: it passes when nothing is wrong, and fails when a
-worker is."""
+worker is.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,8 @@ def ask(
     **more: Any,
 ) -> list[str | int | None]:
     """What is said each time, one request after the other: a text, a status, or nothing when the
-    connection ends."""
+    connection ends.
+    """
 
     async def each() -> list[str | int | None]:
         said: list[str | int | None] = []
@@ -182,7 +183,8 @@ def test_corruption_from_a_request_on_and_of_a_share(known: Path) -> None:
 
 def test_one_generation_server_and_one_pair_are_wrong(known: Path) -> None:
     """Servers take turns, so that the first context server is always the partner of the first and
-    third."""
+    third.
+    """
 
     def asked(**more: Any) -> set[int]:
         said = ask(deployed(2, 4, answers=known, greeted=False, **more), 8)

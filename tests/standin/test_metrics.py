@@ -1,5 +1,6 @@
 """What the stand-in of main tells of each request: header fields, an event behind [DONE], lines in
-files."""
+files.
+"""
 
 from __future__ import annotations
 

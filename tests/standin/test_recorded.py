@@ -1,5 +1,6 @@
 """The stand-in's orchestrator between recording workers: it answers and asks what a real one of the
-1.2 line did."""
+1.2 line did.
+"""
 
 from __future__ import annotations
 
@@ -357,10 +358,8 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
             await step("completion_before", "/v1/completions", completion)
             workers = {name: _Registered(base, name, port) for name, port in ports.items()}
             tasks = {name: asyncio.create_task(workers[name].live()) for name in ("gen", "ctx")}
-            while (
-                '"is_ready":true'
-                not in (await _ask(base, {"method": "GET", "path": "/cluster_info"}))[2]
-            ):  # noqa: ASYNC110
+            state = {"method": "GET", "path": "/cluster_info"}
+            while '"is_ready":true' not in (await _ask(base, state))[2]:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             await step("completion_ready", "/v1/completions", completion)
             await step("health_ready", "/health")
@@ -393,7 +392,8 @@ async def replay_cluster(folder: Path, tmp_path: Path) -> int:
 
 def _plain(said: str) -> Any:
     """An answer without the parts of worker ids that are a time, a process and chance, and in no
-    order of keys."""
+    order of keys.
+    """
     text = re.sub(r"(:1800[13])-\d+-\d+-\d+", r"\1", said)
     parsed = json.loads(text) if text else ""
     if isinstance(parsed, dict) and isinstance(parsed.get("result"), dict):

@@ -1,5 +1,6 @@
 """A worker: one model behind HTTP, whole answers or one of the two legs of disaggregated
-serving."""
+serving.
+"""
 
 from __future__ import annotations
 
@@ -345,7 +346,8 @@ class _Worker:
 
     def _whole(self, ids: list[int], request: Request, index: int, number: int) -> list[int]:
         """The answer that the model would give, from the first token on, which a context worker may
-        have chosen."""
+        have chosen.
+        """
         params = request.disaggregated_params
         wrong = self.faults.strikes(self.faults.corrupt_after, number)
         first: list[int] = []
@@ -435,7 +437,8 @@ class _Worker:
 
     def _calls(self, request: Request, output: Output) -> list[dict[str, Any]]:
         """The calls of an answer, with a tool parser; without one they stay the text that they
-        are."""
+        are.
+        """
         offered = (
             isinstance(request, ChatCompletionRequest)
             and request.tools

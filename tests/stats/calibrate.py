@@ -2,7 +2,8 @@
 seeded.
 
 Figures are percentages of the simulated comparisons; in brackets, where there is one, the exact
-value by a sum over all outcomes."""
+value by a sum over all outcomes.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ Rates = dict[str, float]
 @dataclass(frozen=True, slots=True)
 class Job:
     """Comparisons of one size: an endpoint, and the same one worse by `drop`, which the tables call
-    `name`."""
+    `name`.
+    """
 
     task: str
     n: int
@@ -65,7 +67,8 @@ class Job:
 
 def measure(job: Job) -> Rates:
     """Simulates the comparisons of a job: the share that each rule fails. Always the same for the
-    same job."""
+    same job.
+    """
     random = numpy.random.default_rng([job.n, round(1e6 * job.flip_rate), round(1e6 * job.drop)])
     counts: list[tuple[int, int, int]] = []
     with_three = numpy.zeros(2, dtype=int)

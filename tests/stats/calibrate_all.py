@@ -2,7 +2,8 @@
 docs.
 
 A table's place in a page is between the lines `<!-- calibrate NAME -->` and `<!-- end -->`, NAME
-being what follows `calibrate_` in the name of the module that prints it."""
+being what follows `calibrate_` in the name of the module that prints it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def place(page: str, name: str) -> tuple[int, int] | None:
 
 def write(name: str, text: str) -> Path:
     """Put the tables into the one page that has a place for them. Raises LookupError where none
-    has."""
+    has.
+    """
     for path in sorted(DOCS.glob("*.md")):
         page = path.read_text()
         if (found := place(page, name)) is not None:

@@ -1,5 +1,6 @@
 """How often the arm `alone` of the invariants is broken where batches change nothing, the numerics
-or the accuracy, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded."""
+or the accuracy, as a Markdown table: part of `make calibrate`. Printed, never asserted; seeded.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def _alone(
     random: Random, n: int, *, benign: float, damage: float, every_time: bool
 ) -> tuple[bool, bool]:
     """Whether `alone` is broken: by changed answers beside those of `again`, and by the direction
-    of the scores."""
+    of the scores.
+    """
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
     # The prompts that other numerics move are drawn once more: either way of computing is as good
     # as the other.

@@ -3,7 +3,8 @@ promise costs, as Markdown tables: part of `make calibrate`. Printed, never asse
 
 Prompts differ in their chance of a wrong answer. A run's number of wrong answers is drawn from its
 exact law; what the variance is measured on is drawn prompt by prompt. "Before" is h = 8 as if the
-estimate were the variance."""
+estimate were the variance.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ FALLS, BEFORE_FALL, FALL_SERIES = (1.0, 2.0), 60, 400
 @dataclass(frozen=True, slots=True)
 class Cell:
     """Shares of series with an alarm, and the limits that some of them had: with the variance known
-    and h = 8, before and after."""
+    and h = 8, before and after.
+    """
 
     series: int
     known: int
@@ -64,7 +66,8 @@ class Cell:
 
 def law(wrong: FloatArray) -> tuple[int, FloatArray]:
     """The least number of wrong answers that is looked at, and the chances of it and of the
-    following ones."""
+    following ones.
+    """
     sure, open_ = int((wrong == 1.0).sum()), wrong[(wrong > 0.0) & (wrong < 1.0)]
     size = 64
     while size < min(len(open_) + 1, 40 + 24 * math.sqrt(float((open_ * (1.0 - open_)).sum()))):
@@ -89,7 +92,8 @@ def drawn(random: Random, wrong: FloatArray, shape: tuple[int, ...]) -> FloatArr
 
 def highest(wrong: FloatArray, sd: FloatArray, runs: slice = slice(None)) -> FloatArray:
     """The highest sum of each series in `runs`; rows of `wrong` are series, and `sd` is that of a
-    number of wrong."""
+    number of wrong.
+    """
     steps = (wrong / sd[:, None]).T
     total, top, before = numpy.zeros(len(sd)), numpy.zeros(len(sd)), numpy.zeros(len(sd))
     wanted = range(len(steps))[runs]
@@ -106,7 +110,8 @@ def scale_of(
     told: Instability, dispersion: float = 1.0, run_df: float = math.inf
 ) -> tuple[float, Scale]:
     """The standard deviation of a number of wrong answers that the chart takes, and how well it is
-    known."""
+    known.
+    """
     n, variance = told.prompts, told.variance * dispersion
     used = max(variance, 1.0 / n)
     found = measure_scale(
@@ -117,7 +122,8 @@ def scale_of(
 
 def passes(top: float, scale: Scale) -> bool:
     """Whether the sum is beyond the limit that belongs to the scale: without looking for that
-    limit."""
+    limit.
+    """
     below = (math.ceil(10.0 * top) - 1) / 10.0  # the highest limit, in tenths, that it is beyond
     return below >= LIMIT and (below >= MOST or false_alarm_chance(below, scale) <= NOMINAL)
 
@@ -129,7 +135,8 @@ def measure(
     random: Random, difficulty: str, n: int, runs: int, *, own: bool, endpoint_count: int
 ) -> Cell:
     """Series whose variance is that of `runs` reference runs or, if `own`, of their first ones,
-    which are looked at while they come as well."""
+    which are looked at while they come as well.
+    """
     known = before = after = 0
     limits: list[float] = []
     for _ in range(endpoint_count):

@@ -2,7 +2,8 @@
 never asserted; seeded.
 
 Runs are looked at by the code that looks at real ones (`early_stop.EarlyStopping`), sample by
-sample in random order, with what holds a stop up."""
+sample in random order, with what holds a stop up.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ Runs = tuple["FloatArray", "FloatArray"]
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A row: what is drawn, how many prompts, and how the margin is found. `pairs`: the reference's
-    scores are known; `turns_at` is the prompt from which on the endpoint is worse."""
+    scores are known; `turns_at` is the prompt from which on the endpoint is worse.
+    """
 
     name: str
     n: int
@@ -172,7 +174,8 @@ def whole(reference: FloatArray, candidate: FloatArray, margin: float) -> Decisi
 @dataclass(frozen=True, slots=True)
 class Found:
     """Of so many runs, those decided otherwise (`before`: before the endpoint turned worse), and
-    what was asked."""
+    what was asked.
+    """
 
     runs: int
     wrong: int
@@ -206,7 +209,8 @@ def measure(cell: Cell) -> Found:
 @dataclass(frozen=True, slots=True)
 class FoundPaired:
     """Of so many runs, those decided by a look and those passed and failed by a look or at the
-    end."""
+    end.
+    """
 
     runs: int
     stopped: int
@@ -217,7 +221,8 @@ class FoundPaired:
 
 def measure_paired(cell: PairedCell) -> FoundPaired:
     """Simulate the runs of a row: looks at half of alpha, and the bounds of a whole run at the
-    other half."""
+    other half.
+    """
     runs = PAIRED_RUNS[cell.n]
     code = [
         cell.n,
@@ -279,7 +284,8 @@ def _counted_bounds(n: int, down: int, up: int) -> tuple[float, float]:
 def needed(flip_rate: float, margin: float) -> list[float]:
     """Median requests until a drop of the margin is excluded where there is none, by fixed stakes
     alone and by those in use, each at the whole alpha and at half of it. The bet alone: runs
-    without end, and nothing missing."""
+    without end, and nothing missing.
+    """
     random = numpy.random.default_rng([round(1e6 * flip_rate), round(1e6 * margin)])
     half, most, counts = margin / 2, 12_000, numpy.full((200, 4), numpy.inf)
     for row in counts:
@@ -376,7 +382,8 @@ def _rate(hits: int, of: int) -> str:
 
 def _row(name: str, found: dict[int, Found]) -> list[str]:
     """A population: per number of prompts how many runs differ and the share asked; what is beyond
-    its promise is marked with a star, and with the reason."""
+    its promise is marked with a star, and with the reason.
+    """
     shown, why = [], []
     for n in SIZES:
         one = found.get(n)

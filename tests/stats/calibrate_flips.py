@@ -1,6 +1,7 @@
 """How often two endpoints that are alike are said to differ more than one does from itself, and how
 often two that are not, as a Markdown table: part of `make calibrate`. Printed, never asserted;
-seeded."""
+seeded.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def _right_or_wrong(random: Random, n: int, changed: float) -> list[Answers]:
     of these each way.
 
     By noise, texts depart at random places in one run in ten, and wherever the score is the less
-    likely one."""
+    likely one.
+    """
     chances = endpoints(random, n, flip_rate=FLIP_RATE, accuracy=ACCURACY)
     other = (
         altered(random, chances, to_wrong=changed / 8, to_right=changed / 8) if changed else chances
@@ -69,7 +71,8 @@ WORLDS: dict[str, tuple[Callable[[Random, int, float], list[Answers]], tuple[flo
 
 def _signs(answers: list[Answers]) -> tuple[FloatArray, FloatArray]:
     """The signs by score and by text: 1 where B's answer is farther from A's first than A's second
-    one is."""
+    one is.
+    """
     (first, place), (second, place_again), (across, place_across) = answers
     by_score = numpy.sign(numpy.abs(across - first) - numpy.abs(second - first))
     # Two texts part where the first of them departs; those that never do are the same.

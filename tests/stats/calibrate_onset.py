@@ -1,6 +1,7 @@
 """How often a healthy run is said to degrade, in the end and while it goes on, and how soon one
 that does is noticed, as Markdown tables: part of `make calibrate`. Printed, never asserted;
-seeded."""
+seeded.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ def _below_median(scores: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
 
 def _on_the_way() -> list[str]:
     """Healthy runs of which hard questions get long answers, which are wrong more often: all
-    measures together."""
+    measures together.
+    """
     lines = [
         (
             "| requests | accused in the end (95 %) | with a reference (95 %) | on the way | by"
@@ -101,7 +103,8 @@ def _on_the_way() -> list[str]:
 
 def _share(hits: int, runs: int) -> str:
     """Percent with the exact interval, marked where that lies beyond the level of all measures
-    together."""
+    together.
+    """
     low, high = interval(hits, runs)
     told = f"{100 * hits / runs:.2f} ({100 * low:.2g} to {100 * high:.2g})"
     return told if low <= sum(ALPHA.values()) else f"**{told}**: beyond the level"
@@ -109,7 +112,8 @@ def _share(hits: int, runs: int) -> str:
 
 def _run(random: numpy.random.Generator, n: int) -> tuple[Course, Expected | None]:
     """A healthy run with IN_FLIGHT requests at a time, each taking as long as its answer, and what
-    three runs before it let expect."""
+    three runs before it let expect.
+    """
     hard = random.random(n)
     earlier = [(random.random(n) >= hard / 2).astype(float).tolist() for _ in range(3)]
     lengths = numpy.exp(3 + 3 * hard + 0.3 * random.standard_normal(n)).astype(numpy.intc)

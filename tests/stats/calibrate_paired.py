@@ -4,7 +4,8 @@ asserted; seeded.
 Endpoints with difficulties, ties, correlations and missing answers that the tables of `calibrate`
 do not have. Figures are percentages of simulated comparisons; in square brackets the exact 95 %
 interval of the figure before it. A figure whose interval lies above its nominal level is bold, and
-the last column says why."""
+the last column says why.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,8 @@ class Job:
     candidate is worse (`everywhere`: of every right answer), `altered` the share that it answers
     otherwise for good, half of it right. `half` of the answers score one half, `missing` have none,
     `run_sd` is the spread of a shift of whole runs in logits, and `texts` are graded as ROUGE
-    would."""
+    would.
+    """
 
     setting: str
     n: int
@@ -188,7 +190,8 @@ MARGIN_JOBS = [
 @dataclass(frozen=True, slots=True)
 class Found:
     """Of each way to test: how many of `of` comparisons prove a drop at each of LEVELS. `fails` is
-    the verdict FAIL."""
+    the verdict FAIL.
+    """
 
     of: int
     proven: dict[str, tuple[int, ...]]
@@ -223,7 +226,8 @@ def _p(p: float | None) -> float:
 @dataclass(frozen=True, slots=True)
 class Excluded:
     """How often a drop of the margin is excluded, by the bounds of before and by ours: where the
-    true drop is the margin, and where there is none."""
+    true drop is the margin, and where there is none.
+    """
 
     of: int
     before: tuple[int, int]
@@ -269,7 +273,8 @@ WAYS = {"t": Method.PAIRED_T, "exchange": Method.EXCHANGE, "auto": Method.AUTO}
 
 def suite(name: str, part: int) -> dict[str, int]:
     """In how many of SUITES suites of healthy endpoints any drop is proven under Holm's
-    correction."""
+    correction.
+    """
     random = numpy.random.default_rng([*name.encode(), part])
     alarms = dict.fromkeys(WAYS, 0)
     for _ in range(SUITES):
@@ -419,7 +424,8 @@ def anchor_sizes(flip_rate: float, drop: float = 0.01, alpha: float = 0.01) -> l
 
     An unsure prompt, right with a chance p uniform in 0..1, is an anchor that one run has wrong
     with probability E[p^(K - 1) (1 - p)] = 1 / (K (K + 1)), and 3 flip rates of all prompts are
-    unsure."""
+    unsure.
+    """
     three = compute_pairs(drop, flip_rate * (1 + 1 / 3) / 2 + drop, alpha, 0.2)
     anchors = [
         num_pairs_for(drop, 2 * 3 * flip_rate / (k * (k + 1)), alpha, 0.2) for k in (3, 5, 10)

@@ -1,6 +1,7 @@
 """How often the attribution of a run accuses healthy servers when alike prompts go to one of them,
 and how often it names the bad one, as a Markdown table: part of `make calibrate`. Printed, never
-asserted; seeded."""
+asserted; seeded.
+"""
 
 from __future__ import annotations
 

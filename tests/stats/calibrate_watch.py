@@ -4,7 +4,8 @@
 Prompts differ in their chance of a right answer, most of them always or never right; two answers to
 one prompt differ with FLIPS. Requests fail and answers are empty now and then. The baseline is
 learnt from such answers as well, and everything that a watch bets on is bet on. Where rounds vary,
-answers of one round share its state, in the baseline too."""
+answers of one round share its state, in the baseline too.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,8 @@ WORSE, LOSS = 0.05, 0.3
 class Watches:
     """Many watches with their baselines: per prompt the chance of a right answer, the mean of the
     answers of the baseline, and the least mean difference that is healthy; the same of whether
-    there is anything to score."""
+    there is anything to score.
+    """
 
     right: FloatArray
     usual: FloatArray
@@ -101,7 +103,8 @@ def watches(random: Random, months: int, passes: int = PASSES) -> Watches:
 
 def varying(random: Random, months: int, questions: int, state: State) -> Watches:
     """Of Beta(.5, 9.5) chances of a wrong answer, asked in rounds that vary; answers always hold
-    something."""
+    something.
+    """
     right = 1.0 - random.beta(0.5, 9.5, (months, PROMPTS))
     scores = numpy.empty((PASSES, months, PROMPTS))
     for row in scores:
@@ -138,7 +141,8 @@ def alarms(
     empty_share: float = EMPTY,
 ) -> dict[str, IntArray]:
     """By what is bet on the round of each watch's alarm, 0 where there was none. From the round
-    behind `after` on, a share `fall` of the prompts that were always right is always wrong."""
+    behind `after` on, a share `fall` of the prompts that were always right is always wrong.
+    """
     months = len(known.right)
     rows, right = numpy.arange(months)[:, None], known.right
     logs = {kind: numpy.full((months, len(GRID)), -math.inf) for kind in ALPHA}
@@ -223,7 +227,8 @@ def healthy() -> str:
 
 def floors() -> str:
     """How far floors lie below the true accuracy, before and after, and how often they lie above
-    it."""
+    it.
+    """
     lines = [
         (
             "| accuracy | flip rate | passes | points below, by the first pass | by all earlier"

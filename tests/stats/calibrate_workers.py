@@ -1,5 +1,6 @@
 """How often healthy workers are accused, and how often the one that is not is named, as Markdown
-tables: part of `make calibrate`. Printed, never asserted; seeded."""
+tables: part of `make calibrate`. Printed, never asserted; seeded.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def _dealt(deployment: str, random: numpy.random.Generator) -> tuple[NDArray[Any
 
 def _slow(deployment: str, spread: float, times: float, random: numpy.random.Generator) -> set[str]:
     """Who is called slow when answers take times with a log-normal distribution, those of g1 so
-    many times longer."""
+    many times longer.
+    """
     c, g = _dealt(deployment, random)
     taken = numpy.exp(spread * random.standard_normal(ANSWERS)) * numpy.where(g == 1, times, 1.0)
     answers = [Timed(f"c{c[k]}", f"g{g[k]}", f"{k}", float(taken[k]), 0) for k in range(ANSWERS)]

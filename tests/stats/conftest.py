@@ -1,5 +1,6 @@
 """The shared test vectors by kind. The central ones also stand in the tests as rows, so that they
-run anywhere."""
+run anywhere.
+"""
 
 from __future__ import annotations
 

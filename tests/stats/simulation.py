@@ -4,7 +4,8 @@ seeded by the caller.
 Prompts are a mixture: a share 3 * flip rate is right with a chance drawn uniformly from 0..1, the
 others are always right or always wrong. Two draws of an unsure prompt differ with probability 1/3,
 so that two runs of one endpoint disagree with the flip rate. Rows of an array are independent
-endpoints, columns are prompts."""
+endpoints, columns are prompts.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ def endpoints(
     random: numpy.random.Generator, shape: Shape, *, flip_rate: float, accuracy: float = 0.7
 ) -> FloatArray:
     """Chance of a right answer per prompt, `accuracy` on average. Raises ValueError where there is
-    no such mixture."""
+    no such mixture.
+    """
     unsure = 3.0 * flip_rate
     if not (0.0 <= unsure <= 1.0 and unsure / 2.0 <= accuracy <= 1.0 - unsure / 2.0):
         raise ValueError(f"no mixture has the flip rate {flip_rate} and the accuracy {accuracy}")
@@ -59,7 +61,8 @@ def altered(
 
 def shifted(random: numpy.random.Generator, chances: FloatArray, sd: float) -> FloatArray:
     """The chances of one run that moves as a whole: all logits shifted by one normal number of
-    spread `sd`."""
+    spread `sd`.
+    """
     if not sd:
         return chances
     factor = numpy.exp(random.normal(0.0, sd))

@@ -1,5 +1,6 @@
 """Simulated runs behind a router that sends prompts of one subject to one server, and who is
-accused by them."""
+accused by them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ between two runs."""
 class Setting:
     """What the attribution knows of the prompts: they stand by `place` where those of a subject are
     neighbours in the data set, the task tells the `subject`, and there is a reference of so many
-    `runs`."""
+    `runs`.
+    """
 
     place: bool = False
     subject: bool = False
@@ -36,7 +38,8 @@ class Setting:
 @dataclass(frozen=True, slots=True)
 class Accused:
     """The servers that are accused by their wrong answers, `before` by all prompts at once, and
-    `now`. `dealt_by` is what the router's choice was seen to have to do with."""
+    `now`. `dealt_by` is what the router's choice was seen to have to do with.
+    """
 
     before: frozenset[str]
     now: frozenset[str]
@@ -55,7 +58,8 @@ def played(
 
     The share `sticky` of the requests goes where all of their subject go, the rest at random.
     Server g1 turns the share `worse` of its right answers wrong. Subjects are right in 75 % +- 15
-    %; hard ones have more unsteady prompts."""
+    %; hard ones have more unsteady prompts.
+    """
     subject = numpy.arange(answers) * SUBJECTS // answers
     if not known.place:
         subject = random.permutation(subject)

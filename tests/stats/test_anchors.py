@@ -19,7 +19,8 @@ def _pairs(reference: list[list[float]], candidate: list[float], *, better: bool
 
 def _runs(patterns: dict[str, int]) -> Pairs:
     """So many prompts of each pattern: the scores of three reference runs and of the candidate, as
-    digits."""
+    digits.
+    """
     columns = [
         [NAN if c == "-" else float(c) for c in pattern]
         for pattern, count in patterns.items()

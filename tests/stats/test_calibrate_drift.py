@@ -1,5 +1,6 @@
 """The drift chart's false alarms: the worst cell holds in small, and the page has rows for the same
-series."""
+series.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The tables of endpoints beside themselves: in small they run, and the page has those that were
-printed."""
+printed.
+"""
 
 from __future__ import annotations
 

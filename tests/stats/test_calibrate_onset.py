@@ -1,5 +1,6 @@
 """The tables of a run that turns worse: in small they run, and the page of the method has those
-that were printed."""
+that were printed.
+"""
 
 from __future__ import annotations
 

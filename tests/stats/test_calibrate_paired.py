@@ -20,7 +20,7 @@ REPLICATES = 400
 
 @cache
 def _p(job: Job) -> list[float]:
-    """p of the automatic test in comparisons without a drop."""
+    """P of the automatic test in comparisons without a drop."""
     random = numpy.random.default_rng(20261122)
     found = [drop_test(draw(job, random)).p for _ in range(REPLICATES)]
     return [1.0 if p is None else p for p in found]

@@ -1,5 +1,6 @@
 """The tables of healthy and bad workers: in small they run, and the page has those that were
-printed."""
+printed.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Rejections are compared with the exact level of the discrete test at the simulated size and flip
 rate, and may differ from it by chance only. `make calibrate` prints the same for the sizes of real
-tasks."""
+tasks.
+"""
 
 from __future__ import annotations
 

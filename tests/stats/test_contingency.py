@@ -1,5 +1,6 @@
 """Who of several workers is to blame: exact p-values, deployments with one fault each, and false
-accusations."""
+accusations.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +211,8 @@ def test_healthy_workers_are_rarely_accused() -> None:
 
 def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
     """Four prompts that one of two sound servers gets wrong by its own numerics are four coins, not
-    sixteen."""
+    sixteen.
+    """
     cells = [
         Cell(f"c{c}", f"g{g}", 1, int(prompt < 4 and g == 1), prompt)
         for prompt in range(50)
@@ -224,7 +226,8 @@ def test_what_a_server_says_alike_with_every_partner_counts_once() -> None:
 
 def test_a_server_that_fails_does_not_make_the_others_look_wrong() -> None:
     """g0 answers half of the time; what all get wrong, the others get wrong more often only because
-    they answer."""
+    they answer.
+    """
     cells = [
         Cell(f"c{c}", f"g{g}", 1, 1, prompt)
         for prompt in range(40)

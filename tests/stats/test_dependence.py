@@ -1,5 +1,6 @@
 """Whether a router's choice has to do with the prompts: what it says of routers that do, and that
-do not, look."""
+do not, look.
+"""
 
 from __future__ import annotations
 

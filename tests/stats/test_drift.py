@@ -1,5 +1,6 @@
 """The vectors of kind cusum_arl are average run lengths, which no function of the product computes:
-they are compared with simulated run lengths of the chart itself."""
+they are compared with simulated run lengths of the chart itself.
+"""
 
 from __future__ import annotations
 

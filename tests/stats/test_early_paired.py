@@ -26,7 +26,8 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
     earlier: list[float], null: float, gap: float, spread: float
 ) -> None:
     """Of two values whose mean is `null` the one or the other comes; stakes know nothing but what
-    came before."""
+    came before.
+    """
     low, high = null * (1.0 - spread), null + (1.0 - null) * spread
     if high - low < 1e-6:
         return

@@ -19,7 +19,8 @@ from serve_eval.stats.early_stop import EarlyClassic
 
 def _loop(values: list[float], n: int, null: float) -> float:
     """Log wealth of the bet without replacement as section 3 of the specification writes it, for
-    values in -1..1."""
+    values in -1..1.
+    """
     wealths, total = [1.0] * len(GRID), 0.0
     for t, x in enumerate(values, 1):
         m = (n * null - total) / (n - t + 1)
@@ -141,7 +142,8 @@ def _decisions(
 
 def test_the_first_sample_with_the_evidence_needed_decides() -> None:
     """2 / eps of one bet and 1 / eps that at most two of a hundred are missing, both computed
-    here."""
+    here.
+    """
     n, eps, margin = 100, 0.05, 0.2
     for seed in range(20):
         values = random.Random(seed).choices([-1.0, 0.0, 1.0], [0.04, 0.92, 0.04], k=n)
@@ -168,7 +170,8 @@ def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probabili
     None
 ):
     """The worst case: with the one missing answer wrong it fails by one answer, with it right it
-    passes by none. Each bet may err. With half of the evidence, 29 % would be decided."""
+    passes by none. Each bet may err. With half of the evidence, 29 % would be decided.
+    """
     eps, runs = 0.2, 600
     found = _decisions(
         [1.0] * 199 + [0.0] * 200 + [None], runs, threshold=0.5, eps=eps, max_missing=1.0

@@ -1,5 +1,6 @@
 """What the formulas give at their edges and with their less used options, each against its
-definition."""
+definition.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def test_a_single_pair_has_a_mean_and_no_p() -> None:
 @pytest.mark.parametrize("method", [Method.PERMUTATION, Method.SIGN_FLIP, Method.EXCHANGE])
 def test_weights_count_in_permutation_tests(method: Method) -> None:
     """Three prompts of weight 4 fell and three of weight 1 rose: of the 64 signs three of the heavy
-    ones and those of the same sum are as low."""
+    ones and those of the same sum are as low.
+    """
     reference, candidate = [1.0] * 3 + [0.0] * 3, [0.0] * 3 + [1.0] * 3
     even = drop_test(_pairs(reference, candidate), method)
     uneven = drop_test(_pairs(reference, candidate, [4.0] * 3 + [1.0] * 3), method)
@@ -130,7 +132,8 @@ def test_where_the_usual_value_is_the_worst_it_is_a_bad_one() -> None:
 @pytest.mark.parametrize("largest", [1.0, 100.0])
 def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
     """A gap of TIE times the largest score at most is rounding; the step is then that of the
-    rest."""
+    rest.
+    """
     found = _on_grid(numpy.array([[0.0, TIE * largest, largest]]))
     assert found is not None
     assert found.tolist()[0][0] == 0
@@ -139,7 +142,8 @@ def test_a_gap_within_rounding_is_no_step(largest: float) -> None:
 
 def test_few_large_scores_are_not_inverted() -> None:
     """Their sum is far from a bell: its characteristic function does not vanish where that of a
-    bell would."""
+    bell would.
+    """
     random = numpy.random.default_rng(0)
     units = random.random((2, 400)) * 1e-3
     units[:, 0] = 0.0, 1.0
@@ -149,7 +153,8 @@ def test_few_large_scores_are_not_inverted() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_an_inverted_sum_is_that_of_a_bell(seed: int) -> None:
     """Of 3000 alike prompts the sum is normal but for the fourth moment; .5 is at the mean by
-    symmetry."""
+    symmetry.
+    """
     random = numpy.random.default_rng(seed)
     units = random.random((2, 3000))
     centred = units - units.mean(axis=0)

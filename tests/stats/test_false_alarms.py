@@ -1,5 +1,6 @@
 """The chance of a false alarm of the drift chart: against simulated charts, and what an estimate
-costs."""
+costs.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def test_the_chance_is_that_of_the_average_run_lengths_of_the_shared_vectors(vec
 )
 def test_simulated_charts_alarm_as_often_as_the_chain_says(ratio: float, flips: float) -> None:
     """Counts of flips, each a loss, alarm no more often than the skewed steps that stand for
-    them."""
+    them.
+    """
     random, charts, runs = numpy.random.default_rng(7), 20_000, 120
     if math.isinf(flips):
         steps = random.normal(size=(runs, charts)) * math.sqrt(ratio)
@@ -88,15 +90,17 @@ def test_at_the_raised_limit_the_chance_is_that_of_a_known_variance(
 
 def test_no_flip_in_two_runs_does_not_mean_that_there_are_none() -> None:
     """Fay and Feuer's upper bound of a count of 0 is that of Poisson's law: -ln(alpha) for one
-    count."""
+    count.
+    """
     none = measure_scale(0.0, None, runs=2, prompts=198, used=1 / 198, n=198, change=1.0)
     assert (none.ratio, none.df, none.flips) == pytest.approx((0.5, 2.0, 1.0))
     assert limit_for(none) > 10.0
 
 
 def test_a_variance_of_many_flips_is_known_well() -> None:
-    """m prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1
-    were seen."""
+    """M prompts of two runs disagree: the distribution is that of a Poisson count of which m + 1
+    were seen.
+    """
     m, n = 400, 10_000
     scale = measure_scale(
         m / (2 * n), 2.0 * m, runs=2, prompts=n, used=m / (2 * n), n=n, change=1.0

@@ -121,7 +121,8 @@ def test_a_run_that_is_worse_as_a_whole_shows_in_graded_scores() -> None:
 
 def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
     """Of 1000 prompts of two runs, m disagree: v is m / 2000, with a standard error of about
-    sqrt(m) / 2000."""
+    sqrt(m) / 2000.
+    """
     for m in (2, 10, 50):
         result = instability(_runs([1] * m + [2] * (1000 - m), 2))
         assert result.variance == pytest.approx(m / 2000)
@@ -133,8 +134,9 @@ def test_the_degrees_of_freedom_say_how_well_the_variance_is_known() -> None:
 
 
 def test_with_four_runs_the_error_of_the_variance_is_that_of_given_prompts() -> None:
-    """scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated
-    runs."""
+    """Scipy's unbiased variance of a k-statistic, prompt by prompt; and the true error of simulated
+    runs.
+    """
     random = numpy.random.default_rng(6)
     scores = random.gamma(2.0, size=(5, 30))
     squared_error = sum(kstatvar(column, 2) for column in scores.T) / 30**2

@@ -118,7 +118,8 @@ def test_a_limit_that_the_chart_reaches_exactly_is_not_passed() -> None:
 
 def test_only_windows_that_may_pass_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a healthy run hardly any, whatever its length: else the cost of a long one is that of its
-    whole chart."""
+    whole chart.
+    """
     computed = 0
 
     def counted(*given: Any) -> Any:

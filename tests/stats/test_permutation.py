@@ -22,7 +22,8 @@ SCORES = st.sampled_from([0.0, 0.5, 1.0, 1 / 3])
 
 def _by_hand(runs: list[list[float]], candidate_runs: int) -> tuple[float, float]:
     """P(sum <= observed) and the mid-p, by all ways to say which runs of each prompt are the
-    candidate's."""
+    candidate's.
+    """
     columns = list(zip(*runs, strict=True))
     observed = math.fsum(value for column in columns for value in column[-candidate_runs:])
     below = at = count = 0
@@ -61,7 +62,8 @@ def test_one_run_a_side_is_mcnemars_test(down: int, up: int) -> None:
 
 def test_a_prompt_counts_by_how_often_it_was_right() -> None:
     """Three reference runs; 4 prompts that only the candidate has wrong: each of 4 answers is the
-    wrong one alike."""
+    wrong one alike.
+    """
     runs = numpy.ones((4, 20))
     runs[3, :4] = 0.0
     assert exchange_test(runs).p_exact == pytest.approx(0.25**4)

@@ -1,5 +1,6 @@
 """A real pair: one model of 405 billion parameters behind two deployments, on all questions of
-GSM8K."""
+GSM8K.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ OTHER = "gsm8k_Llama-3.1-405B-Instruct-Turbo.jsonl"
 
 def _scores(shared: Path, name: str) -> list[float]:
     """Scored by the flexible filter, which must agree with lm-evaluation-harness's own judgement of
-    every answer."""
+    every answer.
+    """
     task = gsm8k.task(filter="flexible-extract")
     questions = [
         json.loads(line) for line in (shared / "data/gsm8k/test.jsonl").read_text().splitlines()

@@ -45,7 +45,8 @@ def test_alike_runs_are_left_as_they_are_with_rare_exceptions() -> None:
 
 def test_a_common_shift_of_whole_runs_is_no_proof_of_a_drop() -> None:
     """Each side of 100 comparisons has a shift of its own: without the inflation some 40 of them
-    would fail."""
+    would fail.
+    """
     alarms = sum(
         p <= 0.05
         for seed in range(100)

@@ -34,7 +34,8 @@ def test_no_stake_grows_on_average_where_the_pool_is_as_good_as_the_hypothesis_s
     prompts: list[tuple[float, float]], asked: int
 ) -> None:
     """Exactly, over every subset and every answer: prompts have a chance of a right answer and any
-    usual score."""
+    usual score.
+    """
     null = math.fsum(chance - usual for chance, usual in prompts) / len(prompts)
     if null > 0.95:
         return
@@ -95,7 +96,8 @@ def test_there_is_no_bet_against_what_cannot_be_missed() -> None:
 @given(st.integers(1, 12), st.data())
 def test_a_spread_subset_holds_every_place_equally_often(n: int, data: st.DataObject) -> None:
     """Over starts from 0 to 1 in steps so small that no boundary between two subsets lies within
-    one."""
+    one.
+    """
     asked = data.draw(st.integers(1, n))
     steps = 4 * math.lcm(n, asked)
     subsets = [
@@ -146,7 +148,8 @@ def test_a_bet_on_a_rounds_mean_does_not_grow_whatever_its_answers_share(
 ) -> None:
     """Exactly: in a share of the rounds every answer is right, and in the others chances are such
     that the mean over the rounds is as good as the hypothesis says. Answer by answer the same
-    rounds let the wealth grow."""
+    rounds let the wealth grow.
+    """
     prompts = sorted(prompts, key=lambda prompt: prompt[1])
     usual = [known / 4 for _, known in prompts]
     n, asked = len(prompts), min(most, len(prompts))
@@ -206,7 +209,8 @@ def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None
 @pytest.mark.parametrize("shift", [0.0, 0.3])
 def test_the_floor_is_too_high_no_more_often_than_it_says(shift: float) -> None:
     """Also where answers follow those of the pass before: a prompt that was wrong at first is wrong
-    more often."""
+    more often.
+    """
     random, over, trials = numpy.random.default_rng(1), 0, 300
     for _ in range(trials):
         chances = numpy.where(random.random(30) < 0.5, 1.0, random.random(30))

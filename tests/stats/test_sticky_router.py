@@ -1,6 +1,7 @@
 """Healthy servers are not accused when alike prompts stick to one of them, and a bad one is found
 among what the reference had right: the worst cells of the table that `make calibrate` prints, with
-fewer rounds."""
+fewer rounds.
+"""
 
 from __future__ import annotations
 

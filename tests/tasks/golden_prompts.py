@@ -4,7 +4,8 @@ change on purpose.
 golden_prompts.json holds, of every task with every option that changes what it asks, the hash over
 its requests and the targets of its samples, over the data of made_data and over the real sets where
 they are beside the checkout. Of made data it holds the first request as well, so that a difference
-can be read; real sets are not ours to print."""
+can be read; real sets are not ours to print.
+"""
 
 from __future__ import annotations
 
@@ -139,7 +140,8 @@ ASK_THE_SAME = {
 @dataclass(frozen=True)
 class Asked:
     """The hash over all that a task asks, how much that is, and the beginning of its first
-    request."""
+    request.
+    """
 
     sha256: str
     requests: int

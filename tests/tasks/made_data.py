@@ -1,5 +1,6 @@
 """Small data sets in the layouts of the published ones. They measure nothing: they give the real
-loaders, prompts and scorers something to work on."""
+loaders, prompts and scorers something to work on.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +20,9 @@ from serve_eval.schema import Spec
 from serve_eval.tasks._longbench_sets import CHINESE, SETS
 from serve_eval.tasks.mmmu import ROWS, SUBJECTS
 
-WORDS = tuple(
-    "river stone quiet harbour lamp winter garden train letter morning silver bridge paper hill"
-    " market".split()  # noqa: SIM905
-)
+_WORDS = """river stone quiet harbour lamp winter garden train letter morning silver bridge paper
+hill market"""
+WORDS = tuple(_WORDS.split())
 
 EXAMPLE = Path(cases.__file__).with_name("example.yaml")
 """What `serve-eval cases new` writes."""
@@ -155,7 +155,8 @@ def write_longbench_prompts(folder: Path) -> Path:
 
 def spec_of(name: str, root: Path) -> Spec:
     """A task as it can be loaded from `write_all`: LongBench's prompts are otherwise those of
-    another package. Of a family one member, which has a name of its own."""
+    another package. Of a family one member, which has a name of its own.
+    """
     if name == "cases":
         return Spec(name="cases:capitals", options={"path": str(EXAMPLE)})
     return Spec(
@@ -212,7 +213,8 @@ def write_zero_scrolls(folder: Path, count: int) -> None:
 
 def write_aime(root: Path) -> None:
     """aime25/test.jsonl with texts as answers, aime24/aime_2024_problems.parquet and
-    aime26/data/train-*.parquet with numbers."""
+    aime26/data/train-*.parquet with numbers.
+    """
     from pyarrow import Table, parquet
 
     rng = random.Random("aime24")
@@ -237,7 +239,8 @@ def write_aime(root: Path) -> None:
 
 def write_mmmu(folder: Path) -> None:
     """SUBJECT/validation-00000-of-00001.parquet with 30 rows of each subject, every fifth an open
-    question."""
+    question.
+    """
     from pyarrow import Table, parquet
 
     for subject in SUBJECTS:
@@ -286,7 +289,8 @@ def png(grey: int) -> bytes:
 
 def encrypted_zip(files: Mapping[str, bytes], password: bytes) -> bytes:
     """A zip file under PKWARE's traditional encryption, which Python reads and cannot write
-    (APPNOTE 6.1)."""
+    (APPNOTE 6.1).
+    """
     body, directory = b"", b""
     for name, content in files.items():
         crc = zlib.crc32(content)

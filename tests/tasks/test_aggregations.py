@@ -1,5 +1,6 @@
 """Values that are no mean of scores: what they are, and what becomes of everything that needs a
-mean."""
+mean.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def loaded(request: pytest.FixtureRequest, data_root: Path) -> tuple[Task, Datas
 
 def _response(task: Task, sample: Sample, text: str, ended: ExitReason) -> Response:
     """The response that an answer of `task.answers` stands for, with a result where the task finds
-    something to run in it; what running it really gives is tested with the task."""
+    something to run in it; what running it really gives is tested with the task.
+    """
     response = Response(text=text, finish_reason="stop")
     if task.program is not None:
         assert task.program(sample, response) is not None

@@ -1,5 +1,6 @@
 """Every task against the simulated endpoint: real prompts, HTTP and scoring, data of our own
-making."""
+making.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """HumanEval: solutions pass and broken ones fail, in the real sandbox; ROUGE as in the suite runs
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 

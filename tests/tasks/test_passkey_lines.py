@@ -1,5 +1,6 @@
 """Passkeys in a text of any length: what is asked stays the same for a data version, and new to
-every prefix cache."""
+every prefix cache.
+"""
 
 from __future__ import annotations
 

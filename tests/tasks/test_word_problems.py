@@ -1,5 +1,6 @@
 """Word problems, their perplexity and short passkeys: what is asked, and that it stays the same for
-a data version."""
+a data version.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def _digest(dataset: Dataset) -> str:
 )
 def test_other_data_has_another_version(made: Task, version: int, digest: tuple[int, str]) -> None:
     """A generator that was changed makes other problems: raise the data version and record them
-    anew."""
+    anew.
+    """
     assert (version, _digest(made.load(ROOTS, 50))) == digest
     assert made.protocol["data_version"] == version
 

@@ -1,5 +1,6 @@
 """The weights that ship: what they were trained for they can do, and rounding them coarsely costs a
-lot of it."""
+lot of it.
+"""
 
 from __future__ import annotations
 

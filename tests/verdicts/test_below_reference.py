@@ -1,5 +1,6 @@
 """The rule by which an answer falls below the reference, from scores in memory and out of a
-reference's files."""
+reference's files.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """A paired rule decides before all was asked, and what its looks spend of alpha is missing at the
-end."""
+end.
+"""
 
 from __future__ import annotations
 
@@ -316,7 +317,8 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
     judged: Plan, tmp_path: Path
 ) -> None:
     """The looks could not allow for it: they passed a drop of the margin in 33 % of simulated
-    runs."""
+    runs.
+    """
     for run, accuracy in ((1, 0.8), (2, 0.8), (3, 0.6)):
         _run(
             replace(judged, references_dir=None, no_reference=True, early_stop=None),
@@ -342,7 +344,8 @@ def test_an_answer_that_did_not_change_is_not_worse_than_the_reference(
     judged: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reference's scores are stored in 16 bits: a score a little above or below would count as
-    a change."""
+    a change.
+    """
     (prepared,) = prepare(judged)
     scores = [i / 401 for i in range(N)]
     stored = [reference_samples.as_stored(score, 0.0, 1.0) for score in scores]

@@ -1,5 +1,6 @@
 """The rules that compare pairs: what each outcome takes, and what is said beside the classic
-verdict."""
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def _case(
     n: int, down: int, up: int, missing: int = 0
 ) -> tuple[TaskResult, Pairs, Hypothesis, Reference]:
     """A reference that is right on 70 % of n prompts; of the candidate, so many turned wrong and
-    right."""
+    right.
+    """
     right = round(0.7 * n)
     before = [1.0] * right + [0.0] * (n - right)
     after = [0.0] * down + before[down : n - up] + [1.0] * up

@@ -1,5 +1,6 @@
 """A subset is compared with the reference's value on the same prompts, where its scores per sample
-are known."""
+are known.
+"""
 
 from __future__ import annotations
 
@@ -172,7 +173,8 @@ def test_without_the_scores_of_these_prompts_the_registered_value_stays(
 
 def test_what_the_classic_rule_fails_has_a_proven_drop_on_a_subset_too(tmp_path: Path) -> None:
     """Of 300 prompts half are easy: the mean of 60 of them lies up to 17 points away from that of
-    all."""
+    all.
+    """
     task = build_task(Spec(name="gsm8k"))
     samples = [Sample(id=str(i), prompt=f"p{i}", target="1") for i in range(ALL)]
     easy = array("d", (float(i % 2) for i in range(ALL)))

@@ -1,5 +1,6 @@
 """Sums that are made when they are looked at: a task of any size, for the benchmark of long
-runs."""
+runs.
+"""
 
 from __future__ import annotations
 

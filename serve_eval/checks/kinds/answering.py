@@ -79,7 +79,8 @@ def _hides_thoughts(answer: Answer) -> bool:
 
 async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
     """The same as an event stream: every event is JSON, there is a finish_reason, and the end is
-    clean."""
+    clean.
+    """
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     more = {"stream": True, "stream_options": {"include_usage": True}}

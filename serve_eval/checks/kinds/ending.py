@@ -38,7 +38,8 @@ async def max_tokens(session: CheckSession) -> CheckResult:
 
 async def max_completion_tokens(session: CheckSession) -> CheckResult:
     """The newer name, which a server that does not know it may ignore: it then generates until it
-    is cut off here."""
+    is cut off here.
+    """
     if not session.chat:
         return report_unsupported(f"{CHAT_COMPLETIONS} is not answered")
     body = session.body(COUNT, chat=True, max_tokens=FEW, stream=True)
@@ -92,7 +93,8 @@ async def stop(session: CheckSession) -> CheckResult:
 
 def _stop_place(text: str) -> tuple[int, int] | None:
     """Begin and end of the first word behind the first that has not stood in the text before; of
-    two characters where the text has no such word, as that of an untrained model."""
+    two characters where the text has no such word, as that of an untrained model.
+    """
     pieces = [
         word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]
     ]
@@ -104,7 +106,8 @@ def _stop_place(text: str) -> tuple[int, int] | None:
 
 async def max_tokens_0(session: CheckSession) -> CheckResult:
     """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM
-    issue 7692)."""
+    issue 7692).
+    """
     if session.known.orchestrator:
         return report_unsupported(
             "not sent: an orchestrator may send it to its worker twice, which ended early versions"

@@ -1,5 +1,6 @@
 """Guided decoding: an answer in JSON, and one that follows a schema, in OpenAI's form and in the
-one that every trtllm-serve understands."""
+one that every trtllm-serve understands.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ async def ask_guided(
     session: CheckSession, *, prompt: str, form: Mapping[str, Any], wanted: object
 ) -> CheckResult:
     """Asks for something else than what the form allows: an answer that follows it was guided to.
-    `wanted` None: any JSON object follows."""
+    `wanted` None: any JSON object follows.
+    """
     answer = await session.ask(prompt, max_tokens=TOKENS, response_format=form)
     first = answer.first
     text, _ = split_thinking(first.text)

@@ -22,7 +22,8 @@ before."""
 
 async def concurrency(session: CheckSession) -> CheckResult:
     """Half of them as streams, where those work: a server may answer one at a time and cut the
-    others."""
+    others.
+    """
     streams = session.known.streams.get(session.chat) is not None
     bodies = [
         session.body(
@@ -58,7 +59,8 @@ def _wrong(answer: Answer) -> str | None:
 
 async def cancel(session: CheckSession) -> CheckResult:
     """Long answers are given up at their beginning. What they held has to be free for the next
-    request."""
+    request.
+    """
     if session.known.streams.get(session.chat) is None:
         return report_unsupported("no stream came to its end")
     before = await session.ask("Hello", max_tokens=ALIVE_TOKENS)

@@ -122,7 +122,8 @@ async def reasoning(session: CheckSession) -> CheckResult:
 
 async def system_role(session: CheckSession) -> CheckResult:
     """Two system turns of different length: the longer one has to take more tokens of the
-    prompt."""
+    prompt.
+    """
     if not session.chat:
         return _no_chat()
     one, other = [await _with_system(session, text) for text in (SYSTEM, LONGER)]
@@ -151,7 +152,8 @@ async def _with_system(session: CheckSession, text: str) -> Answer:
 async def special_tokens(session: CheckSession) -> CheckResult:
     """A template begins with the model's first token itself. A server that adds it once more has as
     many prompt tokens by default as where it is told to add special tokens, and more than where it
-    is told not to."""
+    is told not to.
+    """
     if not session.chat:
         return _no_chat()
     settings: tuple[Mapping[str, Any], ...] = (

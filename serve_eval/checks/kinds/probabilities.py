@@ -73,7 +73,8 @@ async def in_completions(session: CheckSession) -> CheckResult:
 
 def _untold(answer: Answer) -> CheckResult:
     """Servers leave tokens out that are a part of a character: all of them may be, of an untrained
-    model."""
+    model.
+    """
     if BROKEN in answer.first.said:
         return report_unsupported(
             "cannot be told: the answer has broken characters, and no logprobs", answer.sent
@@ -83,7 +84,8 @@ def _untold(answer: Answer) -> CheckResult:
 
 def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
     """What is wrong with the log-probabilities of an answer. A token that ends it may be left
-    out."""
+    out.
+    """
     counted = answer.tokens()
     fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
     if counted is not None and (len(values) > counted or fewer):
@@ -96,7 +98,8 @@ def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
 
 async def of_prompts(session: CheckSession) -> CheckResult:
     """In any form that our client knows, each told as far as it came, and judged as before an
-    evaluation."""
+    evaluation.
+    """
     if not session.text:
         return report_unsupported("completions are not answered")
     seen: list[CheckResult] = []

@@ -42,7 +42,8 @@ async def batch(session: CheckSession) -> CheckResult:
 
 async def unknown_field(session: CheckSession) -> CheckResult:
     """Both are right, and good to know: where fields are ignored, a misspelt one is never
-    noticed."""
+    noticed.
+    """
     answer = await session.post({**session.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
     if answer.refused:
         return pass_check(f"refused: {short(answer.told, 80)}")

@@ -1,5 +1,6 @@
 """Does the model answer what every instructed model answers? These rows test the model, not its
-server alone."""
+server alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class QualityQuestion(NamedTuple):
 
 def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
     """Half of them sums of two numbers of two digits, half of them made-up words to copy; always
-    the same."""
+    the same.
+    """
     rng = random.Random(f"smoke:{seed}")
     asked = []
     for _ in range(count // 2):
@@ -103,7 +105,8 @@ def is_right(question: QualityQuestion, said: str) -> bool:
 
 async def tokens_per_line(session: CheckSession) -> float:
     """Tokens that a line of noise takes, as the server counts them; one for every four characters
-    if it does not."""
+    if it does not.
+    """
     if session.known.tokens_per_line is None:
         answer = await session.ask(NOISE * MEASURED_LINES, max_tokens=1)
         counted = answer.tokens("prompt_tokens")
@@ -120,7 +123,8 @@ def lines_of(tokens: int, per_line: float) -> int:
 
 def hide_key(tokens: int, per_line: float) -> tuple[str, str]:
     """A text of about so many tokens with a key in its middle and the question for it, and the
-    key."""
+    key.
+    """
     key = str(random.Random(f"smoke:passkey:{tokens}").randint(10000, 99999))
     lines = lines_of(tokens, per_line)
     return f"{HEAD}{context(key, lines // 2, lines)}\nWhat is the pass key?", key

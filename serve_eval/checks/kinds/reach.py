@@ -16,7 +16,8 @@ NOT_THERE = frozenset({404, 405})
 
 async def reachable(session: CheckSession) -> CheckResult:
     """Settles the base URL, the model and which kinds of requests are answered at all. Raises
-    EndpointError when there is nothing to check."""
+    EndpointError when there is nothing to check.
+    """
     given = session.base_url
     for path in dict.fromkeys(
         (session.base_path, session.root or "/", f"{session.base_path.rstrip('/')}/v1")
@@ -48,7 +49,8 @@ async def reachable(session: CheckSession) -> CheckResult:
 
 async def _is_here(session: CheckSession) -> bool:
     """Whether the API is below the base path: models are listed, or a request for one token finds a
-    route."""
+    route.
+    """
     models = session.known.models = await session.get(f"{session.base_path}/models")
     if not models.status:
         hint = await session.client.other_scheme() or UNREACHABLE_HINT

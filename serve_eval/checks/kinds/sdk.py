@@ -25,7 +25,8 @@ TOKENS = 8
 
 async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
     """One answer of one kind, read by the package. Its form was checked before: here it is what the
-    package makes of it that counts."""
+    package makes of it that counts.
+    """
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     import openai

@@ -23,7 +23,8 @@ class AiohttpChannel:
     """One request on a connection.
 
     aiohttp gives a connection to the next request before the client has judged the answer to this
-    one. So `turns` and `sent` are those of the moment when the request was sent."""
+    one. So `turns` and `sent` are those of the moment when the request was sent.
+    """
 
     __slots__ = ("_protocol", "_shared", "_task", "number", "sent", "turns")
 

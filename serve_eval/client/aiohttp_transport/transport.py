@@ -2,7 +2,8 @@
 seam.
 
 aiohttp keeps its connections to itself, so much of what `http1` proves cannot be done here;
-docs/requests.md has the table. Each request runs in a task of its own, which fills the reply."""
+docs/requests.md has the table. Each request runs in a task of its own, which fills the reply.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class _Connector(aiohttp.TCPConnector):
 
 class AiohttpTransport:
     """Two sessions of aiohttp: one keeps connections, the other has one for each request. Raises
-    PlanError."""
+    PlanError.
+    """
 
     def __init__(self, settings: TransportSettings) -> None:
         self._target, self.proxy = (
@@ -216,7 +218,7 @@ class AiohttpTransport:
     # behind every request
 
     def keep(self, channel: Channel, now: float) -> None:
-        """aiohttp took the connection back when the answer ended."""
+        """Aiohttp took the connection back when the answer ended."""
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
         self.abort(channel)
@@ -226,7 +228,7 @@ class AiohttpTransport:
         channel.end()
 
     def note_end(self, channel: Channel, now: float) -> None:
-        """aiohttp does not tell when a connection was used last."""
+        """Aiohttp does not tell when a connection was used last."""
 
     def list_open(self) -> frozenset[int]:
         """Return no connection: none can be checked."""

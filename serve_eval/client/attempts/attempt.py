@@ -89,7 +89,8 @@ class AttemptSender:
 
     def now(self) -> float:
         """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
-        jump."""
+        jump.
+        """
         return self._epoch + time.monotonic()
 
     async def attempt(
@@ -104,7 +105,8 @@ class AttemptSender:
         fresh: bool,
     ) -> Response:
         """Send the request once and return the answer. Raises Missed. Either way `attempts` grows
-        by one."""
+        by one.
+        """
         if self._rate is not None:
             with wait.pause():
                 await self._rate.wait()
@@ -189,7 +191,8 @@ class AttemptSender:
 
     def _note(self, this: AttemptUnderWay, missed: Missed) -> None:
         """Note why an attempt gave no answer. A used connection that ended without a word may be to
-        blame."""
+        blame.
+        """
         this.failure = missed.kind
         this.status = missed.status = missed.status or this.reply.status or None
         silent = this.channel is not None and this.used and not this.reply.received

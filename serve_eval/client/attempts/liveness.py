@@ -1,5 +1,6 @@
 """Is anybody still listening? Asked when a connection is refused or lost; while nobody does,
-senders wait here."""
+senders wait here.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class LivenessGuard:
     An outage begins when no server listens, and is over once somebody does; without an answer in
     between, the next one goes on with its time. One that lasts longer than `timeout_s` in all ends
     the run, with 0 at once. `notify` gets a line when an outage begins and when it is over. Nobody
-    waits at a guard that is not watched."""
+    waits at a guard that is not watched.
+    """
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.notify = timeout_s, notify
@@ -38,7 +40,8 @@ class LivenessGuard:
         address.
 
         Returns True when somebody listens there again, False at once when somebody does all the
-        time. Raises EndpointError when nobody does for too long."""
+        time. Raises EndpointError when nobody does for too long.
+        """
         if not self.watched:
             return False
         if self._verdict is None:
@@ -51,7 +54,8 @@ class LivenessGuard:
 
     async def watch(self) -> None:
         """Run until cancelled. Raises EndpointError when no server listens for the time that an
-        outage has."""
+        outage has.
+        """
         self.watched = True
         try:
             while True:
@@ -111,7 +115,8 @@ class LivenessGuard:
 
 async def _listens(host: str, port: int) -> bool:
     """Whether a connection can be made to any address of the host; also when that cannot be told
-    within PROBE_S."""
+    within PROBE_S.
+    """
     loop, refused = asyncio.get_running_loop(), False
     try:
         async with asyncio.timeout(PROBE_S):

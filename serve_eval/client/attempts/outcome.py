@@ -16,7 +16,8 @@ class Missed(Exception):
 
     `lost_stream`: the stream was empty, and without streaming the answer may come. `refused`:
     nobody may be listening. `stale`: the fault was that of a used connection. `starting`: the
-    endpoint said that it still starts."""
+    endpoint said that it still starts.
+    """
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ class Missed(Exception):
 
 class OutcomeReader:
     """Reads replies and errors. What came from elsewhere is masked before any of it is cut or
-    quoted."""
+    quoted.
+    """
 
     def __init__(self, masking: Masking, connect_timeout_s: float) -> None:
         self._masking, self._connect_timeout_s = masking, connect_timeout_s
@@ -92,7 +94,8 @@ class OutcomeReader:
 
     def of_error(self, error: Exception) -> Missed:
         """Return the outcome of an attempt that ended with an error, before or behind its
-        sending."""
+        sending.
+        """
         if isinstance(error, ProxyRefused):
             again = retry.worth_retrying(error.status, "")
             return Missed(FailureKind.HTTP_ERROR, str(error), status=error.status, retryable=again)

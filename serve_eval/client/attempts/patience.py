@@ -1,7 +1,8 @@
 """Time limits of every request in flight, kept by one timer for all of them.
 
 A timer of asyncio per sample and another per piece read were measured to cost as much as a fifth of
-a request."""
+a request.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ TICKS = 50
 
 class Wait:
     """One sample in progress. `reply` is what its endpoint is expected to be heard by, None when
-    nothing is expected now. `over` says which limit cut it off."""
+    nothing is expected now. `over` says which limit cut it off.
+    """
 
     __slots__ = ("_cancelling", "over", "reply", "task", "until")
 
@@ -34,7 +36,8 @@ class Wait:
 
     def cut_off(self, limit: str) -> bool:
         """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then
-        dealt with."""
+        dealt with.
+        """
         if self.over != limit:
             return False
         self.over = None
@@ -59,7 +62,8 @@ class Patience:
     in seconds.
 
     While `held`, silence cuts off nothing: somebody finds out whether the endpoint as a whole is
-    silent."""
+    silent.
+    """
 
     def __init__(self, *, sample_s: float, stall_s: float) -> None:
         self._sample_s, self._stall_s = sample_s, stall_s
@@ -102,7 +106,8 @@ class Patience:
 
     def silent_s(self) -> float:
         """Seconds without data for any wait, as far as one was expected all the time; 0 when none
-        is."""
+        is.
+        """
         return time.monotonic() - max(self._began_at, self.heard_at()) if self._expecting else 0.0
 
     def heard(self) -> None:

@@ -18,7 +18,8 @@ class StartRate:
 
     Written here because it was measured (bench/rate_limits.py does again): at 1000 starts per
     second asyncio-throttle polls and lets a second's worth go at once, and aiolimiter loses a
-    quarter of the rate on uvloop, at several times the cost."""
+    quarter of the rate on uvloop, at several times the cost.
+    """
 
     def __init__(self, per_second: float) -> None:
         self._gap_s, self._next = 1.0 / per_second, 0.0
@@ -50,7 +51,8 @@ class StartRate:
 
     def _give(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
         """Gives the starts that are due to those who wait. A timer runs while anybody does; one
-        that fires a little early, as those of uvloop do, is not set again."""
+        that fires a little early, as those of uvloop do, is not set again.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

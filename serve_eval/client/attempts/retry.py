@@ -19,7 +19,8 @@ def worth_retrying(status: int, message: str) -> bool:
     """Whether an error status may go away by itself.
 
     A disaggregated orchestrator of trtllm-serve hands a worker's 400 on as a 500 that quotes it:
-    that stays refused."""
+    that stays refused.
+    """
     return status in _STATUSES and not (status == 500 and is_refused_behind(message))
 
 
@@ -35,7 +36,8 @@ def pause_s(
     Retry-After.
 
     Retry-After is a number of seconds or an HTTP date and is honoured up to RETRY_AFTER_CAP_S. Full
-    jitter: Brooker 2015, "Exponential Backoff And Jitter"."""
+    jitter: Brooker 2015, "Exponential Backoff And Jitter".
+    """
     jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
     told = _retry_after_s(retry_after, now) if retry_after else None
     return jitter if told is None else min(max(told, 0.0), RETRY_AFTER_CAP_S) + jitter

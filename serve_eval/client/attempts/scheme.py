@@ -1,5 +1,6 @@
 """Find out whether a server speaks TLS or plain HTTP, where its reply is neither, to name the right
-address."""
+address.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ PROBE_S = 5.0
 
 async def other_scheme(base_url: str) -> str:
     """What to do where the server speaks the other one of http and https; nothing where it does
-    not, or cannot be reached. No certificate is checked and nothing secret is sent."""
+    not, or cannot be reached. No certificate is checked and nothing secret is sent.
+    """
     parts = urlsplit(base_url)
     tls, host = parts.scheme == "https", parts.hostname or ""
     port = parts.port or (443 if tls else 80)
@@ -35,7 +37,8 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 
 async def _read_first_bytes(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
     """The first bytes of the answer to a request without a path of ours; without any where TLS is
-    all that is asked for. None: no connection, or nothing came."""
+    all that is asked for. None: no connection, or nothing came.
+    """
     writer = None
     try:
         async with asyncio.timeout(PROBE_S):

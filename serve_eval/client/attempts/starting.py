@@ -1,6 +1,7 @@
 """Requests wait while the endpoint says that it is starting: trtllm-serve since 2026 listens while
 it loads its model, and answers every route with a 503 whose header says so. That is no attempt:
-nothing has failed."""
+nothing has failed.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Start:
 
     async def over(self) -> bool:
         """Return True once the endpoint no longer says that it is starting, False when that takes
-        too long."""
+        too long.
+        """
         self.met, self._waiting = self.met + 1, self._waiting + 1
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look())

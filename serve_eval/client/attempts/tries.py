@@ -24,7 +24,8 @@ class Tries:
 
     def again_at_once(self, missed: Missed) -> bool:
         """Return whether the next attempt costs nothing: without streaming, or on a new
-        connection."""
+        connection.
+        """
         self.fresh = missed.stale
         if missed.lost_stream and self.stream:
             self.stream = False

@@ -30,7 +30,8 @@ class Http1Connection(asyncio.Protocol):
     `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which
     the first `proven` were surely those to their requests, and was `sent` so many requests. `out`:
     it is out of step, which `stray` was told. `closing`: the server announced its end. `number` is
-    its own."""
+    its own.
+    """
 
     __slots__ = (
         "_all",
@@ -76,7 +77,8 @@ class Http1Connection(asyncio.Protocol):
     @property
     def unproven(self) -> bool:
         """Return whether it gave answers that may be those to other requests; its first one cannot
-        be."""
+        be.
+        """
         return self.turns > 1 and self.turns > self.proven
 
     @property

@@ -124,7 +124,8 @@ class Dialer:
 
     async def _resolve(self, address: ServerAddress) -> Sequence[aiohappyeyeballs.AddrInfoType]:
         """Return the addresses of a name, each connection's beginning with another; one look-up
-        serves all who wait."""
+        serves all who wait.
+        """
         if not self._resolved_at or time.monotonic() - self._resolved_at > ADDRESSES_S:
             if self._lookup is None:
                 self._lookup = asyncio.create_task(self._look_up(address))

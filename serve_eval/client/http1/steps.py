@@ -3,7 +3,8 @@
 A proxy that answers twice, or speaks unasked, puts an answer that nobody asked for before the next
 one, and HTTP/1.1 has no number that would tell. Such a connection stays behind for all its life. So
 one request whose reply cannot be an answer (GET /models) proves at any time that all replies before
-it were in step."""
+it were in step.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class StepChecker:
     """Checks connections, and notes in the `ledger` what came of it.
 
     `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is
-    the number of requests after which the server closes a connection (0: not known)."""
+    the number of requests after which the server closes a connection (0: not known).
+    """
 
     def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
         self._ledger, self._head, self._ids, self._limit = ledger, head, ids, limit
@@ -49,7 +51,8 @@ class StepChecker:
 
     def note_closed(self, connection: Http1Connection) -> None:
         """Notes that the server announced the end of a connection: two after as many requests show
-        its limit."""
+        its limit.
+        """
         if connection.sent > 1:
             if connection.sent == self._closed_at:
                 self.most = connection.sent
@@ -57,7 +60,8 @@ class StepChecker:
 
     def due(self, connection: Http1Connection) -> bool:
         """Return whether to give a connection up after a check, since the server is about to close
-        it."""
+        it.
+        """
         return connection.sent >= self.most - TRIES
 
     def check(
@@ -67,7 +71,8 @@ class StepChecker:
         unwanted: Reply | None = None,
     ) -> None:
         """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply;
-        `then` gets it when it is still good."""
+        `then` gets it when it is still good.
+        """
         task = asyncio.create_task(self._check(connection, then, unwanted))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
@@ -111,7 +116,8 @@ class StepChecker:
 
         A list behind errors proves nothing: it may be that which the request before the last one
         asked for. Then one answer more comes, as it does behind nothing but errors of a connection
-        out of step."""
+        out of step.
+        """
         told, errors, clear = None, 0, True
         while told is None and errors < TRIES:
             request_id = self._ids.new()
@@ -140,7 +146,8 @@ class StepChecker:
 
     def _describe(self, reply: Reply, request_id: str) -> bool | None:
         """Return whether a reply answers a request for the models; None where that cannot be
-        told."""
+        told.
+        """
         if reply.error is not None:
             return False if isinstance(reply.error, BadHttp) and not reply.status else None
         if (

@@ -1,7 +1,8 @@
 """Connections to one endpoint: opened when they are needed, kept while they are good, never shared.
 
 Written here because it was measured (make bench does again): bare aiohttp takes more than twice the
-CPU per request, and a third more per event of a stream."""
+CPU per request, and a third more per event of a stream.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ class Http1Transport:
     CONNECT for https.
 
     Raises PlanError when the base URL is none of a host, when the proxy is none (without its
-    address), and for a bundle of certificates that cannot be used."""
+    address), and for a bundle of certificates that cannot be used.
+    """
 
     def __init__(self, settings: TransportSettings) -> None:
         self._target, self.proxy = (
@@ -108,7 +110,8 @@ class Http1Transport:
 
     def _take_idle(self) -> Http1Connection | None:
         """Return the connection that was used last of those that are free and good, if there is
-        one."""
+        one.
+        """
         if not self.ledger.keeps:
             self._retire_all()
             return None
@@ -137,7 +140,8 @@ class Http1Transport:
 
     def keep(self, channel: Channel, now: float) -> None:
         """Take a connection back unless its server closes such behind its answers without saying
-        so."""
+        so.
+        """
         connection = cast("Http1Connection", channel)
         if connection.turns:
             self._hasty = 0
@@ -170,7 +174,8 @@ class Http1Transport:
 
     def _retire(self, connection: Http1Connection, unwanted: Reply | None = None) -> None:
         """Give a connection up, after a last check where its answers need one. The rest of an
-        `unwanted` reply is waited for."""
+        `unwanted` reply is waited for.
+        """
         if (
             connection.usable
             and connection.unproven
@@ -202,7 +207,8 @@ class Http1Transport:
 
     async def watch(self) -> None:
         """Run until cancelled. Check connections that have become idle, before the server closes
-        them."""
+        them.
+        """
         while True:
             await asyncio.sleep(IDLE_S)
             self._check_idle(IDLE_S)

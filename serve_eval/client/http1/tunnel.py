@@ -24,7 +24,8 @@ class Tunnel(asyncio.Protocol):
 
     async def ask(self, place: str, credentials: dict[str, str]) -> asyncio.Transport:
         """The connection, once the proxy leads to `place`, a host:port. Raises ProxyRefused,
-        BadHttp, Disconnected."""
+        BadHttp, Disconnected.
+        """
         assert self._transport is not None
         lines = [
             f"CONNECT {place} HTTP/1.1",

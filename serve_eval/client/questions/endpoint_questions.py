@@ -26,7 +26,8 @@ class EndpointQuestions:
 
     async def still_starting(self, timeout_s: float) -> bool:
         """Ask for the models, as any route will do. What is no answer ends the wait: the next
-        request tells why."""
+        request tells why.
+        """
         try:
             return (await self._exchange.send("GET", self._models, timeout_s=timeout_s)).starting
         except Missed:
@@ -34,7 +35,8 @@ class EndpointQuestions:
 
     async def models(self) -> list[str] | Failure:
         """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any
-        other status, 404 where there is no such route (a disaggregated orchestrator)."""
+        other status, 404 where there is no such route (a disaggregated orchestrator).
+        """
         try:
             reply = await self._exchange.send("GET", self._models)
             if reply.starting and await self._start.over():
@@ -62,7 +64,8 @@ class EndpointQuestions:
 
     async def context_tokens(self, model: str | None) -> int | None:
         """Return how many tokens a prompt and its answer may have together, where /v1/models tells
-        it."""
+        it.
+        """
         try:
             return read.context_tokens(await self._exchange.get(self._models), model)
         except Missed:
@@ -95,7 +98,8 @@ class EndpointQuestions:
 
     async def count_hidden_retries(self) -> dict[str, int]:
         """Return how often an orchestrator of trtllm-serve asked its servers again, by their kind,
-        since its start."""
+        since its start.
+        """
         with suppress(Missed):
             return read.count_hidden_retries(
                 await self._exchange.get(self._root + "/prometheus/metrics/")

@@ -1,5 +1,6 @@
 """The answers in which an endpoint tells of itself: models, version, special tokens, hidden
-retries. Pure."""
+retries. Pure.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ _KINDS = {"ctx": "context", "gen": "generation"}
 
 def count_hidden_retries(body: bytes) -> dict[str, int]:
     """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own
-    retries, by the kind of server that was asked again; empty when they say nothing."""
+    retries, by the kind of server that was asked again; empty when they say nothing.
+    """
     text = body.decode(errors="replace")
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
 
@@ -67,7 +69,8 @@ def model_ids(body: bytes) -> list[str]:
 
 def context_tokens(body: bytes, model: str | None) -> int | None:
     """The `max_model_len` of a model in a /v1/models answer: of `model`, or of the only one listed;
-    else None."""
+    else None.
+    """
     try:
         data = msgspec.json.decode(body)["data"]
         entry = next(

@@ -26,7 +26,8 @@ def response(
     leave it in.
 
     `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of
-    a stream's first and last token, all in seconds of one clock."""
+    a stream's first and last token, all in seconds of one clock.
+    """
     prompt = request.prompt
     text, thoughts = split_thinking(
         said.text, opened=isinstance(prompt, str) and leaves_thinking_open(prompt)

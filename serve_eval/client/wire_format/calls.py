@@ -13,7 +13,8 @@ class ToolCalls:
     """Puts calls together in the order of their first pieces. A piece belongs to the call of its
     `index`; without one, a piece with an `id` or a name begins a call and any other goes on with
     the last. What is no call is passed over, as everything else that an answer may hold beside its
-    text."""
+    text.
+    """
 
     def __init__(self) -> None:
         self._names: dict[object, str] = {}

@@ -2,7 +2,8 @@
 
 A proxy that answers twice puts the second answer before the one to the next request on that
 connection, and from then on every sample would be scored with the answer of another. HTTP/1.1
-cannot tell; the ids of the answers can."""
+cannot tell; the ids of the answers can.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Echoes:
 
     def is_echo(self, channel: Channel, said: Said) -> bool:
         """Whether a connection gave its last answer again, by its id, its text and its calls of
-        tools."""
+        tools.
+        """
         if said.id is None or not self._ids_tell:
             return False
         text = hash((said.text, said.tool_calls))

@@ -2,7 +2,8 @@
 
 A server that does not know the fields often ignores them in silence. So what comes back is counted
 against the number of prompt tokens that the server itself reports, and anything short of it is no
-answer."""
+answer.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ _read = msgspec.json.Decoder(_Body).decode
 
 def decode(body: bytes, content_type: str, prompt: str) -> Said:
     """What a whole 2xx body says of a prompt. Raises InvalidResponse when it does not say all of
-    it."""
+    it.
+    """
     body = body.removeprefix(wire.BOM)
     try:
         wire.refuse_error(wire.read_body(body), body)
@@ -91,7 +93,8 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
 
 def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None], list[int] | None]:
     """Log-probabilities, texts and offsets of the tokens that are told of, generated ones
-    included."""
+    included.
+    """
     if choice.prompt_logprobs is not None:
         # The token of the prompt stands first; more may follow where a server gives likelier ones
         # too.
@@ -118,7 +121,8 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
 
 def _likeliest(choice: _Choice) -> list[bool | None]:
     """Of each token that is told of, whether no other would have been likelier; None where that is
-    not told."""
+    not told.
+    """
     if choice.prompt_logprobs is not None:
         first = [
             next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
@@ -195,7 +199,8 @@ def _offsets(
 ) -> Sequence[int] | None:
     """Where tokens begin in the prompt. Their texts tell best, since the offsets of servers may
     count in a token that stands before the text, as the first may; and the prompt may have lost its
-    beginning to a truncation."""
+    beginning to a truncation.
+    """
     first, rest = tokens[0], [token for token in tokens[1:] if token is not None]
     joined = "".join(rest)
     if len(rest) == len(tokens) - 1 and prompt.endswith(joined):

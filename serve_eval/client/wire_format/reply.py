@@ -55,7 +55,8 @@ class Reply:
     `whole`: the message ended, so that its connection can be used again. `request_id` is the header
     X-Request-ID that came back. `mask` takes secrets out of `content`. `starting`: the server says
     that it still loads its model. `told` are the header fields of `server_timing`, whose event is
-    looked for in a stream with `metrics`."""
+    looked for in a stream with `metrics`.
+    """
 
     __slots__ = (
         "_body",
@@ -197,7 +198,8 @@ class Reply:
 
     def too_large(self) -> None:
         """More came than may be read; what comes behind the end of a stream is not the answer's
-        fault."""
+        fault.
+        """
         if self.stream is not None and self.stream.complete:
             self.settle()
         else:
@@ -205,7 +207,8 @@ class Reply:
 
     def hurry(self) -> None:
         """Bounds the time in which an event stream that holds the whole answer may come to its
-        end."""
+        end.
+        """
         stream = self.stream
         if stream is None or not (stream.complete or stream.done) or self.ended.done():
             return
@@ -252,7 +255,8 @@ class Reply:
 
 class _Unpacked:
     """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for
-    an encoding other than gzip and deflate."""
+    an encoding other than gzip and deflate.
+    """
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -262,7 +266,8 @@ class _Unpacked:
 
     def feed(self, piece: bytes, at_most: int) -> bytes:
         """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what
-        follows the end."""
+        follows the end.
+        """
         if self.at_end:
             raise zlib.error("bytes behind its end")
         unpacked = self._unpack.decompress(piece, at_most)

@@ -3,7 +3,8 @@ in an event that a stream has behind [DONE]. Pure.
 
 Its main line does so where `return_perf_metrics` stands in its file and the request has the header
 RETURN. Nothing of that names a server. The time at which the request arrived there, in nanoseconds,
-stands in its own records too."""
+stands in its own records too.
+"""
 
 from __future__ import annotations
 

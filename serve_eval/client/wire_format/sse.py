@@ -2,7 +2,8 @@
 
 Only `data:` fields matter here; comments and other fields are dropped. Lines end in `\\n`, `\\r\\n`
 or `\\r` (WHATWG HTML, section "Server-sent events"), and a piece may end anywhere, also inside a
-character."""
+character.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class EventLines:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The payloads that were completed, in order; an empty one for the blank line that ends an
-        event."""
+        event.
+        """
         if (
             data[:6] == b"data: "
             and data.find(b"\n") == len(data) - 2
@@ -51,7 +53,8 @@ class EventLines:
 
     def _unix(self, data: bytes) -> bytes:
         """`data` with `\\n` as the only line end; a `\\r` at the end of a piece is half of a
-        `\\r\\n`, or is not."""
+        `\\r\\n`, or is not.
+        """
         if self._carriage_return and data[:1] == b"\n":
             data = data[1:]
         self._carriage_return = data[-1:] == b"\r" if data else self._carriage_return

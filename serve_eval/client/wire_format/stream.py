@@ -1,5 +1,6 @@
 """An answer that arrives as an event stream, put together chunk by chunk. Pure: bytes and times in,
-`Said` out."""
+`Said` out.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class StreamedAnswer:
     `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so
     that the answer is whole however the stream ends. `first_at` and `last_at` are the times of the
     first and the last token, None without any; `heard_at` that of the last chunk with a choice, a
-    token or not, 0 without any. `behind` gets what follows [DONE]."""
+    token or not, 0 without any. `behind` gets what follows [DONE].
+    """
 
     def __init__(self, behind: BehindDone | None = None) -> None:
         self.done = self.complete = False
@@ -72,7 +74,8 @@ class StreamedAnswer:
 
     def finish(self) -> Said:
         """The whole answer, at the end of the stream. Raises InvalidResponse when it has none,
-        LostStream when the stream held [DONE] and nothing else."""
+        LostStream when the stream held [DONE] and nothing else.
+        """
         for payload in self._lines.close():
             if payload and not self.done:
                 self._take(payload, self.last_at or 0.0)
@@ -96,7 +99,8 @@ class StreamedAnswer:
 
     def _take(self, payload: bytes, now: float) -> None:
         """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished
-        event."""
+        event.
+        """
         if self._unfinished:
             if not payload:
                 raise InvalidResponse("not an OpenAI stream", self._unfinished)
@@ -123,7 +127,8 @@ class StreamedAnswer:
 
     def _hold(self, payload: bytes, error: Exception) -> None:
         """Keep a line whose JSON may go on in the next. Raises InvalidResponse for one that does
-        not."""
+        not.
+        """
         self._lines_of_it += 1
         if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
             raise InvalidResponse("not an OpenAI stream", payload) from error
@@ -131,7 +136,8 @@ class StreamedAnswer:
 
     def _choose(self, choice: WireChoice, chunk_id: object, now: float) -> None:
         """Take a piece of the answer. Raises InvalidResponse for one behind its end, or of another
-        answer."""
+        answer.
+        """
         self._chunks += 1
         if choice.delta is not None:
             told = self._append(choice.delta, now)
@@ -151,7 +157,8 @@ class StreamedAnswer:
 
     def _see_id(self, told: object) -> None:
         """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises
-        InvalidResponse for ids of several answers."""
+        InvalidResponse for ids of several answers.
+        """
         if not told:
             return
         name = told if isinstance(told, str) else repr(told)

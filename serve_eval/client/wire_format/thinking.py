@@ -11,7 +11,8 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]
 
     `opened`: the prompt ended in <think>. A </think> that nothing opened closes what the chat
     template opened. Thoughts that never end leave no answer: whatever stands in them was not meant
-    as one."""
+    as one.
+    """
     opens, closes = text.find(OPEN), text.find(CLOSE)
     if opens < 0 and closes < 0 and not opened:
         return text, None

@@ -1,7 +1,8 @@
 """OpenAI JSON to nouns and back. Pure: bytes in, nouns out, no I/O.
 
 Bodies are decoded leniently in what they may hold beside the answer, and strictly in what makes an
-answer: anything without one is an `InvalidResponse`, never an empty text."""
+answer: anything without one is an `InvalidResponse`, never an empty text.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ class InvalidResponse(Exception):
 
 class LostStream(InvalidResponse):
     """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that
-    its context server finished. Without streaming they arrive."""
+    its context server finished. Without streaming they arrive.
+    """
 
 
 class Said(msgspec.Struct):
@@ -132,7 +134,8 @@ def encode(
     over: Mapping[str, object] | None = None,
 ) -> bytes:
     """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when
-    there is any. The fields of `over` replace any other."""
+    there is any. The fields of `over` replace any other.
+    """
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
     if isinstance(request.prompt, str):
@@ -208,7 +211,8 @@ _Kind = TypeVar("_Kind", bound=_Indexed)
 
 def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
     """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there
-    is one such."""
+    is one such.
+    """
     if len(choices) == 1 and not choices[0].index:
         return choices[0]
     found = [choice for choice in choices if not choice.index]
@@ -237,7 +241,8 @@ def answer_id(told: object) -> str | None:
 
 def stop_string(reason: object) -> str | None:
     """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say
-    less."""
+    less.
+    """
     return reason if isinstance(reason, str) else None
 
 
@@ -274,7 +279,8 @@ def describe(body: bytes, mask: Mask = str) -> str:
     MAX_MESSAGE characters.
 
     Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or
-    list}, plain text, an HTML page, nothing at all."""
+    list}, plain text, an HTML page, nothing at all.
+    """
     text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
     if not text:
         return "an empty body"

@@ -1,5 +1,6 @@
 """Two finished run folders beside each other, prompt by prompt: scores, changed answers, how far
-texts agree."""
+texts agree.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class TaskAnswers:
     """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of
     what was said; of the first answer to each prompt when it was asked for, in seconds since 1970,
     how long it took in seconds, and where a request for it failed, in which way the first one
-    did."""
+    did.
+    """
 
     task: TaskReport
     folder: Path
@@ -59,7 +61,8 @@ class TaskAnswers:
 
 def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
     """The scores and answers of one task. Raises RunFolderError for files that are missing or
-    damaged."""
+    damaged.
+    """
     task = next(task for task in report.tasks if task.result.task == name)
     repeats = report.plan.times(name)
     lines: tuple[dict[str, ScoreRecord], ...] = tuple({} for _ in range(repeats))
@@ -121,7 +124,8 @@ def _content(response: Response) -> bytes:
 
 def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
     """The median time between the requests for the same prompt, in seconds; None where no prompt
-    tells it."""
+    tells it.
+    """
     gaps = [
         abs(b.started_s[prompt] - start)
         for prompt, start in a.started_s.items()
@@ -132,7 +136,8 @@ def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
 
 def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
     """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when
-    none has one on both sides."""
+    none has one on both sides.
+    """
     from serve_eval.stats.pairs import pair
 
     prompts = sorted({prompt for answers in (a, b) for lines in answers.lines for prompt in lines})
@@ -197,7 +202,8 @@ def another_score(one: ScoreRecord, other: ScoreRecord) -> bool:
 
 def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
     """Whether two answers to a prompt say something else, right or wrong. Without an extracted
-    answer their scores tell."""
+    answer their scores tell.
+    """
     if one.answer is None and other.answer is None:
         return one.value != other.value
     return one.answer != other.answer
@@ -228,7 +234,8 @@ def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[st
     one after the other.
 
     `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a
-    journal that is damaged or missing."""
+    journal that is damaged or missing.
+    """
     wanted, run, found = set(prompts), run % len(answers.lines), dict[str, str]()
     file = samples_file(answers.folder, answers.task.result.task)
     try:

@@ -4,7 +4,8 @@ measures.
 Of a prompt that one endpoint answered twice there are three answers: its first one, its own second
 one and that of the other endpoint. Each measure asks which of the last two is farther from the
 first. Where both endpoints answer alike the two can be exchanged, so either is as likely to be the
-farther one, and the signs of all measures flip together."""
+farther one, and the signs of all measures flip together.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def self_flips(
     (`stats.min_p`). `exchangeable` False says that on a sound server `other` may depart from `once`
     in other places, or by other amounts, than `again` does: then only `differ` counts. `said` are
     the texts of the three runs, which are otherwise read from their journals. Returns None where no
-    prompt was answered each time. Raises RunFolderError for journals that cannot be read."""
+    prompt was answered each time. Raises RunFolderError for journals that cannot be read.
+    """
     first, second, across = once.lines[0], again.lines[again_run], other.lines[other_run]
     prompts = [prompt for prompt in first if prompt in second and prompt in across]
     if not prompts:
@@ -125,7 +127,8 @@ def _by_text(
 
 def _sign(own: float | tuple[bool, float], other: float | tuple[bool, float]) -> int:
     """1 where the other answer is the farther one, -1 where the own second one is, 0 where neither
-    is."""
+    is.
+    """
     return (other > own) - (other < own)  # type: ignore[operator]
 
 

@@ -7,7 +7,8 @@ from serve_eval.schema import SelfFlips
 
 def evidence(found: SelfFlips) -> str:
     """Say how far the other endpoint is from the first answers, by the measure that carried the
-    p."""
+    p.
+    """
     one, other = ("B", "A") if found.endpoint == "A" else ("A", "B")
     p = f"p = {found.p:.2g}"
     if found.measure == "text":
@@ -35,7 +36,8 @@ def evidence(found: SelfFlips) -> str:
 
 def conclusion(found: SelfFlips) -> str:
     """Say what the p means. Only both measures together can tell that nothing is beyond the own
-    nondeterminism."""
+    nondeterminism.
+    """
     if found.more:
         return "more than its own nondeterminism"
     if found.other_texts is None:

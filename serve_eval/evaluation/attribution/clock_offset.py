@@ -49,7 +49,8 @@ def candidates(offsets: NDArray[Any]) -> list[float]:
 class Fit(NamedTuple):
     """What an offset joins: `pairs` of request and record, each at most once, those apart the least
     first; `cost_s` is how far apart a record is from its request on average. `apart` has all pairs
-    in question."""
+    in question.
+    """
 
     offset_s: float
     pairs: dict[int, tuple[float, int]]
@@ -60,7 +61,8 @@ class Fit(NamedTuple):
     def sure(self, block: Sequence[WorkerRecord]) -> dict[int, int]:
         """The records of requests, but for those where another one fits about as well and names
         other servers, or where another request may be the record's that has none. A record that is
-        surely another's is no rival."""
+        surely another's is no rival.
+        """
         of_record: dict[int, list[tuple[float, int]]] = defaultdict(list)
         of_request: dict[int, list[tuple[float, int]]] = defaultdict(list)
         for gap, i, j in self.apart:
@@ -94,7 +96,8 @@ def fit(
 
     `offsets` are those at which a request and a record would begin together, `longer` is by how
     much more time the request took. A request began before its record and ended after it: what that
-    is on two clocks, the pairs that lie closest together tell."""
+    is on two clocks, the pairs that lie closest together tell.
+    """
     import numpy
 
     rows, columns = numpy.nonzero(possible & (numpy.abs(offsets - offset) <= LONGEST_JITTER_S))
@@ -131,7 +134,8 @@ def fit(
 
 def _greedy(rows: NDArray[Any], columns: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
     """Which pairs to take, the closest first, so that each record and each request is taken once at
-    most."""
+    most.
+    """
     import numpy
 
     order = numpy.argsort(gaps, kind="stable")
@@ -157,7 +161,8 @@ def _by_server(
     servers: NDArray[Any], values: NDArray[Any], chosen: NDArray[Any], share: float
 ) -> NDArray[Any]:
     """For every pair a quantile of the values of the chosen pairs of its generation server, whose
-    clock may be off by a little; NaN where it tells none."""
+    clock may be off by a little; NaN where it tells none.
+    """
     import numpy
 
     found = numpy.full(len(servers), numpy.nan)

@@ -3,7 +3,8 @@ load. Pure.
 
 An answer, or a trace with the X-Request-ID that we sent, tells when its request arrived at the
 orchestrator, to the nanosecond; so does the record. Where a trace has the request's number, that
-names the record too. What names two records, or a record that two requests name, joins nothing."""
+names the record too. What names two records, or a record that two requests name, joins nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ DECIMALS = 9
 
 class Joined(NamedTuple):
     """A record with what joined it, and how long the transfer of its KV cache took, as the answer
-    or it says."""
+    or it says.
+    """
 
     record: WorkerRecord
     how: str

@@ -4,7 +4,8 @@ answered what.
 A worker that is given hard prompts gives more wrong answers than others, and is sound. So answers
 are compared where difficulty is nearly the same: with a reference, among prompts that as many of
 its runs had right. And where the router's choice is seen to have to do with a prompt's subject,
-beginning, place in the data set or difficulty, only among prompts that are alike in that."""
+beginning, place in the data set or difficulty, only among prompts that are alike in that.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ TOGETHER = " + "
 
 def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
     """Which scores are bad ones. Of scores that are the best or the worst all but the best; else
-    those below their median, or where none lies below it, at it, unless all are the same."""
+    those below their median, or where none lies below it, at it, unless all are the same.
+    """
     better = [value if metric.higher_is_better else -value for value in values]
     ends = [
         end if metric.higher_is_better else -end
@@ -85,7 +87,8 @@ def attribute_task(
 
     `expected` is what a reference lets expect of each prompt, `prompts` how many there are where
     samples are repeats of them (None: no repeats). `kinds` tells what prompts at some places can be
-    told apart by, and the kind of each."""
+    told apart by, and the kind of each.
+    """
     results = _results(records)
     known = list[AttributedAnswer]()
     planned = 0
@@ -131,7 +134,8 @@ def compare_workers(
     kinds: Kinds,
 ) -> tuple[dict[str, list[Cell]], tuple[str, ...]]:
     """Count who gave how many bad answers, by measure and among which prompts, and name what the
-    router's choice had to do with. Arguments are those of `attributed`."""
+    router's choice had to do with. Arguments are those of `attributed`.
+    """
     dealt = _dealt_by(known, expected, prompts, kinds)
     groups: list[tuple[Hashable, ...]] = (
         list(zip(*dealt.values(), strict=True)) if dealt else [()] * len(known)
@@ -152,7 +156,8 @@ def _wrong_ones(
     expected: Expected | None,
 ) -> list[tuple[Served, bool, tuple[Hashable, ...]]]:
     """Return who gave which answers, whether they are wrong, and which of them are compared with
-    one another."""
+    one another.
+    """
     if expected is None:
         bad = wrong([one.value for one, _ in scored], metric)
         return [(one.line, is_bad, group) for (one, group), is_bad in zip(scored, bad, strict=True)]
@@ -169,7 +174,8 @@ def _dealt_by(
     """Return what the choice of the workers had to do with, with the kind of each answer's prompt.
 
     The answers say nothing here, so that a stratum that is chosen so leaves the tests within it
-    exact."""
+    exact.
+    """
     from serve_eval.stats.dependence import dependence
 
     places = [one.place % prompts for one in known]
@@ -214,7 +220,8 @@ def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[Worker
 
 def _results(records: Iterable[Record]) -> dict[str, tuple[float, Response | None]]:
     """When the attempt began by which each sample has its result: the first response, else the last
-    failure."""
+    failure.
+    """
     found: dict[str, tuple[float, Response | None]] = {}
     for one in records:
         result = one.response or one.failure

@@ -6,7 +6,8 @@ slow when it takes more than SLOWER times as long as the others for more than ha
 beyond chance. What is alike, however heavy the tails of its times are, takes twice the median of
 the others for less than half of them, so that the level is hardly ever used up. An answer of more
 tokens may take longer: a row whose answers are longer than those beside it by more than LONGER is
-not tested, or a server whose answers are empty would make all others look slow."""
+not tested, or a server whose answers are empty would make all others look slow.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ only."""
 
 class Timed(NamedTuple):
     """An answer that these workers had a hand in (None: none of that role, or not known): after how
-    many seconds, of how many tokens (0: not told)."""
+    many seconds, of how many tokens (0: not told).
+    """
 
     context: str | None
     generation: str | None
@@ -65,7 +67,8 @@ def rank_asked(
     role beside the median of the other role, where each answers whole; and a pair beside the median
     of those with the same context server, and of those with the same generation server, by the
     longer of both. Times of two legs add up, so that two slow servers never make their pair look
-    slow by more than 2 times."""
+    slow by more than 2 times.
+    """
     each, joint = _by_prompt(alone), _by_prompt(in_pairs)
     of_alone = [*_workers(each), *_legs(each)]
     rows = _correct([*of_alone, *_workers(joint), *_pairs(joint)])
@@ -74,7 +77,8 @@ def rank_asked(
 
 def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
     """Workers of which each had other prompts: each answer beside the median of all that others of
-    the role gave with the same partner, or where those are few, with any."""
+    the role gave with the same partner, or where those are few, with any.
+    """
     found = []
     for place, role in enumerate(ROLES):
         groups: dict[tuple[str, str | None], list[Timed]] = defaultdict(list)

@@ -14,7 +14,8 @@ join moves a bad answer of it to another one and another's good answer to it: it
 towards the mean and theirs rise towards it, but none beyond, as long as most joins are right. That
 they are is what the vote is for: an offset that joins less than half of the records, or hardly
 better than another one (requests at a fixed rate look alike when they are shifted by one), joins
-none."""
+none.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def _by_ids(
     sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]
 ) -> dict[int, WorkerRecord]:
     """Answers that are called by an id of a record, or by a name of which it is a part between
-    signs."""
+    signs.
+    """
     named: dict[str, list[int]] = defaultdict(list)
     for i, one in enumerate(sent):
         if one.answer_id is not None:
@@ -107,7 +109,8 @@ def _drop_untrusted_finishes(
     records: Sequence[WorkerRecord], longest_s: float
 ) -> list[WorkerRecord]:
     """The records without the finishes of generation servers whose clock is another one than the
-    front door's."""
+    front door's.
+    """
     odd: Counter[str | None] = Counter()
     seen: Counter[str | None] = Counter()
     for one in records:
@@ -124,7 +127,8 @@ def _drop_untrusted_finishes(
 
 def _bracket(block: Sequence[WorkerRecord], longest_s: float) -> tuple[float, float]:
     """Between which offsets, to be added to the server's times, the right one lies: a record is
-    read when its request has ended, and soon then."""
+    read when its request has ended, and soon then.
+    """
     lows, highs = [], []
     for one in block:
         ended = one.arrival_s if one.finish_s is None else one.finish_s

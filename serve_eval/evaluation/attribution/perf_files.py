@@ -3,7 +3,8 @@
 `perf_metrics_output_dir` gets perf_metrics-*.jsonl, one for each start: a line a request, which
 names its servers. TRTLLM_REQUEST_TRACE_DIR gets HOUR/requests-*.jsonl and responses-*.jsonl, in
 which a request has its header fields. A server appends whole lines while this is read; a last line
-that is cut, and any other that cannot be read, is passed over."""
+that is cut, and any other that cannot be read, is passed over.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ REQUEST_ID = "x-request-id"
 
 class Trace(NamedTuple):
     """What a trace tells of a request: its arrival on the clock of the records, and its number
-    there."""
+    there.
+    """
 
     arrival_s: float | None
     number: str | None
@@ -69,7 +71,8 @@ class Records:
 
 def traces(folder: Path) -> dict[str, Trace]:
     """Return the traces in a folder by the X-Request-ID of their requests; an id that two requests
-    have names none."""
+    have names none.
+    """
     numbers: dict[str, str] = {}
     for path in _files(folder, "responses-*.jsonl"):
         for line, _ in _lines(path, LONGEST_TRACE):
@@ -103,7 +106,8 @@ def _files(folder: Path, pattern: str) -> list[Path]:
 
 def _lines(path: Path, longest: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
     """Yield the whole lines of a file from a place on, each with the place behind it, but for those
-    that are too long. A file that cannot be read has none."""
+    that are too long. A file that cannot be read has none.
+    """
     try:
         with path.open("rb") as file:
             file.seek(start)

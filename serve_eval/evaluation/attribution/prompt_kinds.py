@@ -1,7 +1,8 @@
 """Tell prompts apart by what a router may look at, and by what the task says of them.
 
 A router with affinity sends prompts that begin alike, such as questions on one text or with the
-examples of one subject, to one server."""
+examples of one subject, to one server.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ block of a prefix cache, so that prompts with a block of their own in common are
 
 def kinds_of(task: Task, samples: Sequence[Sample]) -> dict[str, list[Hashable]]:
     """Return the kind of each sample's prompt by its subject and by its beginning, where these tell
-    some apart."""
+    some apart.
+    """
     kinds: dict[str, list[Hashable]] = {
         SUBJECT: [_subject(task, sample) for sample in samples],
         BEGINNING: [*_beginnings([_text(sample) for sample in samples])],

@@ -11,7 +11,8 @@ LONGEST_NAME = 200
 
 class SentAttempt(NamedTuple):
     """An attempt of ours: when it began and ended, and what its answer is called (None: no answer,
-    or no name)."""
+    or no name).
+    """
 
     start_s: float
     end_s: float
@@ -21,7 +22,8 @@ class SentAttempt(NamedTuple):
 class WorkerRecord(NamedTuple):
     """What the server tells of a request. `arrival_s` and `finish_s` are on its clock, `read_s`
     (after the reading before, at `read_after_s`) on ours. Times in seconds, None where it does not
-    tell."""
+    tell.
+    """
 
     context: str | None
     generation: str | None
@@ -40,7 +42,8 @@ class WorkerRecord(NamedTuple):
 
 def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | None:
     """A record as an orchestrator tells it; None for what names no server. Whatever else is missing
-    or odd is left out: the shape varies with the versions."""
+    or odd is left out: the shape varies with the versions.
+    """
     if not isinstance(told, dict):
         return None
     context, generation = (_text(told.get(name)) for name in ("ctx_server", "gen_server"))

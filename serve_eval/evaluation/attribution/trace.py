@@ -4,7 +4,8 @@ to the model.
 The orchestrator of trtllm-serve's 1.2 line tells of its requests at GET /perf_metrics, each once:
 whoever reads it takes it away from others. OUT/served.jsonl has a line per request that could be
 joined. Nothing of this ever fails a run. What main's orchestrator tells instead is read by
-`served_files`."""
+`served_files`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ async def note_servers(
     client: Client, journals: Mapping[str, Journal], folder: Path
 ) -> AsyncIterator[None]:
     """Notes in the folder which servers answer the requests of the block, where the front door
-    tells it. `journals` are those of the tasks, by name."""
+    tells it. `journals` are those of the tasks, by name.
+    """
     door = await _door(client)
     if door is None:
         yield
@@ -109,7 +111,8 @@ class _Door:
 
 async def _door(client: Client) -> _Door | None:
     """The front door of a client, with what it had to tell before thrown away. None where it is
-    none that tells."""
+    none that tells.
+    """
     doors: dict[tuple[object, ...], _Door] = open_scope().shared
     place: tuple[object, ...] = "door", asyncio.get_running_loop(), client.endpoint.base_url
     if place in doors:
@@ -126,7 +129,8 @@ async def _door(client: Client) -> _Door | None:
 
 async def _get(client: Client, path: str) -> object:
     """The JSON of a route beside those of the base URL, without our secrets: it is written down.
-    None where there is none."""
+    None where there is none.
+    """
     root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
     reply = await client.exchange("GET", root + path, timeout_s=READ_TIMEOUT_S)
     if isinstance(reply, Failure) or reply.error is not None or reply.status != 200:

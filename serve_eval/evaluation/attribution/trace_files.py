@@ -3,7 +3,8 @@ whatever the load.
 
 Where an endpoint's info has INFO, its orchestrator was asked to write them. They are read when all
 is answered, with what earlier sessions of the run left unjoined, and lines are added to
-OUT/served.jsonl. That no request is known then is said."""
+OUT/served.jsonl. That no request is known then is said.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Folders(NamedTuple):
 
 class _Found(NamedTuple):
     """The attempts that are joined to nothing yet, by their task and sample; and what joins
-    them."""
+    them.
+    """
 
     open: dict[str, tuple[str, str, Attempt]]
     records: Sequence[WorkerRecord]
@@ -66,7 +68,8 @@ async def note_servers_from_files(
 ) -> AsyncIterator[None]:
     """Note in the folder which servers answered the requests of the block, as files tell.
     `journals` are those of the tasks, by name. Enter it before `served.noted`, so that it knows
-    what that found."""
+    what that found.
+    """
     folders, began = Folders.of(client.endpoint), client.now()
     if folders is None:
         yield
@@ -124,7 +127,8 @@ def _read(
 
 def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:
     """Yield the task, the sample and the last attempt of each outcome, and whether it is an
-    answer."""
+    answer.
+    """
     for task, journal in journals.items():
         for kept in journal.records():
             result = kept.response or kept.failure

@@ -3,7 +3,8 @@ anything else is sent.
 
 A server that does not know a field often ignores it in silence, and a task would then be scored at
 chance level. So a probe looks at what came back, not only at the status. What an endpoint cannot do
-is an outcome of its own."""
+is an outcome of its own.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Probes of single features: images, guided decoding, tools, and what speculative decoding
-reports."""
+reports.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _png(side: int) -> str:
 
 async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Ability:
     """Tell if an answer follows a schema that its question does not ask for, in the form that the
-    task sends."""
+    task sends.
+    """
     need = Need.GUIDED_DECODING
     form = request_of(prepared.task, prepared.dataset.samples[0]).extra.get("response_format")
     if not isinstance(form, Mapping):
@@ -146,7 +148,8 @@ async def tools(client: Client) -> Ability:
 
 async def tokens_per_step(client: Client, *, chat: bool) -> Ability:
     """Tell if answers say how many tokens a step of the engine gave, by which speculative decoding
-    is judged."""
+    is judged.
+    """
     need, result = Need.TOKENS_PER_STEP, await send_probe(client, ping(chat), max_tokens=8)
     told = result.tokens_per_step if isinstance(result, Response) else None
     if told is None:

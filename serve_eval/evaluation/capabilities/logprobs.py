@@ -1,5 +1,6 @@
 """Probes of log-probabilities of prompts: their form, their places, and the token that begins a
-text."""
+text.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ LIKELIEST = 8
 
 async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | None]:
     """Find the first form in which every token of a short text comes back with its log-probability,
-    and what came."""
+    and what came.
+    """
     need, seen = Need.PROMPT_LOGPROBS, []
     for form in FIELDS:
         client.logprobs_form = form
@@ -40,7 +42,8 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
 async def first_token(client: Client, extra: Mapping[str, object]) -> Ability:
     """Find out if the first token of a text has a log-probability, since the server puts a token of
     its own before it. Comes after `prompt_logprobs`. `extra` are the fields that a task adds, which
-    may forbid that token."""
+    may forbid that token.
+    """
     need, result = (
         Need.FIRST_TOKEN,
         await send_probe(client, TEXT, prompt_logprobs=True, extra=extra),
@@ -58,7 +61,8 @@ async def first_token(client: Client, extra: Mapping[str, object]) -> Ability:
 
 async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -> bool:
     """Tell if the server takes a text, such as <s>, for one token where it stands before another
-    text."""
+    text.
+    """
     results = [
         await send_probe(client, one, prompt_logprobs=True, extra=extra)
         for one in (TEXT, text + TEXT)
@@ -73,7 +77,8 @@ async def is_one_token(client: Client, text: str, extra: Mapping[str, object]) -
 
 async def _find_misplaced(client: Client) -> str:
     """Say what shows that the log-probabilities stand at wrong tokens; nothing where nothing
-    does."""
+    does.
+    """
     said = await send_probe(client, TEXT, max_tokens=LIKELIEST)
     if isinstance(said, Failure) or not said.text.strip():
         return ""
@@ -90,7 +95,8 @@ def find_misplaced(told: PromptLogprobs) -> str:
 
     What the model says is the likeliest token at every place, and has to be so when it is weighed.
     llama-cpp-python gives each token the place behind its own where the tokenizer puts no token
-    before a text."""
+    before a text.
+    """
     if told.likeliest is None or told.offsets is None:
         return ""
     own = [mark for mark, at in zip(told.likeliest, told.offsets, strict=True) if at >= len(TEXT)]

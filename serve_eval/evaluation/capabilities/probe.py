@@ -1,5 +1,6 @@
 """Probe an endpoint for what tasks need: each kind of request, then each need of the tasks whose
-kind is answered."""
+kind is answered.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ async def probe(
 
     One short request per kind of request comes first. Sets `client.logprobs_form`. Raises
     EndpointError when no task could be asked at all: nothing answers, the key or the model is
-    refused, or a field that the tasks send."""
+    refused, or a field that the tasks send.
+    """
     found: dict[str, Ability] = {}
     for chat in sorted({p.chat for p in prepared}):
         ability = await _route(client, chat, [p for p in prepared if p.chat == chat])
@@ -88,7 +90,8 @@ def _first_lack(
     prepared: PreparedTask, found: Mapping[str, Ability], limit: int | None
 ) -> Ability | None:
     """Return the first thing that a task needs and the endpoint lacks. `limit` is the context
-    length, where known."""
+    length, where known.
+    """
     lacks = [
         found[need]
         for need in sorted(prepared.needs)

@@ -3,7 +3,8 @@ and who came and left.
 
 Recorded, shown and warned of; no run fails for a route that is missing. Nothing is asked of an
 endpoint that does not say a version, and nothing beyond /cluster_info of one that has no such route
-and that no launcher of ours started."""
+and that no launcher of ours started.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ def _list_launched(info: ServerInfo) -> list[DeployedServer]:
 
 def _config(words: Sequence[str]) -> dict[str, Any] | None:
     """The content of the config file that a command line names; None where it cannot be read
-    here."""
+    here.
+    """
     import yaml
 
     file = _after(words, "--config") or _after(words, "-c")
@@ -170,7 +172,8 @@ def _after(words: Sequence[str], flag: str) -> str | None:
 
 async def _ask(worker: DeployedServer, endpoint: Endpoint) -> DeployedServer:
     """A server with what it says of itself, if it can be reached from here. Keys and a proxy are
-    for the front door."""
+    for the front door.
+    """
     from serve_eval.client.client import Client  # what only reads a report does without it
 
     try:
@@ -227,7 +230,8 @@ _NOT_SHOWN = {"hostname", "port", *(key for _, key in SIZES.values())}
 
 def _flat(config: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
     """The entries of a config with their paths; addresses, which say nothing of how it serves, are
-    left out."""
+    left out.
+    """
     for key, value in config.items():
         if key in ("urls", "disagg_cluster"):
             continue

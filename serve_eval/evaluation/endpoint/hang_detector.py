@@ -1,5 +1,6 @@
 """Is the endpoint slow, or does one of its servers hang? A loaded server queues without limit and
-does not hang."""
+does not hang.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ LOG_BYTES = 16384
 class ProbedServer:
     """A server that may hang. `opened` gives a new client of it with one attempt, whose time limits
     are the time that it has; `request` is what it is sent, and `log` what it wrote, where that is
-    known."""
+    known.
+    """
 
     def __init__(
         self, name: str, opened: Callable[[], Client], request: Request, log: Path | None = None
@@ -58,7 +60,8 @@ class ProbedServer:
 
 class HangDetector:
     """Watches the requests of `client`. `front` is where they go, `behind` are the servers that
-    work for it."""
+    work for it.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,8 @@ class HangDetector:
     async def watch(self) -> None:
         """Run until cancelled. Raises EndpointError when requests are in flight, nothing came for
         `stall_timeout_s`, and a short request then sent to every server stayed unanswered by one of
-        them for the same time."""
+        them for the same time.
+        """
         patience = self._client.patience
         try:
             while True:

@@ -1,5 +1,6 @@
 """Where the answers of a run come from: launched or reached as the plan says, watched, and remarked
-on."""
+on.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ async def launch(
     notify: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Endpoint]:
     """The endpoint of the plan's launcher, with the options checked. Raises PlanError and
-    LaunchError."""
+    LaunchError.
+    """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
@@ -99,7 +101,8 @@ async def launch(
 
 def check_launcher(plan: Plan) -> None:
     """Raises PlanError for options that cannot be launched, before there is a run folder that is
-    bound to them."""
+    bound to them.
+    """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
     context = LaunchContext(
@@ -157,7 +160,8 @@ def watch_for_hung(
     notify: Callable[[str], None],
 ) -> HangDetector:
     """Finds out which server hangs, of those that the launcher tells of, by short requests such as
-    the task sends."""
+    the task sends.
+    """
     limit_s = plan.limits.stall_timeout_s
     once = replace(plan.limits, max_attempts=1, rate_limit=None, stream=False)
     once = replace(
@@ -192,7 +196,8 @@ def _write_answers(
     path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]
 ) -> None:
     """Writes what a simulated model knows: hash of the prompt, a right and a wrong text,
-    probability of being right."""
+    probability of being right.
+    """
     with private_file(path) as file:
         for p in prepared:
             for sample in p.dataset.samples:
@@ -210,7 +215,8 @@ def _write_answers(
 def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]:
     """The prompts of a sample, each with a right and a wrong text. Of choices only the right one
     has two, numbers above and below those of the others, so that the question is right when that
-    prompt is."""
+    prompt is.
+    """
     right, wrong = task.answers(sample)
     if not sample.choices:
         yield sample.prompt, right, wrong

@@ -1,7 +1,8 @@
 """What known servers do behind a client's back, said by name when it bears on a run. Pure.
 
 Found with the servers themselves; docs/endpoints.md has the table. What shows in an answer is found
-out by probing instead, whatever the server is called."""
+out by probing instead, whatever the server is called.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 spent on it.
 
 Samples are counted in the order in which they were started: what is refused comes back at once, and
-answers take their time, so that the first results of a healthy endpoint may all be failures."""
+answers take their time, so that the first results of a healthy endpoint may all be failures.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ class CircuitBreaker:
 
     `answered` is the number of answers that the run had before: the error rate is the run's, since
     what failed for good comes first when a run goes on. `planned` is the number of all its samples,
-    where that is known."""
+    where that is known.
+    """
 
     def __init__(
         self, *, answered: int, planned: int | None = None, max_error_rate: float = 0.10
@@ -60,7 +62,8 @@ class CircuitBreaker:
         ones of any kind, later of lost connections and timeouts; of refusals of single prompts
         REFUSED_AFTER), and when more than `max_error_rate` of at least RATE_AFTER samples failed:
         of those that were started, where samples in flight count as answered and CHANCE is allowed
-        for, or of all that are planned."""
+        for, or of all that are planned.
+        """
         if isinstance(result, Response):
             self._answered = True
             return

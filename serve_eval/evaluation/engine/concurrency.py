@@ -5,7 +5,8 @@ The automatic number climbs by doubling while each doubling still brings a fifth
 goes back one step when it does not, and then tries a quarter more now and again. A refusal for load
 (429, 503), a timeout, answers that take half of the time limit or a throughput that fell by 30 %
 make it fall by 30 %. It is not the default: batches of other sizes change the numerics of a model,
-so a regression check keeps it fixed."""
+so a regression check keeps it fixed.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ class Fixed:
 class Automatic:
     """`limit` is how many may be in flight now. `finished` is told every result with the time since
     the start, in seconds; the first samples after a change, which were sent under the old number,
-    do not count."""
+    do not count.
+    """
 
     def __init__(self, limits: Limits, most: int = MOST) -> None:
         self._most, self._slow_s = most, limits.stall_timeout_s / 2

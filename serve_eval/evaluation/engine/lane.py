@@ -15,7 +15,8 @@ from serve_eval.schema import Failure, Progress, Response
 
 class StoppingRule(Protocol):
     """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no
-    more is needed; `restart` has it look from the beginning again."""
+    more is needed; `restart` has it look from the beginning again.
+    """
 
     def look(self) -> bool: ...
 
@@ -24,7 +25,8 @@ class StoppingRule(Protocol):
 
 class CourseObserver(Protocol):
     """Looks at a task while it is asked, and reports what it sees; `restart` has it look from the
-    beginning again."""
+    beginning again.
+    """
 
     async def look(self) -> None: ...
 
@@ -37,7 +39,8 @@ class Lane:
 
     With `early` the lane ends as soon as that is decided; `meet` is waited for before each sample
     is sent; `alarm` looks at the lane now and then. `left` counts the samples without a result, and
-    `waiting` those that are not sent."""
+    `waiting` those that are not sent.
+    """
 
     def __init__(
         self,
@@ -98,7 +101,8 @@ class Lane:
 
     def list_missing(self) -> Sequence[int]:
         """The samples that have no result, in the order of their starts, unless the lane is decided
-        without them."""
+        without them.
+        """
         if self.early is not None and self.early.look():
             return ()
         score, asked = self.accumulator.score, set(self.positions)

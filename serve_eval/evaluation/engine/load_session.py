@@ -1,5 +1,6 @@
 """The load on an endpoint from the opening of a client to its closing, and the trust in its
-connections."""
+connections.
+"""
 
 from __future__ import annotations
 

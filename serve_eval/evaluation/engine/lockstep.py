@@ -1,5 +1,6 @@
 """Two runs in step: a sample that both are going to ask is sent by both at the same time, or by
-neither yet."""
+neither yet.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Lockstep:
     the other one has come to it or to a higher one, or has left. So they never wait for each other
     without end, in whatever orders they come: one waits at a number above all that the other has
     come to, and both of them cannot. In the same order, which is the purpose, none is ahead of the
-    other by more than what it has in flight."""
+    other by more than what it has in flight.
+    """
 
     def __init__(self) -> None:
         self.participants = (Participant(self), Participant(self))
@@ -58,7 +60,8 @@ class Participant:
 
     async def meet(self, task: str, position: int) -> None:
         """Waits until the other run is about to send that sample, or one behind it; not at all for
-        one that it does not ask."""
+        one that it does not ask.
+        """
         number = self._lockstep.numbers.get((task, position))
         if number is None:
             return

@@ -23,7 +23,8 @@ def arrange(
 
     `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the
     answers will be long where they are. `random` gives the same order for the same seed, and of
-    some of the positions what remains of that of all."""
+    some of the positions what remains of that of all.
+    """
     chosen = array("q", positions)
     if order == "random":
         places = _shuffle(len(samples), seed)
@@ -43,7 +44,8 @@ def arrange(
 @lru_cache(maxsize=1)
 def _shuffle(count: int, seed: str) -> array[int]:
     """All positions in a random order. A run asks for its order twice in a row: for the starts and
-    for the alarm."""
+    for the alarm.
+    """
     places = array("q", range(count))
     random.Random(seed).shuffle(places)
     return places

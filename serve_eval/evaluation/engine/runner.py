@@ -1,5 +1,6 @@
 """Ask tasks of one client: one pool of workers over one stream of samples, each result in a journal
-when it comes."""
+when it comes.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ async def ask(
     flight are cancelled, and their workers go on with the next lane. Answers of connections that
     turn out to be out of step are withdrawn and asked again, also those that a lane had before.
     Raises EndpointError when `watch`, the client's door or the session's `hung` gives the endpoint
-    up, and JournalError when a record cannot be written; requests in flight are then cancelled."""
+    up, and JournalError when a record cannot be written; requests in flight are then cancelled.
+    """
     lanes = list(lanes)
     rounds = 0
     async with session.client.keep_connections(session):
@@ -52,7 +54,8 @@ async def ask(
 
 class _Round:
     """One pass over what is left of the lanes. Its workers draw samples from one stream, so that
-    the end of a lane and the beginning of the next are asked together."""
+    the end of a lane and the beginning of the next are asked together.
+    """
 
     def __init__(
         self,
@@ -72,7 +75,8 @@ class _Round:
 
     async def run(self) -> None:
         """Ask until no worker has anything left to do. Raises what ended one of them, or the
-        upkeep."""
+        upkeep.
+        """
         try:
             with rare_collections():
                 async with asyncio.TaskGroup() as self._group:

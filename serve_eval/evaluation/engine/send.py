@@ -35,7 +35,8 @@ async def _send_choices(
     flight.
 
     The limits of time and attempts are those of each request. Where one of them has no answer the
-    sample has none: the likeliest of the others need not be the likeliest of all."""
+    sample has none: the likeliest of the others need not be the likeliest of all.
+    """
     answers = _ChoiceAnswers()
     for context, choice in sample.continued:
         result = await client.send(msgspec.structs.replace(request, prompt=context + choice))

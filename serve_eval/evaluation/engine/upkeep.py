@@ -1,5 +1,6 @@
 """What runs next to the workers until the last of them is done: syncing, measuring, withdrawing,
-looking."""
+looking.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def upkeep(
     session: LoadSession, busy: Sequence[Lane], lanes: Sequence[Lane]
 ) -> list[Coroutine[object, object, None]]:
     """Return what is to run while the `busy` ones of the `lanes` are asked. None of it ends by
-    itself, but by raising what ends the session."""
+    itself, but by raising what ends the session.
+    """
     guards = [
         session.client.liveness.watch(),
         sync(busy),
@@ -47,7 +49,8 @@ async def sync(lanes: Sequence[Lane]) -> None:
 
 async def withdraw(session: LoadSession, lanes: Sequence[Lane]) -> None:
     """Take answers back as soon as a connection is found out of step; they are asked again at the
-    end."""
+    end.
+    """
     while True:
         await session.doubt.wait()
         session.doubt.clear()

@@ -1,5 +1,6 @@
 """Resolve the launcher of a plan; `base_url` is short for the launcher `external` with that
-address."""
+address.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Check the values of a plan against each other, and its names and options against the folders of
-alternatives."""
+alternatives.
+"""
 
 from __future__ import annotations
 

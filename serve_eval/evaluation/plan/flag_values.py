@@ -12,7 +12,8 @@ from serve_eval.errors import PlanError
 
 def names_of(given: Sequence[str] | None) -> list[str] | None:
     """Return the names that an option takes separated by commas, of all the times that it was
-    given."""
+    given.
+    """
     names = [name.strip() for text in given or () for name in text.split(",")]
     return [name for name in names if name] or None
 

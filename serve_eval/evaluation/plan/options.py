@@ -3,7 +3,8 @@
 The command line derives its flags from these structures, one panel of the help for each (see
 cli/_options.py), and plan/parse.py the keys of a plan file with their types. Commands that take a
 part of them have structures of their own out of the same options. Nothing here imports the nouns of
-a plan: `--help` does not wait for them."""
+a plan: `--help` does not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -267,7 +268,8 @@ key `protocol`."""
 
 def keys_in_file() -> Iterator[tuple[str, Declared]]:
     """Yield each key that a plan file may have, such as "limits.order", with the option that it
-    stands for."""
+    stands for.
+    """
     for structure in IN_A_PLAN:
         for option in list_declared(structure):
             if option.setting.in_file is not None:

@@ -2,7 +2,8 @@
 collected.
 
 The keys and their types are those of the options (see options.py); the sections are nouns of the
-schema."""
+schema.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def scalars(
     file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
     """Return the values that are no section and no name with options, flags over file, converted to
-    their types."""
+    their types.
+    """
     for key in file:
         if key not in KEYS:
             secret = connection.looks_secret(str(key))

@@ -19,7 +19,8 @@ class PreparedTask:
     `protocol` says how well the reference's own is known. `acceptance` is what the acceptance
     length is compared with, where the task names an entry. `earlier` is what a finished run lets
     expect that this one is compared with: it stands in for the reference's scores. `wanted` is what
-    the task's `load` was asked for."""
+    the task's `load` was asked for.
+    """
 
     spec: Spec
     task: Task
@@ -46,7 +47,8 @@ class PreparedTask:
     @property
     def needs(self) -> frozenset[Need]:
         """What the endpoint must be able to do: what the task declares, and what its first request
-        tells."""
+        tells.
+        """
         task, prompt = self.task, self.dataset.samples[0].prompt
         needs = {*task.requires, Need.CHAT if self.chat else Need.COMPLETIONS}
         if task.prompt_logprobs:

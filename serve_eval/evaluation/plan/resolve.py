@@ -56,7 +56,8 @@ name."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
     """A plan and the run folder that was asked for (None: a new one is to be named); `notes` tell
-    what of its case files is not asked."""
+    what of its case files is not asked.
+    """
 
     plan: Plan
     out_dir: Path | None
@@ -154,7 +155,8 @@ def resolve_launcher(
     It is as `resolve` makes it of the same file. The connection tells that their logs have keys.
 
     `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises
-    PlanError with every problem."""
+    PlanError with every problem.
+    """
     problems = Problems(line)
     values = scalars(file, settings, problems)
     include_path = _include(values, problems)
@@ -186,7 +188,8 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
     same settings.
 
     `settings` may have `base_url`, `model` and the fields of `connection`. Raises PlanError with
-    every problem."""
+    every problem.
+    """
     problems = Problems(lambda *path: "")
     values = scalars({}, settings, problems)
     launcher = with_normal_address(launcher_of({}, settings, values, environ, problems), problems)
@@ -204,7 +207,8 @@ def _with_cases(
     tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: Problems
 ) -> PlannedCases:
     """Return the tasks with those of the case files; `configured` are names that options are set
-    of."""
+    of.
+    """
     if given is None:
         return PlannedCases(tasks=tasks, iterations={}, notes=())
     paths = [
@@ -224,7 +228,8 @@ def _with_cases(
 
 def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:
     """Return a task with the choices for all tasks: those of the file below its own, those of flags
-    above."""
+    above.
+    """
     return Spec(name=task.name, options={**below, **task.options, **above})
 
 

@@ -18,7 +18,8 @@ def to_file(plan: Plan) -> dict[str, Any]:
 
     It leaves out `allow_code_execution`, which has to be given again: the folder of a run may come
     from somebody else. For the same reason the `include_path` of a saved plan goes through
-    `trust.trusted` first."""
+    `trust.trusted` first.
+    """
     named = [
         {spec.name: dict(spec.options)} if spec.options else spec.name
         for spec in (*plan.tasks, plan.verdict)

@@ -13,7 +13,8 @@ def apply_setting(
     text: str, tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems
 ) -> tuple[list[Spec], Spec, Spec]:
     """Apply one NAME.OPTION=VALUE; the value is YAML, so `null`, numbers and [lists] are what they
-    look like."""
+    look like.
+    """
     import yaml
 
     target, _, raw = text.partition("=")

@@ -1,5 +1,6 @@
 """Declare the options that several commands take: a structure of options names them as the types of
-its fields."""
+its fields.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Score every answer and account for it: the sums of a task, its repeats, and a run that turns
-worse."""
+worse.
+"""
 
 __all__ = [
     "accumulator",

@@ -65,7 +65,8 @@ class ScoreAccumulator(SampleTable):
     a task that asks judges by what they said, out of `judgements`; without them, as long as answers
     come, they are counted and not scored. Of whom too little could be read has no score: that is a
     failure. So is an answer on which the scorer raises or takes too long; with `apart` it is scored
-    in another process."""
+    in another process.
+    """
 
     def __init__(
         self,
@@ -99,7 +100,8 @@ class ScoreAccumulator(SampleTable):
 
     async def take_result(self, i: int, result: Response | Failure) -> None:
         """As `add`, but the scoring of an answer is waited for where it is done in another
-        process."""
+        process.
+        """
         graded = None
         if self._apart is not None and (future := self.start_scoring(i, result)) is not None:
             assert isinstance(result, Response)
@@ -123,7 +125,8 @@ class ScoreAccumulator(SampleTable):
         self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None
     ) -> None:
         """Takes what was had for sample `i`, with its grade where that is known. A failure never
-        replaces a response; a newer response changes nothing."""
+        replaces a response; a newer response changes nothing.
+        """
         self._traffic.see(result)
         if self.outcomes[i] or self.failures[i] == _UNSCORED:
             return
@@ -211,7 +214,8 @@ class ScoreAccumulator(SampleTable):
 
     def forget(self, i: int, response: Response) -> None:
         """Takes the answer to sample `i` back: as if it had never come. Where it was written to the
-        scores, its line stays until `ScoreFile.settle`."""
+        scores, its line stays until `ScoreFile.settle`.
+        """
         self.forgot = True
         if self._being_scored.pop(i, None) is not None:
             return  # nothing of it was counted yet
@@ -252,7 +256,8 @@ class ScoreAccumulator(SampleTable):
 
     def _note_scorer_error(self, i: int, sample: Sample, why: Unfinished) -> None:
         """Keeps what a scorer raised; of a hold-out sample only the type, as messages quote what
-        was expected."""
+        was expected.
+        """
         hidden = HOLDOUT in sample.metadata and why.raised is not None
         said = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
         if said not in self._said and len(self._said) >= MOST_ERRORS:
@@ -303,7 +308,8 @@ class ScoreAccumulator(SampleTable):
         """Return counts, value and bounds. Independent of the order in which the answers came.
 
         What has no answer counts as failed, but for what was not asked or given up when an early
-        stop `spared` it."""
+        stop `spared` it.
+        """
         assert not self._counts_only
         return task_result(self, self._modes, tuple(self._errors_told()), spared=spared)
 

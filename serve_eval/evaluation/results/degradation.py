@@ -5,7 +5,8 @@ Looked at in the order in which requests were started, which is random: in anoth
 questions may come last, and in that of completion long answers always do. What is bad is settled by
 the reference's scores of the same prompts, or without them by the first requests, and every look at
 a course so far is a part of the look at the whole one: looking while the run goes on adds no false
-alarm."""
+alarm.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Course:
     """The scored samples of a task in the random order in which a run starts them: seconds since
     1970 of start and end, scores, tokens (or characters where the server does not count), and
     whether there was no text or one that goes in circles. `places` are the positions of the samples
-    in the protocol, which tell their prompts."""
+    in the protocol, which tell their prompts.
+    """
 
     started_s: array[float]
     ended_s: array[float]
@@ -56,7 +58,8 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """Samples of a course that are looked at together: which of them are `bad`, and their `numbers`
-    in the course counted from 1. `counted` says what is bad where a reference says it."""
+    in the course counted from 1. `counted` says what is bad where a reference says it.
+    """
 
     measure: str
     bad: NDArray[numpy.bool_]
@@ -66,7 +69,8 @@ class _Look:
 
 class _Rule:
     """What is bad in a run of `planned` samples, settled by the `start` of its course: its first
-    FIRST samples, or all there are. The same of the whole course and of any part of it."""
+    FIRST samples, or all there are. The same of the whole course and of any part of it.
+    """
 
     def __init__(
         self, start: Course, metric: Metric, planned: int, expected: Expected | None
@@ -85,7 +89,8 @@ class _Rule:
 
     def looks(self, course: Course) -> Iterator[_Look]:
         """Yield what is looked at: the value by itself or against the reference, and the form of
-        the answers."""
+        the answers.
+        """
         import numpy
 
         values = numpy.frombuffer(course.values)
@@ -111,7 +116,8 @@ def degradations(
     False with probability .01 at most for all its looks together, at the whole and at any of its
     beginnings of FIRST requests or more, over the random order of the samples. With `expected` a
     score is compared with those of the reference for the same prompt: of the samples that the
-    reference lets look at the order is random too."""
+    reference lets look at the order is random too.
+    """
     n = len(course.values)
     if n < LEAST:
         return ()
@@ -141,7 +147,8 @@ def degradations(
 class Lookout:
     """Finds the measures that turn worse in a course that grows, at the cost of what is new: those
     that `degradations` finds in all of the course so far. It keeps a byte per sample and
-    measure."""
+    measure.
+    """
 
     def __init__(self, metric: Metric, planned: int, expected: Expected | None = None) -> None:
         self._metric, self._planned, self._expected = metric, planned, expected
@@ -152,7 +159,8 @@ class Lookout:
     def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
         """Take the next part of the course, at first FIRST samples or all there are. Return the
         measures that turned worse in it, but for those that are `known` to have done so: these are
-        not looked at any more."""
+        not looked at any more.
+        """
         import numpy
 
         if self._rule is None:

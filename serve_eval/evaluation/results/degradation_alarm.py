@@ -2,7 +2,8 @@
 
 Only samples of which all that were started before are finished are looked at. What finished early
 beyond the first unfinished sample waits: quick answers are not like slow ones, and a long answer
-that is still missing is no good one."""
+that is still missing is no good one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class DegradationAlarm:
     an earlier one.
 
     `notify` gets a line for each measure that turned worse, once. `expected` says which scores are
-    bad; without a reference it is None."""
+    bad; without a reference it is None.
+    """
 
     def __init__(
         self,
@@ -51,7 +53,8 @@ class DegradationAlarm:
 
     async def look(self) -> None:
         """Looks at what has finished without a gap, in a thread, where that is enough more than at
-        the last look."""
+        the last look.
+        """
         accumulator, search, came = (
             self._accumulator,
             self._search,
@@ -84,7 +87,8 @@ class _Search:
 
     def go_on(self, known: Set[str]) -> tuple[Degradation, ...]:
         """Return what has turned worse, when a measure that is not `known` yet did so since the
-        last look."""
+        last look.
+        """
         accumulator, metric, planned = (
             self._accumulator,
             self._accumulator.task.metric,

@@ -16,7 +16,8 @@ _TAKEN = re.compile(r"#\d+$")
 class Repeated(Sequence[Sample]):
     """The samples `times` over: all of them once, then all of them again. A repeat's id has `#2`,
     `#3`, ... at its end; the first has the sample's own, so that a finished run can be given more
-    repeats. Raises DatasetError for ids that end so already."""
+    repeats. Raises DatasetError for ids that end so already.
+    """
 
     def __init__(self, samples: Sequence[Sample], times: int) -> None:
         self._samples, self._times = samples, times

@@ -1,5 +1,6 @@
 """Give an accumulator the records of a journal: what earlier sessions heard, or all there is to
-score again."""
+score again.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _grade_records(
     records: Iterable[Record], index: Mapping[str, int], accumulator: ScoreAccumulator
 ) -> Iterator[tuple[Record, Grade | Unfinished | None]]:
     """The records in their order, with their grades where those are had from other processes: some
-    are asked for ahead, so that these have something to do."""
+    are asked for ahead, so that these have something to do.
+    """
     ahead: deque[tuple[Record, Future[Grade | Unfinished] | None]] = deque()
     for record in records:
         i = index.get(record.id)

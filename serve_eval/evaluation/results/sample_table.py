@@ -1,5 +1,6 @@
 """Keep what is known of each sample of a task, by position, in flat arrays: some twenty bytes per
-sample."""
+sample.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class SampleTable:
 
     Columns are `values`, `outcomes` and `failures` (a code each, 0: none), `retryable`, `flags`,
     times of the first request and of the answer's end in seconds since 1970, `lengths` in tokens or
-    else characters, `parts` by name, and with repeats what stands for the `answers`."""
+    else characters, `parts` by name, and with repeats what stands for the `answers`.
+    """
 
     def __init__(self, task: Task, samples: Sequence[Sample], repeats: int = 1) -> None:
         self.task, self.repeats = task, repeats
@@ -40,7 +42,8 @@ class SampleTable:
 
     def score(self, i: int) -> float | None:
         """The score of sample `i`; NaN when it failed in this session, None when nothing came of it
-        yet."""
+        yet.
+        """
         return self.values[i] if self.outcomes[i] else math.nan if self.failures[i] else None
 
     def scores(self) -> array[float]:
@@ -57,7 +60,8 @@ class SampleTable:
 
     def votes(self) -> Iterator[list[tuple[int | None, float]]]:
         """For each prompt that was scored every time, what stands for its answers, with their
-        scores."""
+        scores.
+        """
         assert self.answers is not None
         n = len(self.samples) // self.repeats
         for i in range(n):
@@ -102,14 +106,16 @@ class SampleTable:
 
     def fates(self) -> Iterator[tuple[str, float, bool]]:
         """Every sample with its score, NaN where it has none, and whether there was an answer
-        without any text."""
+        without any text.
+        """
         no_text = {OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]}
         for i, outcome in enumerate(self.outcomes):
             yield self.samples[i].id, self.values[i] if outcome else math.nan, outcome in no_text
 
     def count_completed(self, order: Sequence[int], since: int = 0) -> int:
         """How many samples of an order are answered or failed without a gap, when the first `since`
-        are."""
+        are.
+        """
         import numpy
 
         outcome, failure = (
@@ -130,7 +136,8 @@ class SampleTable:
         `planned` is the random order of the run, and not that of the times: a sample that is asked
         again, since it failed or the run was interrupted before its answer came, is one with a long
         answer more often than others, and many of them in a row would look like an endpoint that
-        turned worse."""
+        turned worse.
+        """
         import numpy
 
         order = numpy.asarray(planned[: self.count_completed(planned)], dtype=numpy.int64)

@@ -3,7 +3,8 @@ that answer its score, and nothing else.
 
 Tasks that are not known to be quick are scored in processes of their own
 (serve_eval.processes.bounded_call), where each is built again of its name and options.
-`limits.scorer_timeout_s` bounds the time it takes there, and it never holds up the event loop."""
+`limits.scorer_timeout_s` bounds the time it takes there, and it never holds up the event loop.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ _REPEAT = re.compile(r"#\d+$")
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
     """The score of an answer. Without any text or tool call most tasks' scorers have nothing to
-    read: the outcome says why."""
+    read: the outcome says why.
+    """
     said = (
         response.prompt_logprobs is not None
         or response.choice_logprobs is not None
@@ -56,7 +58,8 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
 
 def grade(task: Task, sample: Sample, response: Response) -> Grade:
     """The score of an answer and in which way it failed. Raises what the scorer raises, and
-    ServeEvalError for what is no score."""
+    ServeEvalError for what is no score.
+    """
     score = score_response(task, sample, response)
     metric = task.metric
     if not (
@@ -116,7 +119,8 @@ async def grade_answer(
 
 def _in_form(score: Any) -> Score:
     """A score in the types that a Score has, of one with others that mean the same, such as
-    numpy's."""
+    numpy's.
+    """
     if not isinstance(score, Score):
         raise ServeEvalError(f"the scorer gave a {type(score).__name__}, and not a Score")
     try:
@@ -142,7 +146,8 @@ def _in_form(score: Any) -> Score:
 class Recipe:
     """How a task is built again in another process. `wanted` is what its `load` is asked for,
     `code` has the checksums of the code of others that this process runs, `places` the folders in
-    which it looks for tasks and scorers."""
+    which it looks for tasks and scorers.
+    """
 
     spec: Spec
     include_path: tuple[str, ...]
@@ -173,7 +178,8 @@ ScoredApart = Callable[[Sample, Response], "Future[Grade | Unfinished]"]
 
 class ScoringProcesses:
     """Scores answers of tasks, by their names, in processes of their own, which start with the
-    first one."""
+    first one.
+    """
 
     def __init__(self, recipes: Mapping[str, Recipe], *, limit_s: float) -> None:
         makers = {name: (rebuilt, (recipe,)) for name, recipe in recipes.items()}
@@ -189,7 +195,8 @@ class ScoringProcesses:
     async def wait_for(self, scores: Callable[..., T], *args: Any) -> T:
         """What `scores` gives, which waits for these processes: in a thread, so that a signal is
         heard meanwhile. A cancellation ends them, and with them the wait. Where nothing is scored
-        so it is called here."""
+        so it is called here.
+        """
         if self._apart is None:
             return scores(*args)
         thread = asyncio.ensure_future(asyncio.to_thread(scores, *args))
@@ -214,7 +221,8 @@ class ScoringProcesses:
 
 def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
     """Return the scoring function of a task that is built again here. Raises ServeEvalError where
-    it would be another one."""
+    it would be another one.
+    """
     extensions.include(recipe.include_path)
     registry.look_in(recipe.places)
     task = bare_task(recipe.spec)

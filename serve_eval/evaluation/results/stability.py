@@ -13,7 +13,8 @@ from serve_eval.schema import MEAN, Sample, Stability, Task
 
 class RepeatedScores(Protocol):
     """Scores of a task whose prompts were asked several times: `runs` has a row of values for each
-    repeat."""
+    repeat.
+    """
 
     task: Task
     samples: Sequence[Sample]
@@ -32,7 +33,8 @@ def stability(scores: RepeatedScores) -> Stability | None:
 
     pass@k and the vote need answers that are right or wrong, or discrete: see `stats.repeats`. A
     value that is no mean of the scores has no vote, and varies as much as the values of the repeats
-    do."""
+    do.
+    """
     if scores.repeats < 2:
         return None
     from serve_eval.errors import ServeEvalError

@@ -1,5 +1,6 @@
 """Sum up what is known of each sample of a task: counts, value, bounds, and the figures of the
-task's own functions."""
+task's own functions.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def task_result(
     """Counts, value and bounds. Independent of the order in which the answers came.
 
     What has no answer counts as failed, but for what was not asked or given up when an early stop
-    `spared` it."""
+    `spared` it.
+    """
     metric, planned, n = table.task.metric, len(table.samples), table.scored
     aggregation, hooks = table.task.aggregation, _Hooks()
     outcomes = Counter(table.outcomes)
@@ -104,7 +106,8 @@ def _count_flagged(table: SampleTable, flag: int) -> int:
 
 def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[float, float] | None:
     """Lowest and highest value in points. None where something is missing and the metric is
-    unbounded or the aggregation not monotone."""
+    unbounded or the aggregation not monotone.
+    """
     metric, planned, aggregation = table.task.metric, len(table.samples), table.task.aggregation
     lo, hi = metric.lo, metric.hi
     if table.scored < planned and (lo is None or hi is None or not aggregation.monotone):
@@ -131,7 +134,8 @@ def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]
 
 class _Hooks:
     """Calls functions of a task that make figures of its scores; what they raise is kept and not
-    raised."""
+    raised.
+    """
 
     def __init__(self) -> None:
         self.errors: list[str] = []

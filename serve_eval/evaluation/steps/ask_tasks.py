@@ -59,7 +59,8 @@ def _hang_detector(
     session: RunSession, able: Sequence[TaskRun], client: Client
 ) -> HangDetector | None:
     """Make what tells a slow endpoint from one that hangs, by requests such as those of the first
-    task."""
+    task.
+    """
     first = next((w.prepared for w in able if w.unfinished), None)
     if first is None:
         return None
@@ -107,7 +108,8 @@ async def _ask_twice(
     participant: Participant | None,
 ) -> None:
     """Ask what has no answer and, at the end, once more what failed in a way that may have
-    passed."""
+    passed.
+    """
     answered = sum(w.accumulator.scored for w in tasks)
     planned = sum(len(w.accumulator.samples) for w in tasks)
     watch = CircuitBreaker(
@@ -129,7 +131,8 @@ def _lane(
     participant: Participant | None,
 ) -> Lane:
     """Make the lane of a task. `limits` are those of all sessions, by which its order was random or
-    not."""
+    not.
+    """
     meet = None if participant is None else partial(participant.meet, task_run.prepared.task.name)
     planned = random_order(task_run, session.seeds, limits)
     alarm = (

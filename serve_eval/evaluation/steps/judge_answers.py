@@ -16,7 +16,8 @@ from serve_eval.schema import Judge
 
 def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
     """Return the judges who will be asked, each once. Raises PlanError for two of a task with one
-    name."""
+    name.
+    """
     found: list[Judge] = []
     for w in tasks:
         if w.judgements is not None and (w.unfinished or w.list_unjudged(itself=False)):
@@ -27,7 +28,8 @@ def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
 
 async def judge_answers(session: RunSession, itself: Client | None = None) -> None:
     """Have the answers judged that have not been, of tasks that do so: by the endpoint `itself`,
-    else by others."""
+    else by others.
+    """
     judging = JudgeSession(
         plan=session.plan,
         environ=session.environ,

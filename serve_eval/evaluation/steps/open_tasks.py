@@ -1,5 +1,6 @@
 """Open the tasks of a session: their journals, the answers that are there, and what is still to be
-asked."""
+asked.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
 
     `seed` is that of the order of a run without an answer (None: the plan's, else it is drawn).
     Raises SandboxError and EndpointError for a sandbox or a judge that will be needed and is not
-    there, before anything is asked."""
+    there, before anything is asked.
+    """
     plan, folder = session.plan, session.folder
     set_aside(folder, plan, session.prepared, rerun)
     await _open_to_ask(session, rerun)
@@ -52,7 +54,8 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
 
 async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -> None:
     """Open the tasks once more, when the version of the `server` is known and decides what is asked
-    again."""
+    again.
+    """
     session.open_files.close()
     set_aside(session.folder, session.plan, session.prepared, rerun, server=server)
     await _open_to_ask(session, rerun)
@@ -67,7 +70,8 @@ async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
 
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
     """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and
-    an answer without a score is not asked again."""
+    an answer without a score is not asked again.
+    """
     tasks = replay_tasks(session, failures_stand=stand)
     for w in tasks:
         w.standing = frozenset(

@@ -28,7 +28,8 @@ def save_report(session: RunSession, *, strict: bool) -> Report:
 
 def _remarks(session: RunSession) -> Iterator[str]:
     """Yield what came up on the way, and what is to be said of connections, of the endpoint and of
-    first tokens."""
+    first tokens.
+    """
     yield from session.warnings
     yield from _about_connections(session)
     yield from about_endpoint(

@@ -10,7 +10,8 @@ from serve_eval.schema import Isolation
 
 async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
     """Return where answers will run; None where none will. Raises SandboxError before anything is
-    asked in vain."""
+    asked in vain.
+    """
     names = [
         w.prepared.task.name
         for w in session.tasks

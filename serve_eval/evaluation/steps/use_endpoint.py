@@ -1,5 +1,6 @@
 """Have an endpoint for the length of a session: launched or reached, probed, and noted in the run
-folder."""
+folder.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ async def open_endpoint(
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
     """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that
-    it is able to do."""
+    it is able to do.
+    """
     prepared = [w.prepared for w in session.tasks]
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())

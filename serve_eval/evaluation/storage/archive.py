@@ -1,5 +1,6 @@
 """Move records that no longer count out of the files of a task, to archive/<time>/ of the run
-folder."""
+folder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> 
     """Move the lines of stale samples to the archive, which has them before the file loses them.
 
     Raises RunFolderError for a damaged line, and RunFolderError or JournalError when it cannot be
-    written."""
+    written.
+    """
     moved: list[bytes] = []
     kept: list[bytes] = []
     for record, line in zip(decode_lines(file, _record), whole_lines(file), strict=True):
@@ -48,7 +50,8 @@ def count_archived(run: Path, task: str) -> int:
 
 def whole_lines(file: Path) -> Iterator[bytes]:
     """Yield the whole lines of a file that need not be there; a torn last one, of a kill, is passed
-    over."""
+    over.
+    """
     if file.exists():
         with file.open("rb") as content:
             yield from (line for line in content if line.endswith(b"\n"))

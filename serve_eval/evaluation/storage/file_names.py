@@ -84,7 +84,8 @@ def judgements_file(run: Path, task: str) -> Path:
 
 def judges_proofs_file(judgements: Path) -> Path:
     """Return the file of proofs for the connections to the judges whose answers are in
-    `judgements`."""
+    `judgements`.
+    """
     return judgements.with_suffix(".steps")
 
 

@@ -4,7 +4,8 @@ every reader.
 Raise FOLDER_FORMAT when an older serve-eval would misread what a newer one writes: another file or
 folder of which its verdict depends, another meaning of a field. A field with a default, or a file
 that only informs, needs no new version. A reader takes every version up to its own. A plan.json
-without one is of format 1."""
+without one is of format 1.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ _decoder = msgspec.json.Decoder(Versioned)
 
 def check_format(run: Path) -> None:
     """Raise RunFolderError for a run folder of a newer format; a folder without a readable
-    plan.json is of none."""
+    plan.json is of none.
+    """
     try:
         found = _decoder.decode((run / PLAN_FILE).read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -47,7 +49,8 @@ def decode_known(file: Path, of: type[T], known: int) -> T:
     has other fields.
 
     Raises RunFolderError where the version is newer than `known`, and OSError, MsgspecError or
-    UnicodeDecodeError for a file that is not there or damaged."""
+    UnicodeDecodeError for a file that is not there or damaged.
+    """
     data = file.read_bytes()
     refuse_newer(file, _decoder.decode(data).schema_version, known)
     return msgspec.json.decode(data, type=of)

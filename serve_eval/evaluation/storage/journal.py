@@ -4,7 +4,8 @@
 A record that was written counts until it is withdrawn: a killed run goes on behind its last whole
 line. Later records of a sample replace earlier ones, except that a failure never replaces a
 response. A withdrawal takes all responses to its sample back that stand before it, and readers are
-given what stands."""
+given what stands.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ NO_ROOM_HINT = "Make room, then run the same command again: every answer written
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finished sample: exactly one of `response` and `failure` is set. Or, with neither,
-    `withdrawn`: why its response does not count."""
+    `withdrawn`: why its response does not count.
+    """
 
     id: str
     response: Response | None = None
@@ -44,7 +46,8 @@ _decoder = msgspec.json.Decoder(Record)
 
 def read(path: Path) -> Iterator[Record]:
     """The records that stand in a file that is only looked at, in the order of their writing; a
-    torn last line is passed over. Raises RunFolderError at a damaged line."""
+    torn last line is passed over. Raises RunFolderError at a damaged line.
+    """
     gone = withdrawals(path)
     for number, line in _lines(path):
         record = _decode(path, number, line)
@@ -84,7 +87,8 @@ def answers(
     samples: Iterable[Sample], records: Iterable[Record]
 ) -> Iterator[tuple[Sample, Response]]:
     """The answers among the records, with the sample that each is to; those to other samples are
-    left out."""
+    left out.
+    """
     known = {sample.id: sample for sample in samples}
     for record in records:
         sample = known.get(record.id)
@@ -96,7 +100,8 @@ class Journal:
     """The records of one task in one file, private to the user.
 
     Opening drops a torn last line, which a kill in the middle of a write leaves behind;
-    `dropped_bytes` says how much."""
+    `dropped_bytes` says how much.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,12 +142,14 @@ class Journal:
 
     def records(self) -> Iterator[Record]:
         """The records that stand, in the order of their writing. Raises RunFolderError at a damaged
-        line."""
+        line.
+        """
         return read(self.path)
 
     def append(self, record: Record) -> None:
         """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is
-        left then."""
+        left then.
+        """
         data = _encode(record) + b"\n"
         written = 0
         try:
@@ -166,7 +173,8 @@ class Journal:
         process.
 
         Raises JournalError when the disk has no room or fails, and when the file was removed
-        meanwhile; a file system that cannot sync is left to itself."""
+        meanwhile; a file system that cannot sync is left to itself.
+        """
         if not self._unsynced:
             return
         self._unsynced = False

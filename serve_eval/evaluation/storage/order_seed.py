@@ -6,7 +6,8 @@ again while a run goes on would be another chance. So every run draws a seed bef
 answer, and keeps it.
 
 Older folders took the seed of the plan, and drew one, `early_stop_seed`, only for tasks that may
-stop early. What they hold is resumed and judged in the order in which it was asked."""
+stop early. What they hold is resumed and judged in the order in which it was asked.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
     it.
 
     Raises RunFolderError for a damaged file, and RunFolderError or JournalError when it cannot be
-    written."""
+    written.
+    """
     if not has_answers(folder):
         seed = _draw() if given is None else given
         _write(folder, {_SEED: seed})
@@ -69,7 +71,8 @@ def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
 
     Without one it is the seed that `plan` gives, else a drawn one; where one of the `runs` has
     answers already, for which an older version asked, it is theirs: `plan.seed`. Raises
-    RunFolderError and JournalError as `settled` does."""
+    RunFolderError and JournalError as `settled` does.
+    """
     if (seed := _read_stored(folder / ORDER_FILE).get(_SEED)) is not None:
         return seed
     if any(map(has_answers, runs)):

@@ -3,7 +3,8 @@
 The owner of a file tells nothing, since whoever unpacks an archive or clones a repository owns what
 comes out of it. So there is a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME where that
 is set), mode 0600, made with the first run. A signature is HMAC-SHA256 over the content and the
-real path of its folder: what was edited, copied or moved has none that counts."""
+real path of its folder: what was edited, copied or moved has none that counts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ SIGNATURE = "signature"
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's state lies. A relative path does not count, as its specification says: it
-    would lead into the folder of somebody else. Raises RuntimeError where no home is known."""
+    would lead into the folder of somebody else. Raises RuntimeError where no home is known.
+    """
     given = (environ.get("XDG_STATE_HOME") or "", "~/.local/state")
     found = next((path for text in given if (path := Path(text).expanduser()).is_absolute()), None)
     if found is None:
@@ -38,7 +40,8 @@ def add_signature(
     content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
 ) -> dict[str, object]:
     """The content with the signature of this user for this folder; without one where no key can be
-    kept."""
+    kept.
+    """
     plain = {name: value for name, value in content.items() if name != SIGNATURE}
     key = _key(environ, make=True)
     return plain if key is None else {**plain, SIGNATURE: _signature(key, plain, folder)}

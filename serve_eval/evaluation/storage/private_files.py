@@ -44,7 +44,8 @@ def write_private(path: Path, data: bytes) -> None:
 
 def pretty_json(value: object) -> bytes:
     """Return JSON for people: two spaces of indentation and a final newline. Non-finite numbers
-    become null."""
+    become null.
+    """
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 
 

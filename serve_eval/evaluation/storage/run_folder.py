@@ -1,5 +1,6 @@
 """Hold a run's folder: locked while it is used, bound to one plan, private to the user (files: see
-file_names)."""
+file_names).
+"""
 
 from __future__ import annotations
 
@@ -60,20 +61,23 @@ def read_plan(path: Path) -> Plan:
 
 def plan_and_owner(path: Path) -> tuple[Plan, bool]:
     """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when
-    there is none."""
+    there is none.
+    """
     plan, _, own = _read_stored(path)
     return plan, own
 
 
 def read_fingerprints(path: Path) -> dict[str, dict[str, str]]:
     """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is
-    none."""
+    none.
+    """
     return _read_stored(path)[1]
 
 
 def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
     """The plan and the fingerprints of a run folder, and whether this user saved them; fields that
-    a newer version added have their defaults."""
+    a newer version added have their defaults.
+    """
     check_format(path)
     file = path / PLAN_FILE
     try:
@@ -109,7 +113,8 @@ def holds_answer(path: Path) -> bool:
 
 def read_looks(path: Path) -> dict[str, str]:
     """Read which tasks a paired rule looked at for an early stop, and which rule. Raises
-    RunFolderError for a damaged file."""
+    RunFolderError for a damaged file.
+    """
     file = path / LOOKS_FILE
     try:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
@@ -122,7 +127,8 @@ def read_looks(path: Path) -> dict[str, str]:
 
 def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
     """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes
-    on without looks."""
+    on without looks.
+    """
     before = read_looks(path)
     if (after := {**before, **tasks}) != before:
         write_private(path / LOOKS_FILE, pretty_json(after))
@@ -143,7 +149,8 @@ def open_folder(
     A folder without any answer yet takes another plan; `moved` allows another base URL. `own`: the
     plan is that of this user, who gave it or said that it is trusted; it is saved with a signature.
     Raises RunFolderError when another process has it, when it belongs to another plan or other data
-    (the differing field is named), or when it holds other files than a run's."""
+    (the differing field is named), or when it holds other files than a run's.
+    """
     with hold(path, PLAN_FILE):
         _bind(path, plan, fingerprints, moved=moved, own=own)
         for name in (SAMPLES, SCORES, LOGS):
@@ -157,7 +164,8 @@ def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
     is killed).
 
     `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises
-    RunFolderError when another process has it, or when it holds other files and no such sign."""
+    RunFolderError when another process has it, or when it holds other files and no such sign.
+    """
     import fcntl
 
     try:
@@ -239,7 +247,8 @@ def _bind(
 def _drop_what_lives(*stored: dict[str, Any]) -> None:
     """Leaves out of two stored plans what may change: which cases a user has, in which files, and
     how they are scored. What is chosen for all of them, such as a temperature, stays: an id does
-    not tell it."""
+    not tell it.
+    """
     both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
     for one in stored:
         one["fingerprints"] = {

@@ -2,7 +2,8 @@
 
 A line without a time of its own, such as those of a traceback, belongs to the one before it. Times
 without a zone are those of this machine's: where a log was written under another one, its lines are
-looked for at the wrong hour."""
+looked for at the wrong hour.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def log_files(
     endpoint `at_hand`, by its info.
 
     Logs are told and written to, and a folder may come from somebody else: a session names files
-    only where this user noted it, and links that lead out of the folder are not followed."""
+    only where this user noted it, and links that lead out of the folder are not followed.
+    """
     beside = run.parent / SERVERS
     found = _below(run.resolve(), run / LOGS)
     found += _below(run.parent.resolve() / beside.name, beside / run.name / LOGS)
@@ -70,7 +72,8 @@ def log_files(
 
 def trace_files(at_hand: ServerInfo) -> list[Path]:
     """The traces of requests that the servers of an endpoint write, by its info; none of servers
-    that were not launched, whose files are not ours to write to."""
+    that were not launched, whose files are not ours to write to.
+    """
     told = at_hand.perf_metrics
     folder = None if told is None or at_hand.log_dir is None else told.trace_dir
     return (
@@ -86,7 +89,8 @@ def _below(place: Path, folder: Path) -> list[Path]:
 
 def hide_secrets(paths: Iterable[Path], masking: Masking) -> list[Path]:
     """Overwrites the secrets in logs with as many stars, in place: a server may be writing on.
-    Returns those that hold one and cannot be written, such as what a container of root wrote."""
+    Returns those that hold one and cannot be written, such as what a container of root wrote.
+    """
     left = []
     for path in paths:
         with suppress(OSError), path.open("rb") as file:
@@ -156,7 +160,8 @@ def errors_near(
     path: Path, at_s: float, *, before_s: float, after_s: float, most: int
 ) -> list[str]:
     """The first lines that tell of errors around a moment. Of a log without any times the last
-    ones, since nothing says which they are: of a server that ended, they tell why."""
+    ones, since nothing says which they are: of a server that ended, they tell why.
+    """
     near: list[str] = []
     untimed: deque[str] = deque(maxlen=most)
     timed = False

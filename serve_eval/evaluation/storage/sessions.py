@@ -2,7 +2,8 @@
 
 A session is noted before its first request, with the versions at work, the endpoint and what it can
 do; its load is added at its end. The endpoint is signed, since later commands send prompts there.
-Fields that this version does not know stay in the file."""
+Fields that this version does not know stay in the file.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     default.
 
     `own` says that this user noted the endpoint in this folder; `stored` is the whole entry, with
-    the versions."""
+    the versions.
+    """
 
     started_at: str = ""
     endpoint: Endpoint = Endpoint(base_url="")
@@ -45,7 +47,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_sessions(run: Path) -> list[SessionRecord]:
     """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged
-    file."""
+    file.
+    """
     try:
         return [_read_entry(run, entry) for entry in _read_stored(run)]
     except msgspec.MsgspecError as error:
@@ -78,21 +81,24 @@ def loads(run: Path) -> tuple[Load, ...]:
 
 def read_unsupported(run: Path) -> Mapping[str, Ability]:
     """Return what the endpoint of the last session lacked, by task. Raises RunFolderError for a
-    damaged file."""
+    damaged file.
+    """
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
 
 
 def own_endpoint(run: Path) -> bool:
     """Tell whether this user noted the endpoint of the last session there, or there was no session
-    yet."""
+    yet.
+    """
     noted = read_sessions(run)
     return not noted or noted[-1].own
 
 
 def sessions_fingerprint(run: Path) -> bytes:
     """Return what two copies of one run have in common: the record of their sessions. Raises
-    OSError without one."""
+    OSError without one.
+    """
     return (run / SESSIONS_FILE).read_bytes()
 
 

@@ -1,4 +1,5 @@
 """Tasks of lm-evaluation-harness: what their files say, what is loaded of them, and how their
-answers are scored."""
+answers are scored.
+"""
 
 __all__ = ["documents", "figure", "settings"]

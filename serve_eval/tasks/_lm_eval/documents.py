@@ -1,5 +1,6 @@
 """Documents of a task of lm-eval: loaded once in a scope for all options that decide them, and made
-samples."""
+samples.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class TaskSource:
 
     `own` are the folders of the user's tasks; `shots` is the number of worked examples. `kept` is
     what the scope keeps that it was made in: its answers are scored there, in whichever scope or
-    thread that is done."""
+    thread that is done.
+    """
 
     name: str
     own: tuple[str, ...]
@@ -65,7 +67,8 @@ class TaskSource:
 
     def load(self, roots: DataRoots) -> Documents:
         """Load the task, unless its scope has it from the same files: lm-eval makes the same of any
-        prefix."""
+        prefix.
+        """
         places, sources = with_local_files(self.name, self.config, self.data_files, roots, self.own)
         if self.key not in self.kept and (alike := self._but_for_the_prefix()) is not None:
             self.kept[self.key] = replace(alike, items={})
@@ -91,7 +94,8 @@ class TaskSource:
 
 def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
     """Return a task of this name. `options` are those of a plan; those that decide nothing of it
-    are ignored."""
+    are ignored.
+    """
     own = extensions.lm_eval_folders()
     config = library.config(name, own)
     settled = library.settle_config(config)
@@ -113,7 +117,8 @@ def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
 
 def load_parts(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
     """Return what was loaded of a task in this scope, and its metrics, by its name and the options
-    of a plan."""
+    of a plan.
+    """
     source = source_of(name, options)
     return source.documents(), measures_of_task(name, source.config)
 

@@ -1,5 +1,6 @@
 """The figure of a task of lm-eval that is its value, and the figures next to it: per answer, and
-over all of them."""
+over all of them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ from serve_eval.schema import MEAN, Aggregation, Metric, Outcome, Response, Samp
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
     """A metric behind a filter, `key`. `in_percent`: a document's figure lies between 0 and 1, and
-    is shown so."""
+    is shown so.
+    """
 
     task: str
     measure: Measure
@@ -45,7 +47,8 @@ class Figure:
 
     def aggregation(self, documents: Callable[[], Documents]) -> Aggregation:
         """Return how the value comes from the documents, by lm-eval's own function where it is no
-        mean."""
+        mean.
+        """
         if self.measure.is_mean:
             return MEAN
 
@@ -58,7 +61,8 @@ class Figure:
 
     def score(self, here: Documents, sample: Sample, response: Response) -> Score:
         """Score an answer. Raises ServeEvalError where it gives no figure, or one outside of its
-        range."""
+        range.
+        """
         items, filtered = measure_document(
             here, sample.metadata[DOCUMENT], list_results(here, response)
         )
@@ -104,7 +108,8 @@ def choose_figure(
     percent: bool | None,
 ) -> Figure:
     """Choose the figure that the options name, else the task's first. Raises PlanError for an
-    unknown filter."""
+    unknown filter.
+    """
     filters = [one["name"] for one in config.get("filter_list") or ({"name": "none"},)]
     if filter_name is not None and filter_name not in filters:
         raise PlanError(f"lm_eval:{name}: no filter {filter_name!r}: it has {', '.join(filters)}")
@@ -120,7 +125,8 @@ def choose_figure(
 
 def _value(measure: Measure, item: Any) -> float | None:
     """What a document gave as one number: of an aggregation that is no mean, its value over this
-    document alone. None where a mean lacks it."""
+    document alone. None where a mean lacks it.
+    """
     if measure.is_mean:
         return number(item)
     try:
@@ -155,7 +161,8 @@ def others(
     here: Documents, measures: Mapping[str, Measure], key: Key, scored: Scored
 ) -> dict[str, float]:
     """Return the figures next to the value, by lm-eval's own aggregations, but for those it cannot
-    compute here."""
+    compute here.
+    """
     by_key: dict[Key, list[Any]] = {}
     for sample, _ in scored:
         for other, item in here.items.get(sample.id, {}).items():

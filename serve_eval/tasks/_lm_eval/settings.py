@@ -54,7 +54,8 @@ def read_task_sampling(
     name: str, given: Mapping[str, Any]
 ) -> tuple[SamplingParams, dict[str, Any]]:
     """Return how answers are generated, and further fields. Raises PlanError for what the client
-    cannot send."""
+    cannot send.
+    """
     try:
         return read_sampling(given)
     except (TypeError, ValueError) as error:
@@ -63,7 +64,8 @@ def read_task_sampling(
 
 def measures_of_task(name: str, config: Mapping[str, Any]) -> dict[str, Measure]:
     """Return the metrics of a task by name, in its order. Raises PlanError for one without an
-    aggregation."""
+    aggregation.
+    """
     try:
         return {one.name: one for one in measures_of(config)}
     except PlanError as error:
@@ -79,7 +81,8 @@ def needs_likeliest(kind: str, config: Mapping[str, Any], measures: Mapping[str,
 
 def config_hash(settled: Any) -> str:
     """Hash all that a task's files say but where its data is, which the samples tell better, and
-    the shots."""
+    the shots.
+    """
     every = settled.to_dict(keep_callable=True)
     told = {n: v for n, v in every.items() if not n.startswith("dataset_") and n != "num_fewshot"}
     text = json.dumps(told, sort_keys=True, default=_of_code)
@@ -88,7 +91,8 @@ def config_hash(settled: Any) -> str:
 
 def _of_code(value: Any) -> Any:
     """What stands for a function: its source, and of one that is bound to arguments those too.
-    Never its address."""
+    Never its address.
+    """
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     try:

@@ -4,7 +4,8 @@ A file `<task>.yaml` maps a model name to a list of entries. An entry has up to 
 which must equal the run's accuracy specification, one value under the metric's name, and optionally
 overrides and provenance. The first matching entry counts. Nothing is ignored: an unknown key or an
 entry that can never match is an error. `acceptance_length.yaml` has a shape of its own: a test's
-name with its reference and its least acceptable length."""
+name with its reference and its least acceptable length.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ ACCEPTANCE_LENGTH = "acceptance_length"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceLength:
     """Tokens per step of speculative decoding: the reference `ref_al`, and the least that passes,
-    `min_al`."""
+    `min_al`.
+    """
 
     ref_al: float
     min_al: float
@@ -26,7 +27,8 @@ class AcceptanceLength:
 
 def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
     """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every
-    problem."""
+    problem.
+    """
     document = yaml_source.read(file, ReferenceFileError)
     problems: list[str] = []
     found = {}
@@ -45,7 +47,8 @@ def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
 
 def find_acceptance_length(test: str, directories: Sequence[Path]) -> AcceptanceLength:
     """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has
-    it."""
+    it.
+    """
     known: list[str] = []
     for file in list_files(directories):
         if file.stem == ACCEPTANCE_LENGTH:

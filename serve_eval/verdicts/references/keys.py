@@ -10,13 +10,15 @@ METRICS = ("accuracy", "wer", "perplexity", "rouge1", "pass_at_1")
 
 def value_key(metric: str) -> str:
     """The key under which the value of a metric is written: its own, or `accuracy`, which stands
-    for any."""
+    for any.
+    """
     return metric if metric in METRICS else "accuracy"
 
 
 def spec_text(spec: AccuracySpec) -> str:
     """The values of a spec that are not the default, such as "quant_algo=FP8
-    kv_cache_quant_algo=FP8", or "default"."""
+    kv_cache_quant_algo=FP8", or "default".
+    """
     default = AccuracySpec()
     values = {key: getattr(spec, key) for key in SPEC_KEYS}
     return (

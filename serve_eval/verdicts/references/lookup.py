@@ -23,7 +23,8 @@ def find(
     (case-sensitive).
 
     Directories are searched in order, so a user's own entries come before the shipped ones. Raises
-    ReferenceFileError for a malformed file or a missing directory."""
+    ReferenceFileError for a malformed file or a missing directory.
+    """
     for entries in _all_entries(name, directories):
         for reference in entries.get(model, ()):
             if reference.spec == spec:
@@ -55,7 +56,8 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
 
 def check(path: Path) -> list[str]:
     """Every problem of a file, or of all files of a directory. Raises ReferenceFileError when there
-    is no file."""
+    is no file.
+    """
     files = [path] if path.is_file() else list_files([path])
     if not files:
         raise ReferenceFileError(

@@ -23,7 +23,8 @@ Entries = Mapping[str, Sequence[Reference]]
 
 def find_shipped_dir() -> Path:
     """The reference files that come with serve-eval: inside the package in a wheel, beside it in a
-    checkout."""
+    checkout.
+    """
     package = Path(__file__).parents[2]
     inside = package / "references"
     return inside if inside.is_dir() else package.parent / "references"
@@ -31,7 +32,8 @@ def find_shipped_dir() -> Path:
 
 def list_files(directories: Sequence[Path]) -> list[Path]:
     """Every reference file, in the order in which `find` looks. Raises ReferenceFileError for a
-    missing directory."""
+    missing directory.
+    """
     for directory in directories:
         if not directory.is_dir():
             raise ReferenceFileError(
@@ -42,7 +44,8 @@ def list_files(directories: Sequence[Path]) -> list[Path]:
 
 def load(file: Path) -> Entries:
     """The entries of a file by model, in file order. Raises ReferenceFileError that lists every
-    problem of the file."""
+    problem of the file.
+    """
     return parse(yaml_source.read_text(file, ReferenceFileError), str(file))
 
 
@@ -50,7 +53,8 @@ def load(file: Path) -> Entries:
 def parse(text: str, name: str) -> Entries:
     """As `load`, for a text; `name` stands for the file. The same text is parsed once: a suite
     looks into the same few files for every run, and YAML takes a tenth of a second for the
-    largest."""
+    largest.
+    """
     return _references(yaml_source.parse(text, name, ReferenceFileError), Path(name).stem)
 
 

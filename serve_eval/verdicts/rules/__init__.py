@@ -1,5 +1,6 @@
 """Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) ->
-Verdict`."""
+Verdict`.
+"""
 
 from __future__ import annotations
 

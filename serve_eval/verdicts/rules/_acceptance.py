@@ -1,5 +1,6 @@
 """TensorRT-LLM's rule for the acceptance length of speculative decoding, beside the verdict on the
-accuracy."""
+accuracy.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ def judge(
 
     A failure is one of the task, whatever its value. A PASS becomes INCONCLUSIVE when more than
     MAX_MISSING of the scored answers do not tell their tokens per step, or none of them took a
-    second step. What was not judged, or not answered at all, stays so."""
+    second step. What was not judged, or not answered at all, stays so.
+    """
     answers = 0 if told is None else told.answers
     length = (
         told.length if told is not None and answers >= (1.0 - MAX_MISSING) * result.scored else None

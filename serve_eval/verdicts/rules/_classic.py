@@ -1,5 +1,6 @@
 """The classic rule as the other rules need it: the outcome by the threshold, and the margin that
-lies in it."""
+lies in it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def judge(
     `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula.
     Missing answers bound the value from both sides; the outcome is PASS or FAIL only when both
     bounds agree and at most `max_missing` of the planned samples are missing, else INCONCLUSIVE.
-    Nothing scored at all is ERROR."""
+    Nothing scored at all is ERROR.
+    """
     base = frame(result, reference, hypothesis)
     better = (
         result.metric.higher_is_better
@@ -89,7 +91,8 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
 
 def margin(verdict: Verdict) -> float:
     """How far the threshold lies from the reference, in points: the drop that the classic rule
-    fails."""
+    fails.
+    """
     assert verdict.threshold is not None
     assert verdict.reference is not None
     return abs(verdict.threshold - verdict.reference)
@@ -97,7 +100,8 @@ def margin(verdict: Verdict) -> float:
 
 def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
     """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when
-    nothing was scored."""
+    nothing was scored.
+    """
     error = base.outcome is VerdictOutcome.ERROR
     reasons = base.reasons if paired else (*base.reasons, "no_pairs: nothing to pair with")
     outcome = VerdictOutcome.ERROR if error else VerdictOutcome.INCONCLUSIVE

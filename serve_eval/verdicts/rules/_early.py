@@ -1,5 +1,6 @@
 """Verdicts of runs that may stop early: of those that did, and of those that went to their end all
-the same."""
+the same.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ def judge_after_looks(
     the looks left.
 
     The classic figures beside it (threshold, theta, and the margin where `margin`, that of the
-    rule, is None) stay those of the whole alpha: only the test changes."""
+    rule, is None) stay those of the whole alpha: only the test changes.
+    """
     left = replace(hypothesis, alpha=(1.0 - SPENT_ON_LOOKS) * hypothesis.alpha)
     whole, narrowed = (_classic.frame(result, reference, h) for h in (hypothesis, left))
     own = _classic.margin(whole)

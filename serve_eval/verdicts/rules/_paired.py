@@ -1,5 +1,6 @@
 """The paired comparison that the rules share: the same prompts, answered by the reference's runs
-and by this one."""
+and by this one.
+"""
 
 from __future__ import annotations
 

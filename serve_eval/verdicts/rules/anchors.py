@@ -1,5 +1,6 @@
 """The prompts that the reference always had right: fails when more of them are lost than in a
-reference run."""
+reference run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def judge(
 
     FAIL: a drop among the anchors is proven at the task's alpha. The test is for the endpoint of
     the reference: a build that alters answers for good loses anchors as well. INCONCLUSIVE where
-    missing answers leave it open, where too many are missing, and without enough anchors."""
+    missing answers leave it open, where too many are missing, and without enough anchors.
+    """
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
         return _classic.build_undecided(base, "anchors", paired=pairs is not None)

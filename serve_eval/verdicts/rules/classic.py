@@ -1,5 +1,6 @@
 """TensorRT-LLM's rule: fails when the value lies beyond the one-sided threshold of the registered
-reference."""
+reference.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def judge(
     Missing answers bound the value from both sides; the outcome is PASS or FAIL only when both
     bounds agree and at most `max_missing` of the planned samples are missing, else INCONCLUSIVE.
     Nothing scored at all is ERROR. With `pairs` the paired comparison stands beside it and changes
-    nothing but the warnings: it sees drops that this rule lets pass."""
+    nothing but the warnings: it sees drops that this rule lets pass.
+    """
     verdict = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
     if pairs is None or drop == 0.0:

@@ -1,5 +1,6 @@
 """The same prompts twice: passes when a drop of the margin or more is excluded, for two ways of
-serving one model."""
+serving one model.
+"""
 
 from __future__ import annotations
 

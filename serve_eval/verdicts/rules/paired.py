@@ -1,5 +1,6 @@
 """The same prompts, answered by the reference's runs and by this one: fails when a drop is proven
-and may matter."""
+and may matter.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def judge(
     classic rule fails is not passed here (docs/method.md has the exceptions). FAIL: a drop is
     proven, and one of the margin or more is not excluded. A proven drop that is excluded from
     reaching the margin passes with a warning (SMALL_DROP). Raises PlanError for a margin that is
-    none."""
+    none.
+    """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:

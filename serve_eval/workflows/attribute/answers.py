@@ -20,7 +20,8 @@ from serve_eval.workflows.attribute.workers import SERVER
 @dataclass(slots=True)
 class PhaseAnswers:
     """Collects what came of the answers of one phase, by the workers that had a hand in each (None:
-    none of that role)."""
+    none of that role).
+    """
 
     scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -40,7 +41,8 @@ class PhaseAnswers:
         apart: ScoredApart | None,
     ) -> None:
         """Take one result (None: one of the workers had no part in it). Where the scorer raises
-        there is no score."""
+        there is no score.
+        """
         if result is None:
             return
         prompt = prompt_name(task, sample)
@@ -89,7 +91,8 @@ def add_times(
     at_a_time: int,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
     """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has
-    to warm up, such as a first connection between two servers, and do not count."""
+    to warm up, such as a first connection between two servers, and do not count.
+    """
     warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
     each, joint = (
         [one for one in answers.times if one.prompt in warm] for answers in (of_each, of_pairs)

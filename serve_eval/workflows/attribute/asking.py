@@ -1,5 +1,6 @@
 """What `serve-eval attribute` will ask of whom: settled, and its cost known, before anything is
-sent."""
+sent.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ async def prepare_asking(
     `given` or known.
 
     Raises PlanError where no two workers can be compared or no task can be asked so,
-    NotComparableError when the data are not those of the run any more."""
+    NotComparableError when the data are not those of the run any more.
+    """
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
     workers = list(dict.fromkeys(given)) or await list_workers(run, plan, endpoint, environ)

@@ -4,7 +4,8 @@ to each pair.
 A worker of trtllm-serve answers an ordinary request whole, also one that is a leg of a
 disaggregated deployment. A pair is asked as the orchestrator does it: the context server for the
 first token, and the generation server with what that one hands over. So a pair shows what no worker
-shows alone: a transfer that loses, or sides that do not fit."""
+shows alone: a transfer that loses, or sides that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ async def attribute(
     """Ask, judge, and write attribution.json into the run folder.
 
     Raises EndpointError when no worker answers, and RunFolderError where a newer serve-eval wrote
-    such a file there."""
+    such a file there.
+    """
     clock = Stopwatch()
     check_attribution(run)
     alone, in_pairs = await _ask(asking, at_a_time, environ, notify)
@@ -123,7 +125,8 @@ async def _ask(
     """Return the answers of each worker alone, and those of pairs.
 
     One after the other: the times of workers are compared, and pairs load context and generation
-    servers unlike."""
+    servers unlike.
+    """
     async with AsyncExitStack() as stack:
         scoring = stack.enter_context(open_scoring(asking.plan, asking.tasks))
         clients = {
@@ -170,7 +173,8 @@ class _PromptGate:
 
 def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client:
     """Make the client of a worker. The key and the proxy are for the front door and for workers
-    that the user named."""
+    that the user named.
+    """
     limits = replace(asking.plan.limits, rate_limit=None, stream=False, max_attempts=2)
     endpoint = replace(
         asking.endpoint, base_url=one.url, model=asking.endpoint.model or asking.plan.model

@@ -13,7 +13,8 @@ class Attributed:
 
     `alone` is each worker answering whole, `in_pairs` every context server handing over to every
     generation server (None: not asked). Both have half of the level where both were asked. `asked`
-    are the prompts, `requests` all that were sent."""
+    are the prompts, `requests` all that were sent.
+    """
 
     schema_version: int
     run: str

@@ -1,5 +1,6 @@
 """An answer by a pair of servers, made as an orchestrator makes it: the context leg, then the
-generation leg."""
+generation leg.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ async def ask_pair(
     context: Client, generation: Client, request: Request
 ) -> Response | Failure | None:
     """Ask a pair as an orchestrator does. The answer has the time of both legs; None where the
-    context server has finished it."""
+    context server has finished it.
+    """
     number = (1 << 61) + secrets.randbits(60)  # as an orchestrator's: above 2 ** 40
     first = {"disaggregated_params": {"request_type": "context_only", "disagg_request_id": number}}
     began = time.monotonic()

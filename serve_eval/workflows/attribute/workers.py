@@ -1,5 +1,6 @@
 """The workers behind a front door: named by the user, or found where a launcher, a registry or a
-run tells them."""
+run tells them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 class Worker(NamedTuple):
     """A server behind the door, by its base URL. `given`: the user named it, so that it may get the
-    key."""
+    key.
+    """
 
     role: str
     url: str
@@ -33,7 +35,8 @@ class Worker(NamedTuple):
 
 def worker(text: str) -> Worker:
     """Read `context=URL`, `generation=URL`, or a URL of a server that answers by itself. Raises
-    PlanError."""
+    PlanError.
+    """
     role, sign, url = text.partition("=")
     if not sign:
         role, url = SERVER, text
@@ -48,7 +51,8 @@ async def list_workers(
     run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]
 ) -> list[Worker]:
     """Return those that the launcher started, else that are registered, else that the run was
-    answered by."""
+    answered by.
+    """
     if found := _list_launched(endpoint):
         return found
     if endpoint.base_url and (found := await _in_cluster(plan, endpoint, environ)):

@@ -2,7 +2,8 @@
 its log said then.
 
 Made to be handed on: keys stand in it as variables, and what the environment holds as a secret is
-taken out of all that was written by others. What was sent is written byte for byte."""
+taken out of all that was written by others. What was sent is written byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def capsules(
     `include_path` has the folders of code that may be used, which the saved plan alone does not
     allow. Raises PlanError for a sample that the run does not have, or that is of a hold-out set
     unless `allow_holdout`; DatasetError when the data is not that of the run; RunFolderError for a
-    folder that is there."""
+    folder that is there.
+    """
     plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
         raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
@@ -70,7 +72,8 @@ def capsules(
 
 def _name(one: Packed) -> str:
     """Of task and sample; an id that no folder can have as it is, or that is long, with its hash
-    behind it."""
+    behind it.
+    """
     name, told = one.sample.id, re.sub(r"[^A-Za-z0-9_.-]", "-", one.sample.id)[:NAME_LENGTH]
     mark = "" if told == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     return f"{one.p.task.file_stem}_{told}{mark}"

@@ -1,5 +1,6 @@
 """Files of a capsule: what was expected, what came, the versions, the logs around it, and a page
-that explains them."""
+that explains them.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ Task {task}, sample {sample}. {said}
 
 def write(one: Packed, folder: Path, mask: SecretMask) -> None:
     """Write the folder, all of it or nothing. Raises PlanError where a secret would stand in what
-    was sent."""
+    was sent.
+    """
     bodies = bodies_of(one)
     if any(map(mask.holds, bodies.values())):
         raise PlanError(
@@ -75,7 +77,8 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
 
 def _mask(told: Mapping[str, Any], mask: SecretMask) -> str:
     """JSON without secrets: records and plans are made plain first, so that what is in them is
-    looked at too."""
+    looked at too.
+    """
     return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
 

@@ -1,5 +1,6 @@
 """Finds what a capsule is made of: the sample in the data of the run, its records, and the session
-that asked it."""
+that asked it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """A sample of a task with its records and the session that asked it last: all that a capsule is
-    made of."""
+    made of.
+    """
 
     run: Path
     plan: Plan
@@ -45,7 +47,8 @@ def result_of(record: Record) -> Any:
 
 def choose_tasks(plan: Plan, task: str | None) -> Plan:
     """Return the plan with the one task that is wanted, or as it is. Raises PlanError for a task
-    that it lacks."""
+    that it lacks.
+    """
     if task is None:
         return plan
     names = [spec.name for spec in plan.tasks]
@@ -82,7 +85,8 @@ def pack(
     allow_holdout: bool,
 ) -> Packed:
     """Find a sample by its id. Raises PlanError for one that is not there, was not asked, or is of
-    a hold-out set."""
+    a hold-out set.
+    """
     found = [(p, sample) for p in prepared if (sample := _sample(plan, p, name)) is not None]
     if not found:
         known = [sample.id for p in prepared for sample in p.dataset.samples]

@@ -20,7 +20,8 @@ BASE_URL = "BASE_URL"
 
 def bodies_of(one: Packed) -> dict[str, bytes]:
     """Encode what was sent, by the name of its file: one body, or one for each choice of the
-    sample."""
+    sample.
+    """
     request = request_of(one.p.task, one.sample)
     prompts = (
         [context + choice for context, choice in one.sample.continued]

@@ -1,5 +1,6 @@
 """The requests of a comparison: both sides at the same time, or one after the other where both do
-not fit."""
+not fit.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ async def ask_runs(
     apart: bool,
 ) -> dict[tuple[str, str], Divergence] | None:
     """Ask what is to be asked of all at the same time, or side by side where that cannot be.
-    `result` compares the answers, to be looked at closely while both endpoints are there."""
+    `result` compares the answers, to be looked at closely while both endpoints are there.
+    """
     groups = [
         [run for run in runs if run.side == side]
         for side in dict.fromkeys(run.side for run in runs)
@@ -71,7 +73,8 @@ async def _in_step(
     runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession
 ) -> None:
     """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same
-    time."""
+    time.
+    """
     pending = [run for run in runs if not run.done]
     sides = [run for run in pending if run.label == run.side]
     participants = (
@@ -115,7 +118,8 @@ async def _look(
     comparison: Comparison,
 ) -> dict[tuple[str, str], Divergence]:
     """Ask both endpoints once more for the flips that are listed; nothing where one of them is a
-    finished run."""
+    finished run.
+    """
     sides = {run.side: run for run in runs if run.label == run.side}
     if len(sides) < 2:
         return {}

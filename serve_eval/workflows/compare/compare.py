@@ -71,7 +71,8 @@ async def compare(
     `one_after_the_other`, or where the GPUs do not suffice for the servers of both, first A is
     asked and then B. `strict` makes an undecided comparison fail. Raises NotComparableError when
     the sides do not ask the same, naming the fields; RunFolderError for the folder of another
-    comparison; ServeEvalError for what stops a run: the answers until then are in the folder."""
+    comparison; ServeEvalError for what stops a run: the answers until then are in the folder.
+    """
     clock = Stopwatch()
     check_rule(rules.rule)
     session = ComparisonSession(out_dir=out_dir, environ=environ, notify=notify, progress=progress)
@@ -107,7 +108,8 @@ async def compare(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
     """Two sides whose answers can be compared at any time. `twice` are the second answers of one of
-    them; the texts of `hidden` prompts are not shown."""
+    them; the texts of `hidden` prompts are not shown.
+    """
 
     a: CompareSide
     b: CompareSide
@@ -121,7 +123,8 @@ class _Pair:
         self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None
     ) -> Comparison:
         """Compare the answers that are there. `looked` is what was seen of the first different
-        tokens of flips."""
+        tokens of flips.
+        """
         return compare_folders(
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
@@ -136,7 +139,8 @@ class _Pair:
 
 def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
     """Return the runs that are asked, with the second answers. Next to a finished A each expects
-    its scores."""
+    its scores.
+    """
     every = [*runs] if twice is None else [*runs, twice]
     if a.folder is None:
         return every
@@ -145,7 +149,8 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) ->
 
 def _read_looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
     """What an earlier session saw of the first different tokens; None where none came to its
-    end."""
+    end.
+    """
     if (earlier := find_comparison(out_dir)) is None:
         return None
     return {

@@ -3,7 +3,8 @@ or is one sure?
 
 Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch
 decide between tokens that are nearly as likely; a wrong cache or a wrong weight does not wait for
-such a tie."""
+such a tie.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +53,8 @@ async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
 
 async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -> list[Divergence]:
     """The same for several, a few at a time. Where the first has no log-probabilities the others
-    are not asked."""
+    are not asked.
+    """
     if task.prompt_logprobs or not samples or samples[0].choices:
         return [
             Divergence(kind="unknown", why="the task asks for no answer, but for probabilities")
@@ -72,7 +74,8 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
     """What the first different tokens of two answers tell. Pure.
 
     Where a token is not among the likeliest of the other endpoint, it is less likely there than
-    each of them: its gap is that to the last one, at least."""
+    each of them: its gap is that to the last one, at least.
+    """
     place = next(
         (i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x.text != y.text), None
     )
@@ -108,7 +111,8 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
 
 def _gap(token: Token, text: str) -> tuple[float, bool]:
     """By how many nats a token was preferred to another one, and whether that is more than a lower
-    bound."""
+    bound.
+    """
     if text in token.top:
         return token.logprob - token.top[text], True
     return max(0.0, token.logprob - min(token.top.values(), default=token.logprob)), False
@@ -150,7 +154,8 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
 
 def read(content: bytes) -> list[Token]:
     """The tokens of a body of /v1/completions or /v1/chat/completions. Raises ValueError and the
-    like for one without log-probabilities."""
+    like for one without log-probabilities.
+    """
     told = msgspec.json.decode(content)["choices"][0]["logprobs"]
     if not isinstance(told, dict):
         raise ValueError("no log-probabilities")

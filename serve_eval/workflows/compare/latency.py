@@ -77,7 +77,8 @@ def _late(times: list[float]) -> set[int]:
 
 def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     """A warning when requests for more prompts failed at B than at A, whether asking again helped
-    or not, beyond chance: McNemar's test of the prompts where only one of the two failed."""
+    or not, beyond chance: McNemar's test of the prompts where only one of the two failed.
+    """
     from serve_eval.stats.mcnemar import mcnemar
 
     only_b = [prompt for prompt in b.failed if prompt not in a.failed]

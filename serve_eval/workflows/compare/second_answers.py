@@ -21,7 +21,8 @@ def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> Si
     tasks of which repeats do not tell that already. None where they do of all.
 
     They are asked next to the others, so many fewer at a time that they take about as long, and in
-    another order: the same prompt is not asked twice at once."""
+    another order: the same prompt is not asked twice at once.
+    """
     first = runs[0] if runs else None
     once = (
         [p for p in first.prepared if first.plan.times(p.task.name) == 1]

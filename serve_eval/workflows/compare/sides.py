@@ -1,5 +1,6 @@
 """The sides of a comparison before the first request: prepared, found to ask the same, and bound to
-a folder."""
+a folder.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ SELF = 200
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSide:
     """What is compared: the run that `folder` holds, or without one, what asking by the plan
-    gives."""
+    gives.
+    """
 
     plan: Plan
     folder: Path | None = None
@@ -45,7 +47,8 @@ class CompareSide:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRules:
     """How it is judged, fixed before the first request: by which rule, and how many prompts are
-    asked twice. Fields of the protocol in `allow_mismatch` may differ between the sides."""
+    asked twice. Fields of the protocol in `allow_mismatch` may differ between the sides.
+    """
 
     rule: Spec
     again: int = SELF
@@ -55,7 +58,8 @@ class CompareRules:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SideRun:
     """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also
-    for second answers. `seed` is that of the random order, known once the folder is held."""
+    for second answers. `seed` is that of the random order, known once the folder is held.
+    """
 
     side: str
     plan: Plan
@@ -96,7 +100,8 @@ async def prepare_sides(
 
 def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
     """Return the plan by which a side is asked: like the `first` one where that is asked as
-    well."""
+    well.
+    """
     plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
     if first is not None:
         plan = replace(plan, limits=first.plan.limits, seed=first.plan.seed)
@@ -123,7 +128,8 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
 
 def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
     """The tasks in the order of others of the same names: in another order both sides are asked
-    different prompts."""
+    different prompts.
+    """
     places = {spec.name: place for place, spec in enumerate(first)}
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
@@ -132,7 +138,8 @@ def check_alike(
     a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: CompareRules
 ) -> None:
     """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs
-    for the rule."""
+    for the rule.
+    """
     if (needed := reference_runs_needed(rules.rule)) > min(
         a.plan.times(spec.name) for spec in a.plan.tasks
     ):
@@ -156,7 +163,8 @@ def check_alike(
 
 def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
     """Write down what is compared and how, or raise RunFolderError where the folder holds something
-    else: a margin that is chosen when the answers are known proves nothing."""
+    else: a margin that is chosen when the answers are known proves nothing.
+    """
     content: dict[str, Any] = {"rules": rules}
     for name, side in (("a", a), ("b", b)):
         content[name] = (
@@ -176,7 +184,8 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
 
 def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[SideRun]:
     """Give both sides one seed, by which each asks the same prompts in the same order: in two
-    orders each would wait for the other."""
+    orders each would wait for the other.
+    """
     if not runs:
         return []
     plan = runs[0].plan
@@ -188,7 +197,8 @@ def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[Sid
 
 def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
     """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time
-    neither has any."""
+    neither has any.
+    """
     report = read_report(finished)
     known = {task.result.task for task in report.tasks}
     found = []

@@ -1,5 +1,6 @@
 """A comparison for people: B beside A, the verdict, what changed both ways, and how close the
-tokens were."""
+tokens were.
+"""
 
 from __future__ import annotations
 

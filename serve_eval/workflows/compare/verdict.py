@@ -1,5 +1,6 @@
 """What is said of two finished runs beside each other: B judged with A in the place of the
-reference."""
+reference.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ Looked = Mapping[Prompt, Divergence]
 
 def check_rule(rule: Spec) -> None:
     """Raises PlanError for a rule that does not compare pairs, or with options that cannot be
-    meant."""
+    meant.
+    """
     judging = load_verdict_rule(rule.name)
     if not judging.needs_pairs:
         raise PlanError(
@@ -79,7 +81,8 @@ def compare_folders(
 ) -> Comparison:
     """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice,
     and the folder with its second answers; of a task without them, repeats within A's run or else
-    B's serve. Flips of `hidden` prompts are counted and not listed. Raises RunFolderError."""
+    B's serve. Flips of `hidden` prompts are counted and not listed. Raises RunFolderError.
+    """
     reports = read_report(a), read_report(b)
     second = None if again is None else read_report(again[1])
     asked_twice = {task.result.task for task in second.tasks} if second is not None else set()
@@ -135,7 +138,8 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
 
 def _count_hidden_retries(folder: Path) -> Counter[str]:
     """What an orchestrator asked its servers again, in all sessions; with zeros where it counted
-    none."""
+    none.
+    """
     found: Counter[str] = Counter()
     for session in read_sessions(folder):
         found.update(session.endpoint.info.hidden_retries or {})
@@ -205,7 +209,8 @@ def _itself(
 
 def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
     """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the
-    reference."""
+    reference.
+    """
     before, after = a.task.result, b.task.result
     lacking = [
         had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED

@@ -1,5 +1,6 @@
 """Why a run is red or undecided: rules over what its folder holds, each with its evidence and the
-option to change."""
+option to change.
+"""
 
 __all__ = [
     "course",

@@ -1,5 +1,6 @@
 """What became of the answers in the course of the run: by worker, by time, by load, and what was
-asked again."""
+asked again.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +91,8 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
     Only where the order of the samples was random, so that it is not the hard ones that were asked
     under load. Where the run turned worse on its way, or the server began to fail, only among the
-    samples from then on: a load that rose with time would show too."""
+    samples from then on: a load that rose with time would show too.
+    """
     worse = () if task.report is None else task.report.degradations
     failing = find_failure_start(run)
     since = max([0.0 if failing is None else failing[0], *(one.started_s for one in worse)])
@@ -128,7 +130,8 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
     """How many requests of the run were in flight when the last attempt at each sample began,
-    itself included."""
+    itself included.
+    """
     attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
     starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)
     times = [one.attempts[-1].start_s for one in asked]

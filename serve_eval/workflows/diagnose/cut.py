@@ -1,5 +1,6 @@
 """Answers that ended before they were any: at max_tokens, by a stop string, within the thoughts, or
-at once."""
+at once.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ ENOUGH_SHARE = 0.01
 
 def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that were cut are wrong more often than others. Those that never left the thoughts
-    are the next rule's, and where an answer has a token or two each is cut by design."""
+    are the next rule's, and where an answer has a token or two each is cut by design.
+    """
     if task.max_tokens <= FEW_TOKENS:
         return
     answers = [one for one in task.texts if one.outcome != Outcome.REASONING_ONLY]
@@ -57,7 +59,8 @@ def _shorter(task: TaskEvidence) -> tuple[str, ...]:
 
 def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that are thoughts alone: the model had not come to its answer when it was cut, or
-    never closed them."""
+    never closed them.
+    """
     shown = [
         one
         for one in task.texts
@@ -98,7 +101,8 @@ def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Fin
 
 def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers that one stop string ended are wrong more often than those that ended otherwise, as
-    far as the server tells which it was."""
+    far as the server tells which it was.
+    """
     answers = [
         one
         for one in task.texts

@@ -1,5 +1,6 @@
 """What a run folder holds, as the rules look at it. Nothing is asked, nothing written, and no data
-set is needed."""
+set is needed.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ FEW_TOKENS = 2
 class AskedSample:
     """One sample that was asked: its `response`, or the last `failure` where there is none, and
     every attempt of every session. `line` is its score. `bad`: it has no full marks, or, where most
-    are partial, less than most. `shown`: its id may be, since it is of no hold-out set."""
+    are partial, less than most. `shown`: its id may be, since it is of no hold-out set.
+    """
 
     id: str
     response: Response | None
@@ -101,7 +103,8 @@ class TaskEvidence:
 
     def witnesses(self, asked: Sequence[AskedSample]) -> list[AskedSample]:
         """Those of the first repeat: a test of shares takes each prompt once, since its repeats
-        answer alike."""
+        answer alike.
+        """
         return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
 
     @property
@@ -179,7 +182,8 @@ class Evidence:
     @property
     def several_workers(self) -> bool:
         """Whether two context servers, or two generation servers, are known to stand behind the
-        endpoint."""
+        endpoint.
+        """
         info = self.info
         roles = [one.role for one in info.workers] or [
             name.rpartition("_")[0] for name in info.servers or ()
@@ -232,7 +236,8 @@ def _find_hidden(
     plan: Plan, prints: Mapping[str, Mapping[str, str]], include_path: Sequence[str]
 ) -> dict[str, frozenset[str] | None]:
     """The samples of hold-out sets, by task, of tasks that may have such; None where their cases
-    cannot be read, and any of them may be one."""
+    cannot be read, and any of them may be one.
+    """
     if not any(is_mutable(name) for name in prints):
         return {}
     own = tuple(spec for spec in plan.tasks if is_mutable(spec.name))
@@ -255,7 +260,8 @@ def base_of(sample: str) -> str:
 
 def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
     """The samples of a task in the order of their first records. `sign` is -1 where lower values
-    are better."""
+    are better.
+    """
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
@@ -283,7 +289,8 @@ def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
 
 def _bad(line: ScoreRecord, sign: float, typical: float) -> bool:
     """Whether an answer is worth less than it should be: not correct, or of partial ones less than
-    most."""
+    most.
+    """
     return line.outcome != Outcome.CORRECT and (
         line.outcome != Outcome.PARTIAL or sign * line.value < typical
     )

@@ -34,7 +34,8 @@ _LONGEST = 40
 
 def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Wrong or unreadable answers end with the target, or say that it is their answer. Those that
-    were cut came to no end of their own."""
+    were cut came to no end of their own.
+    """
     bad = [
         one
         for one in _whole(task.texts)
@@ -54,7 +55,8 @@ def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Many answers hold nothing that could be an answer, and no other rule tells why: they came to
-    their own end, and are in no strange form."""
+    their own end, and are in no strange form.
+    """
     shown = [
         one
         for one in task.texts
@@ -84,7 +86,8 @@ def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
 
 def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Two ways of reading the same answers disagree, and all in one direction. Either direction and
-    every pair of extractors is a test of its own: they share the level."""
+    every pair of extractors is a test of its own: they share the level.
+    """
     whole = _whole(task.scored)
     known = {name for asked in whole if asked.line for name in asked.line.parts}
     pairs = [(one, other) for one, other in EXTRACTORS if {one, other} <= known]

@@ -30,7 +30,8 @@ class Finding:
     `count` of `of` is the evidence. It `explains` up to so many of the `lost` samples, which are
     wrong or missing (None: how many cannot be told). `change` are options to copy, the best first;
     `log` are lines of servers' logs. `task` is None for what concerns the whole run. `p` is that of
-    the test by which the rule spoke (None: a fact)."""
+    the test by which the rule spoke (None: a fact).
+    """
 
     rule: str
     told: str
@@ -80,7 +81,8 @@ def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
 
 def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
     """The command for a capsule of the first of these samples that may be shown, as a shell takes
-    it."""
+    it.
+    """
     one = next((one.id for one in shown if one.shown), "ID")
     return (
         f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample"
@@ -105,7 +107,8 @@ def worse(
     is not proven, for one of so many `signs` that a rule looks at.
 
     With hardly any others there is nothing to compare with: then the sign speaks where most of the
-    samples that show it are lost, and the task does not pass."""
+    samples that show it are lost, and the task does not pass.
+    """
     p = larger_share(task, shown, others)
     if p <= ALPHA / signs:
         return p
@@ -118,6 +121,7 @@ def larger_share(
     task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample]
 ) -> float:
     """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken
-    once."""
+    once.
+    """
     a, b = task.witnesses(shown), task.witnesses(others)
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])

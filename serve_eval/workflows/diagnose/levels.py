@@ -1,7 +1,8 @@
 """Add up with which probability the rules that test accuse a healthy run.
 
 No rule knows of the others, so that the sum of their levels bounds the probability that any of them
-speaks (Boole's inequality). Facts and counts have no level: what they say is there."""
+speaks (Boole's inequality). Facts and counts have no level: what they say is there.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +27,6 @@ OF_A_RUN = {"server_errors": ALPHA}
 
 def sum_levels(tasks: int = 1) -> float:
     """Return the largest probability with which anything is said of a healthy run of so many tasks
-    by a test."""
+    by a test.
+    """
     return tasks * sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())

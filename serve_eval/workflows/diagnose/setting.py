@@ -1,5 +1,6 @@
 """What the run was asked under and judged by: the protocol, the data, the model, how many samples,
-which servers."""
+which servers.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Missing answers are all that keeps the verdict open: why they are missing, other rules
-    say."""
+    say.
+    """
     if (
         task.report is None
         or task.outcome is not VerdictOutcome.INCONCLUSIVE
@@ -127,7 +129,8 @@ def find_unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def other_model(run: Evidence) -> Iterator[Finding]:
     """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any
-    name."""
+    name.
+    """
     listed, wanted = run.info.models, run.plan.model
     if not listed or wanted is None:
         return
@@ -149,7 +152,8 @@ def _bare(model: str) -> str:
 
 def first_token_only(run: Evidence) -> Iterator[Finding]:
     """Every answer is a token or two, behind a disaggregated door: generation servers had hardly a
-    part in it."""
+    part in it.
+    """
     tasks = [task for task in run.tasks if task.texts]
     if (
         not tasks

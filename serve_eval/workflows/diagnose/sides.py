@@ -15,7 +15,8 @@ number of tokens."""
 
 def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
     """Both servers were sent the same texts, and one counts a token or more beyond the other in
-    each: special tokens that are added twice or not at all, or another chat template."""
+    each: special tokens that are added twice or not at all, or another chat template.
+    """
     others = {task.name: task for task in b.tasks}
     for task in a.tasks:
         if task.name not in others:

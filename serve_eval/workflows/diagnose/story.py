@@ -1,5 +1,6 @@
 """The rules, and what they say of a run, of both sides of a comparison, or of the runs of a
-suite."""
+suite.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class DiagnosedTask:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedRun:
     """A run with its findings: those first that explain the most, and then those of which that
-    cannot be told."""
+    cannot be told.
+    """
 
     label: str
     folder: str
@@ -97,7 +99,8 @@ class Diagnosis:
 @with_scope
 def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
     """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none,
-    or damaged."""
+    or damaged.
+    """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
     between: tuple[Finding, ...] = ()

@@ -1,5 +1,6 @@
 """Signs of the wrong kind of endpoint, or of a chat template that does not fit the model, in what
-was said."""
+was said.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def template_marks(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def run_on(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Answers play the other side too, or go on with a next question, and are wrong more often than
-    the others."""
+    the others.
+    """
     answers = task.texts
     shown = [
         one
@@ -67,7 +69,8 @@ def run_on(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 def find_doubled_bos(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """The chat template was rendered on our side and the server was asked to add its special tokens
-    again. Under suite_exact that is meant: the suite does so, and its references were taken so."""
+    again. Under suite_exact that is meant: the suite does so, and its references were taken so.
+    """
     if not task.option("add_special_tokens") or task.option("suite_exact") or task.passes:
         return
     yield Finding(
@@ -95,7 +98,8 @@ def marks(text: str) -> list[str]:
 
 def goes_on(text: str, *, chat: bool) -> bool:
     """Whether a text plays the other side of a chat too, or, of a completion, goes on with a next
-    question."""
+    question.
+    """
     return _SAID_BY.search(text) is not None or (not chat and _NEXT.search(text) is not None)
 
 

@@ -1,5 +1,6 @@
 """A diagnosis for people: what became of each task, and below it the findings, the one that
-explains most first."""
+explains most first.
+"""
 
 from __future__ import annotations
 

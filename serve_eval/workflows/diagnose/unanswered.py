@@ -1,5 +1,6 @@
 """Requests that got no answer: of which kind, from when on, and what the servers' logs say at that
-time."""
+time.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ _KNOWN = (
 
 def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     """Every group of samples that failed alike: facts, whose message tells what is wrong where it
-    is known."""
+    is known.
+    """
     groups: dict[tuple[str, int | None, str], list[AskedSample]] = defaultdict(list)
     for one in task.missing:
         if one.failure is not None:
@@ -197,7 +199,8 @@ def _reason(
 
 def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
     """How often samples were asked at least that failed each time, while the others, many of them
-    asked later, were answered at once; None where that is not so."""
+    asked later, were answered at once; None where that is not so.
+    """
     tries = min(sum(attempt.failure is not None for attempt in one.attempts) for one in shown)
     answered = [one for one in task.asked if one.response is not None and one.attempts]
     first_s = min((one.attempts[0].end_s for one in shown if one.attempts), default=0.0)
@@ -208,7 +211,8 @@ def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
 
 def _find_gone(run: Evidence, message: str) -> str | None:
     """The server behind the door that a message says nobody reaches, of those that the launcher
-    tells of."""
+    tells of.
+    """
     if not _UNREACHED.search(message):
         return None
     ports = {str(urlsplit(url).port): name for name, url in (run.info.servers or {}).items()}
@@ -226,7 +230,8 @@ def _find_known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, t
 
 def _time_limit(shown: Sequence[AskedSample]) -> float | None:
     """The time after which all attempts of these samples ended in a 5xx, or a lost connection; None
-    where it was not the same for all."""
+    where it was not the same for all.
+    """
     ended = [attempt for one in shown for attempt in one.attempts if attempt.failure is not None]
     if len(ended) < 3 or not all(_server_failed(attempt) for attempt in ended):
         return None
@@ -238,7 +243,8 @@ def _time_limit(shown: Sequence[AskedSample]) -> float | None:
 
 def server_errors(run: Evidence) -> Iterator[Finding]:
     """From one moment on the server failed: first attempts in the order of their starts, by the
-    chart of `stats.onset`."""
+    chart of `stats.onset`.
+    """
     if (since := find_failure_start(run)) is None:
         return
     at_s, number, before, after, of = since
@@ -276,7 +282,8 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
 
 def find_unfinished(run: Evidence) -> Iterator[Finding]:
     """The run did not come to its end: it was ended, or a server of its own was. The logs are told
-    by their last lines, where no cause is known."""
+    by their last lines, where no cause is known.
+    """
     if run.report is not None:
         return
     asked = sum(len(task.asked) for task in run.tasks)
@@ -300,7 +307,8 @@ def find_unfinished(run: Evidence) -> Iterator[Finding]:
 
 def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | None:
     """When the server began to fail: the time, the number of that request, the shares of failed
-    ones before it and from it on, and how many requests there were."""
+    ones before it and from it on, and how many requests there were.
+    """
     first = sorted(
         (one.attempts[0] for task in run.tasks for one in task.asked if one.attempts),
         key=lambda a: a.start_s,

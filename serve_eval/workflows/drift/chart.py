@@ -37,7 +37,8 @@ class Noise:
 
     `dispersion` is the factor by which v was raised because runs differ as a whole. `scale` says
     how well v is known, `known` the same in words, and `warning` what is odd about it. `measured`
-    is false for the most that v can be."""
+    is false for the most that v can be.
+    """
 
     variance: float
     source: str
@@ -54,7 +55,8 @@ class Chart:
     the samples that score another value than in the run before (None: a run has no scores on file);
     `sd` is the standard deviation of one run's value in points, at least that of a single flip.
     `false_alarm_chance` is that of an unchanged endpoint passing `limit` within `RUNS` runs, the
-    uncertainty of the noise included."""
+    uncertainty of the noise included.
+    """
 
     series: Series
     measure: str
@@ -77,7 +79,8 @@ def chart(series: Series, *, limit: float | None = None) -> Chart:
     """Chart a series. Without a `limit` it is LIMIT, raised as far as the noise is uncertain.
 
     Raises RunFolderError for scores that cannot be read or a metric without bounds of which nothing
-    tells the noise, ServeEvalError for a limit that is not above 0."""
+    tells the noise, ServeEvalError for a limit that is not above 0.
+    """
     measure, x = _measure(series)
     first, flips, changed = _compare(series)
     noise = _noise(series, first)
@@ -114,7 +117,8 @@ def _measure(series: Series) -> tuple[str, list[float]]:
 
     A chart that starts itself is blind to a constant: whether a reference is subtracted changes
     nothing while it is the same one. So one that was replaced on the way is left out, and its step
-    is not taken for a drift."""
+    is not taken for a drift.
+    """
     sign = 1.0 if series.metric.higher_is_better else -1.0
     nights = series.nights
     paired = [night.paired for night in nights if night.paired is not None]
@@ -129,13 +133,15 @@ def _measure(series: Series) -> tuple[str, list[float]]:
 
 def _scores(night: Night, task: str) -> dict[str, float] | None:
     """Return sample -> score; None when the file is not there. Raises RunFolderError for a damaged
-    one."""
+    one.
+    """
     return read_values(night.run, task) if has_scores(night.run, task) else None
 
 
 def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None], list[list[str]]]:
     """The scores of the first runs, and for each run the samples that score otherwise than in the
-    run before."""
+    run before.
+    """
     first: list[Mapping[str, float]] = []
     flips: list[int | None] = []
     changed: list[list[str]] = []
@@ -161,12 +167,13 @@ def _compare(series: Series) -> tuple[list[Mapping[str, float]], list[int | None
 
 
 def _noise(series: Series, first: Sequence[Mapping[str, float]]) -> Noise:
-    """v from the reference's own runs, else from the first runs of the series, else the most that
+    """V from the reference's own runs, else from the first runs of the series, else the most that
     it can be.
 
     Scores within [lo, hi] of mean m have at most the variance (hi - m)(m - lo) (Bhatia and Davis
     2000, "A better bound on the variance"), which also bounds their variance between runs: the
-    chart then alarms late, never early."""
+    chart then alarms late, never early.
+    """
     if (stored := _of_reference(series)) is not None:
         return _measure_noise(series, stored, f"the {len(stored)} runs of the reference", own=False)
     if len(first) > 1:
@@ -199,7 +206,8 @@ def _measure_noise(
 
     Where Cochran's Q says that they differ as a whole, v is raised to the variance between runs: by
     Q over its degrees of freedom. Of the series' own runs the differences of neighbours count
-    instead, lest a decline among them hide itself."""
+    instead, lest a decline among them hide itself.
+    """
     told = instability(rows)
     lo, hi = series.metric.lo, series.metric.hi
     dispersion, run_df, raised, warning = 1.0, math.inf, "", None
@@ -241,7 +249,8 @@ def _measure_noise(
 
 def _of_reference(series: Series) -> list[list[float]] | None:
     """The scores of the runs that the reference is the mean of; None where there are no two of them
-    on file."""
+    on file.
+    """
     for night in reversed(series.nights):
         found = night.reference
         if found is None or found.runs is None or len(found.runs.values) < 2:
@@ -281,7 +290,8 @@ def _alarm(chart: Chart) -> list[str]:
 
 def _single_flips(chart: Chart, changed: Sequence[Sequence[str]]) -> list[str]:
     """A flip is news where there never was one: an endpoint that always gave the same answers has
-    changed."""
+    changed.
+    """
     warnings, alike = [], 1
     for night, flips, names in zip(chart.series.nights, chart.flips, changed, strict=True):
         if flips and (chart.noise.variance == 0.0 or alike >= ALIKE):

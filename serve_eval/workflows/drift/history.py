@@ -32,7 +32,8 @@ MOST_DEEP, MOST_FOLDERS = 8, 100_000
 class Night:
     """One run of a series. `value` in points over the scored samples; `paired` the mean difference
     to the reference's runs prompt by prompt, in points and negative where worse (None: it was not
-    compared)."""
+    compared).
+    """
 
     run: Path
     started_at: datetime
@@ -47,7 +48,8 @@ class Night:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """Runs that can be set beside each other, oldest first. `n` is the number of samples that each
-    asked."""
+    asked.
+    """
 
     task: str
     model: str
@@ -128,7 +130,8 @@ def find_series(folder: Path) -> History:
 
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
     """Folders of runs, in the order of their names. No link is followed, and nothing is looked for
-    within a run."""
+    within a run.
+    """
     for seen, (path, folders, files) in enumerate(os.walk(folder)):
         if seen >= MOST_FOLDERS:
             notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were looked at")
@@ -144,7 +147,8 @@ def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
 
 def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
     """When the run began, and what two copies of one run have in common: the record of its
-    sessions."""
+    sessions.
+    """
     try:
         sessions = read_sessions(run)
         told = sessions[0].started_at if sessions else report.started_at
@@ -175,7 +179,8 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
 
 def _describe_asked(task: TaskReport) -> dict[str, str]:
     """What runs of one series have in common: the protocol, and the number of answers, with every
-    repeat."""
+    repeat.
+    """
     return {**task.fingerprint, "answers": str(task.result.planned)}
 
 

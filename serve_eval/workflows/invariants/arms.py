@@ -1,5 +1,6 @@
 """The arms of the checks: passes over the same prompts, each under a change that should change
-nothing."""
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +123,8 @@ def _not_rendered(
     plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
 ) -> str | None:
     """Return why chats cannot be rendered here and compared with the server's; None where they
-    can."""
+    can.
+    """
     if not all(p.chat for p in prepared):
         return "not every task is asked by chat"
     if any("tokenizer" in spec.options for spec in plan.tasks):

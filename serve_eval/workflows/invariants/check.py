@@ -21,7 +21,8 @@ differ from `base`. Three kinds of arms follow from that.
 
 Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask
 generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the
-result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps."""
+result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ async def check(
     `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here
     and asked as a text. `chunk_tokens` are the lengths at which the server may cut long prompts
     into chunks. Passes that are finished in the folder are not asked again. Raises ServeEvalError
-    for what stops a run."""
+    for what stops a run.
+    """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, out_dir, environ)
     session = _CheckSession(
@@ -137,7 +139,8 @@ async def _prepare(
 class _CheckSession:
     """Carries what travels together through the checks. `arms` are those over the tasks' own
     prompts; those around chunk boundaries are known once there are `texts` for them. `seed` is that
-    of the order that arms share."""
+    of the order that arms share.
+    """
 
     plan: Plan
     prepared: Sequence[PreparedTask]
@@ -190,7 +193,8 @@ class _CheckSession:
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
     """Ask every arm that is not finished; the first ones tell at which lengths the server cuts
-    prompts."""
+    prompts.
+    """
     for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():

@@ -29,7 +29,8 @@ class _NotPlacedError(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
     """Lines of three texts, a step apart: two before the boundary and one beyond it, with the
-    prompt tokens that the server counted for the last two."""
+    prompt tokens that the server counted for the last two.
+    """
 
     shorter: int
     below: int

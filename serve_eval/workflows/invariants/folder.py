@@ -1,5 +1,6 @@
 """The folder of the checks: what it is bound to, and the texts around chunk boundaries that are
-kept in it."""
+kept in it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from serve_eval.workflows.invariants.chunk_lengths import Lengths
 def bind_folder(out_dir: Path, plan: Plan) -> None:
     """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to
     something else: they would be taken for these. How much is asked at a time belongs to it, since
-    `alone` is compared with that."""
+    `alone` is compared with that.
+    """
     saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
     if saved is not None and (
         differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))

@@ -1,5 +1,6 @@
 """The result of the checks: which arms changed answers, by tests that allow for all arms and tasks
-together."""
+together.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +101,8 @@ def _fell_and_rose(
     before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]
 ) -> tuple[int, int]:
     """Count the prompts whose score, summed over two passes, got worse and better from two passes
-    to two others."""
+    to two others.
+    """
     sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
     passes = [answers.lines[0] for answers in (*before, *after)]
     prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
@@ -115,7 +117,8 @@ def _fell_and_rose(
 
 def _p(one: Invariant) -> float:
     """The p that accuses: of more changed answers, or where scores are judged, of more changes one
-    way (two-sided)."""
+    way (two-sided).
+    """
     if one.fell is None or one.rose is None:
         return one.changed.p
     return min(1.0, 2.0 * mcnemar(max(one.fell, one.rose), min(one.fell, one.rose)).p_mid)

@@ -36,7 +36,8 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
 
 def _direction(one: Invariant) -> str:
     """Say in which direction scores changed with the batch size, and what changed answers do not
-    mean there."""
+    mean there.
+    """
     line = (
         f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose}"
         " better"

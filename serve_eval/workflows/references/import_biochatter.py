@@ -3,7 +3,8 @@ own hash of them.
 
 A row has the model, the name of the case, the score, the iterations and the hash. A score is
 `s1;s2;.../max`, one for each iteration, or in older rows `mean/max`; here it is a share of the
-points, between 0 and 1."""
+points, between 0 and 1.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultRow:
     """One result: the share of the points of each iteration, or, of an older row, their mean
-    alone."""
+    alone.
+    """
 
     model: str
     md5: str
@@ -56,7 +58,8 @@ class ResultRow:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """One reference: its value in points over so many of the task's cases. `runs` are those with a
-    score per sample, 0 where there is the mean alone."""
+    score per sample, 0 where there is the mean alone.
+    """
 
     task: str
     model: str
@@ -96,7 +99,8 @@ def import_results(
     of its task, so that it judges no run that is scored in another way. Raises DatasetError for
     rows that cannot be read, for those of another scoring than the task's, for results of one case
     in two files, which are those of two different tests, and where no row is of a case that is
-    asked; ReferenceFileError where an entry is there and no `reason` is given."""
+    asked; ReferenceFileError where an entry is there and no `reason` is given.
+    """
     files = list(dict.fromkeys(files))
     _check_tests(files)
     found = Imported()
@@ -197,7 +201,8 @@ def _check_scoring(task: Task) -> None:
 
 def _check_new(file: Path, models: Iterable[str]) -> None:
     """Raise ReferenceFileError where one of the models has an entry, before any other is
-    written."""
+    written.
+    """
     known = references.load(file) if file.exists() else {}
     for model in models:
         if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):

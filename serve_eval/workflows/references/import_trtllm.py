@@ -3,7 +3,8 @@
 The suite ignores unknown keys and entries that can never match, and keeps no history; serve-eval
 refuses the first two and keeps rows that only an older file has. What is dropped, moved or
 remarkable is told as an oddity, never corrected: the figures stay those of the source. Comments and
-notes are not taken."""
+notes are not taken.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ _MARK = "# Figures of "
 class ImportReport:
     """`oddities` are lines "file: model: text", and `lost` are those of them that tell of figures
     that were not taken; `counts` are by source file, relative to the imported directory. Of the
-    files `written`, `new` were not there, and `updated` hold other figures than before."""
+    files `written`, `new` were not there, and `updated` hold other figures than before.
+    """
 
     oddities: tuple[str, ...]
     lost: tuple[str, ...]
@@ -75,7 +77,8 @@ def import_directory(
     `commits` maps a file's stem to the commit it was read at, `read_on` is that day; both go into
     the head of the files. The same arguments give the same bytes. Nothing is written when a file
     cannot be imported. Raises ReferenceFileError for that, for a folder without files and for a
-    target file that no import wrote."""
+    target file that no import wrote.
+    """
     if source.resolve() == target.resolve():
         raise ReferenceFileError(
             f"{target}: is the folder to import from", hint="Write to another folder."

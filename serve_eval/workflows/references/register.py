@@ -1,5 +1,6 @@
 """A reference of one's own: the mean of finished runs, with their scores per sample, in a file that
-people edit too."""
+people edit too.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def register(
     specification is replaced only with a `reason`, and is kept within the new one. `include_path`
     has the folders of code that may be used, which those of the saved plans are not. Raises
     RunFolderError for runs that are incomplete or not alike, ReferenceFileError for a file that
-    cannot be changed."""
+    cannot be changed.
+    """
     chosen = list(runs)[:wanted]
     plans = [to_read(run, include_path, writes=False) for run in chosen]
     prints = [run_folder.read_fingerprints(run) for run in chosen]
@@ -89,7 +91,8 @@ def register(
 
 def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
     """Test whether the runs of a reference differ as a whole; None where they are too few or vary
-    too little."""
+    too little.
+    """
     if len(runs) < 2:
         return None
     from serve_eval.stats.run_effects import effect_of
@@ -99,7 +102,8 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
 
 def differ_as_a_whole(effect: RunEffect | None) -> str | None:
     """Say by how much paired verdicts allow for runs that differ as a whole; None where nothing
-    shows that they do."""
+    shows that they do.
+    """
     if effect is None or effect.inflation == 1.0:
         return None
     degrees = f"{effect.df} degree{'' if effect.df == 1 else 's'} of freedom"
@@ -140,7 +144,8 @@ Run = tuple["array[float]", float]
 
 def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[Run]]:
     """What every task of a run scored, for each of its repeats, out of its journal. Raises
-    RunFolderError when a score is missing."""
+    RunFolderError when a score is missing.
+    """
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     found = []
     with ExitStack() as stack:
@@ -249,7 +254,8 @@ def _register(
 
 def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
     """Put the test of the runs in an entry's form. So rounded no value has an exponent, which YAML
-    reads as a text."""
+    reads as a text.
+    """
     if effect is None:
         return {}
     return {"cochran_q": round(effect.q, 3), "df": effect.df, "p": round(effect.p, 4)}
@@ -263,7 +269,8 @@ def write_entry(
     file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
 ) -> None:
     """Adds an entry to a file, or puts it in the place of the one with the same specification.
-    Everything else of the file, comments and order included, stays as it is."""
+    Everything else of the file, comments and order included, stays as it is.
+    """
     text = "{}\n"
     if file.exists():
         text = yaml_source.read_text(file, ReferenceFileError)

@@ -1,5 +1,6 @@
 """Oddities of imported entries: remarkable single rows, and what differs between rows that mean one
-thing."""
+thing.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def _variants(named: Iterable[tuple[str, str, str]], text: str) -> Iterator[str]
 
 def _plain_names(model: str) -> set[str]:
     """A model's name without case and punctuation, with its owner and without. MXFP4 is how gpt-oss
-    is published, so there the suffix tells nothing."""
+    is published, so there the suffix tells nothing.
+    """
     owner, _, name = model.casefold().removesuffix("-mxfp4").rpartition("/")
     return {
         plain

@@ -1,5 +1,6 @@
 """Entries of TensorRT-LLM's reference files, read from the newest and the older ones of a
-folder."""
+folder.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class FileCount:
 @dataclass(frozen=True, slots=True)
 class Row:
     """An entry of a source file. `entry` holds only what is taken, in the order in which it is
-    written."""
+    written.
+    """
 
     file: str
     model: str

@@ -3,7 +3,8 @@
 The files map names to lists of entries. PyYAML says where the nodes of a text begin and end; the
 text between those places is replaced or extended, never the whole file written again. After an edit
 the text is read again and must hold what was meant, so that a layout that this module does not
-understand is refused and never damaged."""
+understand is refused and never damaged.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def append_entry(
     is missing.
 
     `name` stands for the file in messages. Raises `error`, naming the line, for a text that is not
-    valid or that is written in a style that is not edited."""
+    valid or that is written in a style that is not edited.
+    """
     content = _content(text, name, error)
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
     if key in content:
@@ -119,7 +121,8 @@ def _refuse_flow(node: Any, name: str, key: str, error: type[ServeEvalError]) ->
 
 def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
     """Add a key at the end of the document, behind the comments there and before a line of three
-    dots."""
+    dots.
+    """
     start = _line_end(text, _end(root))
     while start < len(text) and not text.startswith("...", start):
         start = _line_end(text, start + 1)
@@ -128,7 +131,8 @@ def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
 
 def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> str:
     """Add an item to a list, behind the comments that are indented as its items are. An empty list
-    has none, and gets it at the column `below`."""
+    has none, and gets it at the column `below`.
+    """
     if not items.value:  # []
         start, end = items.start_mark.index, items.end_mark.index
         return _insert(text[:start].rstrip(" "), [entry], below, text[end:])
@@ -166,7 +170,8 @@ def _line_end(text: str, index: int) -> int:
 
 def _end(node: Any) -> int:
     """Return where the last value within a node ends: the mark of a block lies behind the comments
-    that follow it."""
+    that follow it.
+    """
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]

@@ -2,7 +2,8 @@
 serve.
 
 Whoever holds them enters them in the registry (`held.py`), waits, and ends them; whoever uses them
-watches that entry."""
+watches that entry.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ async def hold(
     """Starts the servers of a plan's launcher and holds them until it is cancelled.
 
     Logs go to `folder`/logs (None: a folder in the registry). `ready` is called once they answer.
-    Raises LaunchError when others hold the same servers, and as soon as one of them ends."""
+    Raises LaunchError when others hold the same servers, and as soon as one of them ends.
+    """
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
     folder = (folder or _new_folder(registry, id_)).absolute()
@@ -107,7 +109,8 @@ async def start(
 
     Where another holder has them, they are returned as well, or with `attach` false refused with a
     LaunchError. When we are cancelled meanwhile, they are ended. Raises LaunchError with what the
-    holder said when they do not start."""
+    holder said when they do not start.
+    """
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
     if (other := await find_held(registry, id_)) is not None:
@@ -132,7 +135,8 @@ async def start(
 
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
     """`serve-eval serve` as a process that has nothing of ours but the environment, and its log.
-    The servers get of that what they need."""
+    The servers get of that what they need.
+    """
     from serve_eval import yaml_source
 
     (folder / LOGS).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -169,7 +173,8 @@ async def _until_ready(
     attach: bool = True,
 ) -> Held:
     """Waits for servers that `holder`, or somebody else, starts, and tells the lines that our
-    holder has `said`."""
+    holder has `said`.
+    """
     rest, last = "", ""
     while True:
         # In this order: an error that ends the holder is in the registry before it is in the log.
@@ -199,7 +204,8 @@ async def _until_ready(
 
 async def find_held(registry: Path, id_: str) -> Held | None:
     """The servers that are held already, once those that are ending have ended; what is told of
-    failed ones goes."""
+    failed ones goes.
+    """
     while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
     if entry is None or entry.state != "ended":
@@ -254,7 +260,8 @@ def _refuse_taken(other: Held) -> LaunchError:
 
 def _new_folder(registry: Path, id_: str) -> Path:
     """Named by us, its maker: what is left of makers that are gone goes with the next start of the
-    same servers."""
+    same servers.
+    """
     return registry / f"{id_}-{os.getpid()}"
 
 

@@ -35,7 +35,8 @@ class Held:
 
     `ending` begins with the first server that ends, `ended` tells of a holder that failed, with its
     `error` and `hint`: one that was asked to end leaves nothing. `patience_s` is how long a sample
-    may take. `endpoint` is there from `ready` on."""
+    may take. `endpoint` is there from `ready` on.
+    """
 
     id: str
     state: Literal["starting", "ready", "ending", "ended"]
@@ -58,7 +59,8 @@ class Held:
 
 def began(pid: int) -> str | None:
     """When a process began: the boot, and the ticks since then. None when there is none, or a dead
-    one that nobody waited for, and anywhere but on Linux."""
+    one that nobody waited for, and anywhere but on Linux.
+    """
     try:
         fields = (
             Path(f"/proc/{pid}/stat")
@@ -77,7 +79,8 @@ def began(pid: int) -> str | None:
 
 def registry(environ: Mapping[str, str] = os.environ) -> Path:
     """The folder of this user and machine, made when it is not there. Raises LaunchError for one
-    that is not ours."""
+    that is not ours.
+    """
     folder = state_folder(environ) / "servers" / socket.gethostname()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,7 +102,8 @@ def find(folder: Path, id_: str) -> Held | None:
 
 def entries(folder: Path) -> list[Held]:
     """All of them, oldest first. Files that cannot be read, or whose holder is gone, are
-    removed."""
+    removed.
+    """
     found = []
     with _lock(folder):
         for file in folder.glob("*.json"):
@@ -112,7 +116,8 @@ def entries(folder: Path) -> list[Held]:
 
 def claim(folder: Path, entry: Held) -> Held | None:
     """Enters a deployment and returns None, unless another holder has it, which is returned
-    then."""
+    then.
+    """
     with _lock(folder):
         other = find(folder, entry.id)
         if other is not None and other.state != "ended":

@@ -1,5 +1,6 @@
 """Name what servers serve, so that two runs that want the same find it: launcher, options, files
-and model."""
+and model.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ ID_CHARS = 8
 
 def identity(plan: Plan) -> str:
     """What decides what is served: the launcher, its options with what stands behind paths in them,
-    and the model."""
+    and the model.
+    """
     launcher = load_launcher(plan.launcher.name)
     given = launcher.check_options(plan.launcher.options)
     options = {name: option.default for name, option in launcher.options.items()} | given
@@ -63,7 +65,8 @@ def _convert_structure(value: object) -> object:
 def _with_files(options: object, name: str = "") -> object:
     """Options with what stands behind the paths in them: of a file its text, which serves something
     else when it changes, of a folder its full path, and of a file that is long, such as a program,
-    its path, size and time."""
+    its path, size and time.
+    """
     if isinstance(options, Mapping):
         return {key: _with_files(value, str(key)) for key, value in options.items()}
     if isinstance(options, list):
@@ -78,7 +81,8 @@ def _with_files(options: object, name: str = "") -> object:
 
 def _behind(word: str) -> object:
     """A word of an option or a command line, or what it is the path of; it may be behind
-    `--flag=`."""
+    `--flag=`.
+    """
     before, equals, after = word.partition("=") if word.startswith("-") else ("", "", word)
     if not after:
         return word

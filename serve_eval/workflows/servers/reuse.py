@@ -42,7 +42,8 @@ async def attach(
 
     With `reuse`, that of servers which are held already, and for which is waited when they are
     starting. Else they are started: with `keep` through a holder that stays, without for this run
-    alone. When the holder of the servers ends, the block ends with a LaunchError."""
+    alone. When the holder of the servers ends, the block ends with a LaunchError.
+    """
     registry = registry or held_servers.registry()
     entry = None
     if plan.launcher.name not in daemon.UNHELD:

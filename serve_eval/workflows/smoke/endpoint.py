@@ -30,7 +30,8 @@ async def smoke_endpoint(
 
     UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds.
     `notify` receives each row as soon as it is there. Raises PlanError for a connection that cannot
-    be made."""
+    be made.
+    """
     base_url = str(plan.launcher.options["base_url"])
     limits = replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s))
     plan = replace(plan, limits=limits)

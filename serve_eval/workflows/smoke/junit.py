@@ -13,7 +13,8 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def junit(done: Smoke, base_url: str) -> str:
     """One test suite, a test case per row: FAIL is a failure, UNSUPPORTED is skipped; a smoke test
-    that stopped has an error of its own."""
+    that stopped has an error of its own.
+    """
     counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     cases = [_case(row) for row in done.rows]
     if done.stopped:

@@ -1,5 +1,6 @@
 """The story of a smoke test: which checks, what they cost at most, and row by row what they
-found."""
+found.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def cost(checks: Sequence[Check]) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
     """A finished smoke test. `stopped` says why checks were left out ("": none was). `generated`
-    counts tokens as far as the endpoint told; those of the official package are not among them."""
+    counts tokens as far as the endpoint told; those of the official package are not among them.
+    """
 
     rows: Sequence[CheckRow]
     exit_code: int

@@ -1,5 +1,6 @@
 """Many runs, one verdict: file -> runs (layers, matrix, match) -> execution (folder, shared_server)
--> judgement."""
+-> judgement.
+"""
 
 __all__ = [
     "execution",

@@ -1,5 +1,6 @@
 """The story of a suite: its runs one after the other, those of one server together, then one
-verdict."""
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ async def evaluate_suite(
     when a run begins and when one ended early. `today` is what expiry dates are compared with
     (None: the day in UTC). `launching` starts a server (None: the plan's launcher). `rerun` says
     what of runs that are there is asked again. Raises RunFolderError for a folder that is not this
-    suite's; interrupted, it leaves every run as far as it came."""
+    suite's; interrupted, it leaves every run as far as it came.
+    """
     clock = Stopwatch()
     with open_folder(out_dir, suite) as folder:
         session = _SuiteSession(
@@ -94,7 +96,8 @@ class _SuiteSession:
 
 async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
     """Make every run that is not finished, those of one server together. Returns all runs in the
-    order of the suite."""
+    order of the suite.
+    """
     runs, notify = session.suite.runs, session.notify
     finished = {run.name: read_kept_report(session.folder, run, session.rerun) for run in runs}
     ended = {
@@ -121,7 +124,8 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
 
 async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
     """Return the run with its report, or with the error that ended it: a defect of ours too must
-    not cost the other runs."""
+    not cost the other runs.
+    """
     try:
         report = await evaluate(
             run.plan,

@@ -15,7 +15,8 @@ optional but one of `plans` and `matrix`:
 A plan means what it means to `serve-eval run`, with two exceptions. SERVE_EVAL_* variables and,
 where the suite names an endpoint, OPENAI_BASE_URL are not considered: one variable must not turn
 the runs of a matrix into one and the same. And the suite has one folder, so that a plan file's
-`output_dir` is left aside."""
+`output_dir` is left aside.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ def read(path: Path, environ: Mapping[str, str]) -> Suite:
 
 class _Entry(typing.NamedTuple):
     """A run before its plan is made: its name and whether the user gave it, its layers, its place
-    in the file."""
+    in the file.
+    """
 
     name: str
     given: bool

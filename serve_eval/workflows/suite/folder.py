@@ -39,7 +39,8 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
     The suite is that of this user, who gave it or said that it is trusted: it is saved with a
     signature. Names, waivers and attributes may differ from the last time: they change nothing that
     is asked. Raises RunFolderError when another process has the folder, or when it holds other
-    files or other runs (it says which)."""
+    files or other runs (it says which).
+    """
     with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
             _check_same(path, read_suite(path), suite)
@@ -60,7 +61,8 @@ def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Repo
     cases that are as they were, and with nothing that `rerun` asks again. None: go on with it.
 
     The address of a running endpoint may be another one, for a run that was finished by hand
-    elsewhere."""
+    elsewhere.
+    """
     try:
         report = read_report(path / SUITE_RUNS / run.name)
     except RunFolderError:

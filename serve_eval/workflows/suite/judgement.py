@@ -1,5 +1,6 @@
 """The verdict of a suite out of its runs': corrected for many tests, waivers applied. Nothing is
-asked or read here."""
+asked or read here.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ _WORDS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
     """A run with its report, or with what ended it without one. `kept`: the report was there
-    already."""
+    already.
+    """
 
     run: SuiteRun
     report: Report | None = None
@@ -85,7 +87,8 @@ def judge(
 
 def rows(one: EndedRun) -> list[SuiteRow]:
     """One row per task: as the run alone judged it, or ERROR for every planned task of a run that
-    has no report."""
+    has no report.
+    """
     run = one.run
     if one.report is not None:
         return [_row(run, one.report.plan.model, task) for task in one.report.tasks]
@@ -141,7 +144,8 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
     Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is
     proven": where that no longer holds, FAIL becomes INCONCLUSIVE (a drop of the margin is not
     excluded either) and SMALL_DROP becomes PASS. Nothing becomes worse. q is over every test that
-    there is, whatever the rule, since it judges nothing."""
+    there is, whatever the rule, since it judges nothing.
+    """
     tested = [i for i, row in enumerate(found) if row.p is not None]
     gates = [i for i in tested if found[i].rule in GATES]
     q = dict(
@@ -160,7 +164,8 @@ def _unproven(row: SuiteRow) -> SuiteRow:
     """A row of the paired or the anchors rule when no drop is proven.
 
     The anchors rule has no margin that could be left open: what it does not prove passes, as it
-    does alone."""
+    does alone.
+    """
     why = (
         f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's"
         " correction"
@@ -192,7 +197,8 @@ def _is_named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
 
 def _waive(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
     """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else
-    may: what was not decided is not known, and an error is no property of a model."""
+    may: what was not decided is not known, and an error is no property of a model.
+    """
     if row.own is not VerdictOutcome.FAIL:
         return row
     return replace(

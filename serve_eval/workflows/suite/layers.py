@@ -24,7 +24,8 @@ class Layer:
 
 def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:
     """The prefix of a path within the part of a document that begins at `start`; `skip` keys of the
-    path are not written in the file."""
+    path are not written in the file.
+    """
     return lambda *path: f"{document.name}:{document.line(*start, *path[skip:])}: "
 
 

@@ -3,7 +3,8 @@
     {model: Qwen/Qwen3-8B, task: [mmlu, gsm8k], accuracy_spec: {quant_algo: FP8}, attributes: {size: 8B}}
 
 Every key must hold; a list means any of its values. `name` is the run's, `endpoint` its base URL or
-launcher."""
+launcher.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _FIELDS = tuple(f.name for f in fields(AccuracySpec))
 
 def matches(pattern: Mapping[str, Any], run: SuiteRun, task: str | None = None) -> bool:
     """Whether a run, and a task of it, is meant. Without a task, what the pattern says of tasks is
-    left aside."""
+    left aside.
+    """
     plan = run.plan
     plain = {
         "name": (run.name,),

@@ -10,7 +10,8 @@ so that several keys can change together:
       tasks: [mmlu, gsm8k]                       # one task each; [mmlu, gsm8k] in a list of its own: both in one run
 
 An axis with a name of its own holds fragments only, and its labels become the attribute of that
-name."""
+name.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ them apart."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisValue:
     """A value of an axis: the part that it gives to a run's name, and the plan fragment that it
-    stands for."""
+    stands for.
+    """
 
     label: str
     layer: Layer
@@ -71,7 +73,8 @@ def axes(
 
 def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str, list[Layer]]]:
     """Name and layers of every combination. A later axis lies over an earlier one; an axis with a
-    single value does not show in the name."""
+    single value does not show in the name.
+    """
     several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
     for chosen in product(*found.values()):
         by_axis = dict(zip(found, chosen, strict=True))

@@ -26,7 +26,8 @@ is wrong."""
 
 def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
     """The runs by the server that they need, in the order of their first appearance. A running
-    endpoint is one too, so that its runs follow each other."""
+    endpoint is one too, so that its runs follow each other.
+    """
     found: dict[str, list[SuiteRun]] = {}
     for run in runs:
         plan = run.plan
@@ -43,7 +44,8 @@ class SharedServer:
     A server that could not be started is not tried again: every further run gets the same
     LaunchError. For the next run, one is started anew that has ended, or that served a run and then
     failed one. A server that has only ever failed stays: the cause is probably in what is asked,
-    and a start may take long."""
+    and a start may take long.
+    """
 
     def __init__(
         self, runs: Sequence[SuiteRun], folder: Path, launching: Launching | None = None
@@ -137,14 +139,16 @@ class SharedServer:
         leave: asyncio.Event,
     ) -> None:
         """The server's whole life in a task of its own: a launcher whose server ends cancels the
-        task that started it, and that must be none that goes on to the next run."""
+        task that started it, and that must be none that goes on to the next run.
+        """
         async with self._launching(plan, prepared, self._folder) as endpoint:
             started.set_result(endpoint)
             await leave.wait()
 
     def _others(self, first: Plan, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
         """The tasks of the other runs as far as they ask other prompts: a simulated model has to
-        know them all."""
+        know them all.
+        """
         known = {(p.task.name, p.fingerprint["samples"]) for p in prepared}
         found: list[PreparedTask] = []
         for plan in self._plans:

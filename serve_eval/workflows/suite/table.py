@@ -1,5 +1,6 @@
 """The report of a suite for people: a table of its runs and tasks, the reasons, the waivers, one
-verdict."""
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _TESTED = ("p", "p holm", "q")
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
     """Prints the suite. Where the table does not fit the terminal, every row is a line of its
-    own."""
+    own.
+    """
     names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
     tested = any(row.p is not None for row in report.rows)
     columns = [

@@ -1,5 +1,6 @@
 """A continuous canary: the same questions and checks again and again, and an alarm when they turn
-worse."""
+worse.
+"""
 
 __all__ = [
     "alarming",

@@ -1,5 +1,6 @@
 """An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key
-that is not theirs."""
+that is not theirs.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """The destinations of alarms. A `${VARIABLE}` in `webhook` is filled in when it is called.
-    `pass_env` names the variables that the command gets beside those that every program needs."""
+    `pass_env` names the variables that the command gets beside those that every program needs.
+    """
 
     command: tuple[str, ...] = ()
     pass_env: tuple[str, ...] = ()
@@ -41,7 +43,8 @@ def delivery(
     pass_env: Sequence[str] = (),
 ) -> Delivery:
     """Raises PlanError for a command that is none or cannot be split, a webhook that is no address,
-    and the name of a variable that the environment does not have."""
+    and the name of a variable that the environment does not have.
+    """
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
@@ -73,7 +76,8 @@ async def deliver(
     notify: Callable[[str], None],
 ) -> dict[str, bool]:
     """Send an alarm to all receivers at once. Return whether each accepted it. `notify` gets the
-    errors."""
+    errors.
+    """
     body = msgspec.json.encode(alarm)
     ways = {}
     if to.command:
@@ -91,7 +95,8 @@ def _for_command(
     environ: Mapping[str, str], connection: Connection, named: Sequence[str]
 ) -> dict[str, str]:
     """Return the variables for a command: those that every program needs, without the key, headers
-    and proxy of the endpoint, and those named for it."""
+    and proxy of the endpoint, and those named for it.
+    """
     texts = [*connection.headers.values(), connection.proxy or ""]
     hidden = {
         "OPENAI_API_KEY",
@@ -132,7 +137,8 @@ async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]
 
 async def _post(url: str, body: bytes) -> str:
     """Sends the alarm, several times where it is not taken; what went wrong. Never names the
-    address, which may be secret."""
+    address, which may be secret.
+    """
     import httpx
 
     problem = ""

@@ -1,5 +1,6 @@
 """One round of a watch: a smoke test where it is its turn, and as many questions as the tokens
-allow."""
+allow.
+"""
 
 from __future__ import annotations
 
@@ -124,14 +125,16 @@ async def note(
 
 def _explain_unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
     """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what
-    was expected."""
+    was expected.
+    """
     sample = asked.samples[position]
     return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
 def _show_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
     """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote
-    what they refuse."""
+    what they refuse.
+    """
     if HOLDOUT not in asked.samples[position].metadata:
         return failure.message
     return f"{failure.kind} {failure.status or ''}".rstrip()

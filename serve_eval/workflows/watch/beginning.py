@@ -1,5 +1,6 @@
 """The beginning of a watch: the state that its folder holds, or a new one after a first look at the
-endpoint."""
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ async def begin(
     job: WatchJob, folder: Path, environ: Mapping[str, str]
 ) -> tuple[State, QuestionPool]:
     """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be
-    asked."""
+    asked.
+    """
     state = record.load(folder, job.bound)
     if state is None and (folder / record.ROUNDS_FILE).exists():
         raise RunFolderError(

@@ -21,7 +21,8 @@ _LEFT_OUT = frozenset({"questions", "concurrency"})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """Tokens of a round. `smoke` is what a smoke test takes at most, and one is made every
-    `smoke_every` rounds (0: never); `question` what a question takes at most."""
+    `smoke_every` rounds (0: never); `question` what a question takes at most.
+    """
 
     tokens: int
     smoke: int
@@ -40,7 +41,8 @@ def checks_of(checks: Sequence[Check]) -> list[Check]:
 
 def smoke_tokens(checks: Sequence[Check]) -> int:
     """What these checks take at most, by their own statements; with the short request after each
-    that fails."""
+    that fails.
+    """
     return sum(
         check.tokens + check.prompt_tokens + ALIVE_TOKENS + _ALIVE_PROMPT for check in checks
     )
@@ -49,7 +51,8 @@ def smoke_tokens(checks: Sequence[Check]) -> int:
 def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_tokens: int) -> Budget:
     """How a round spends its tokens. A smoke test that takes more than half of them is made every
     second round, one that takes more than all of them never. Raises PlanError for too few
-    tokens."""
+    tokens.
+    """
     question = max(prompt_tokens) + answer_tokens
     if tokens < LEAST * question:
         raise PlanError(

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class WatchJob:
     """What is watched and how. `pool` is the task's; None: `prompts` generated questions.
     `timeout_s` bounds each request. `rounds` ends the watch after so many (None: never), `ends`: an
-    alarm ends it."""
+    alarm ends it.
+    """
 
     plan: Plan
     pool: QuestionPool | None
@@ -55,7 +56,8 @@ class WatchJob:
 
     def limit(self, plan: Plan) -> Plan:
         """Return a plan by which each request is sent once: what fails says how available the
-        endpoint is."""
+        endpoint is.
+        """
         limits = replace(
             plan.limits,
             max_attempts=1,
@@ -69,7 +71,8 @@ class WatchJob:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSession:
     """Carries what travels together through the rounds of a watch. `plan` has the model and the
-    limits of its requests; `pool` is what is asked, and `checks` are those of its smoke tests."""
+    limits of its requests; `pool` is what is asked, and `checks` are those of its smoke tests.
+    """
 
     job: WatchJob
     plan: Plan

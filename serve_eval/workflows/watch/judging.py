@@ -40,7 +40,8 @@ class WatchRules:
     """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share
     of usable answers, may lie below it, 0..1; `reference` the accuracy of the pool where it is
     known otherwise. Up to `max_error_rate` of the requests may fail. `round_means`: one value of
-    each round is bet on, instead of each answer."""
+    each round is bet on, instead of each answer.
+    """
 
     passes: int
     tolerance: float
@@ -54,7 +55,8 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
     a random subset.
 
     Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that
-    alone. With `round_means` a subset holds hard and easy prompts in the pool's shares."""
+    alone. With `round_means` a subset holds hard and easy prompts in the pool's shares.
+    """
     left = _list_left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")
     if state.accuracy is not None:
@@ -73,7 +75,8 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
 
 def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     """Takes a round into the state. Returns the alarms that are new, which are in the state as
-    well."""
+    well.
+    """
     state.rounds = seen.round
     _count(state, seen)
     raised = [*_availability(state, seen, rules)]
@@ -93,7 +96,8 @@ def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
 
 def _count(state: State, seen: Seen) -> None:
     """Notes how many tokens prompts have. Where one has more than was estimated, so may those not
-    counted yet, which are those without an answer."""
+    counted yet, which are those without an answer.
+    """
     counted = {
         i: tokens for i, tokens in zip(seen.asked, seen.prompt_tokens, strict=True) if tokens
     }
@@ -195,7 +199,8 @@ def _bet(state: State, kind: str, values: Sequence[float], null: float, highest:
 
 def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     """Accuracy and usable answers against their floors. What has no answer counts as well as it
-    could: a failure of the endpoint never speaks for a fall."""
+    could: a failure of the endpoint never speaks for a fall.
+    """
     assert state.accuracy is not None
     assert state.share_usable is not None
     given = [
@@ -241,7 +246,8 @@ def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> flo
     have been drawn.
 
     Subsets are spread by accuracy; of any other share the prompts with the most room could come
-    together. A round that an older version drew at random may have had more room than that."""
+    together. A round that an older version drew at random may have had more room than that.
+    """
     if kind == ACCURACY:
         most = sequential_monitor.highest_mean(list(usual.values()), len(asked))
     else:

@@ -1,5 +1,6 @@
 """What Prometheus may know of a watch, on a port of this machine alone. Units stand in the names;
-shares are 0..1."""
+shares are 0..1.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,8 @@ token."""
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPool:
     """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and
-    how it is scored."""
+    how it is scored.
+    """
 
     task: Task
     samples: Sequence[Sample]
@@ -67,7 +68,8 @@ class QuestionPool:
 
 def of_plan(plan: Plan) -> QuestionPool:
     """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot
-    be watched, and what its preparation raises."""
+    be watched, and what its preparation raises.
+    """
     if len(plan.tasks) != 1:
         raise PlanError(
             f"a watch asks one task, not {len(plan.tasks)}",
@@ -108,7 +110,8 @@ def generate_pool(count: int, *, chat: bool) -> QuestionPool:
 
 async def answers_chat(client: Client) -> bool:
     """Whether questions go by chat; else they go as texts. Raises EndpointError where neither is
-    answered."""
+    answered.
+    """
     sampling = SamplingParams(max_tokens=2)
     failure = await trial(client, chat=True, sampling=sampling, extra={})
     if failure is None:
@@ -146,7 +149,8 @@ async def worth(
     pool: QuestionPool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
     """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the
-    scorer failed."""
+    scorer failed.
+    """
     graded = await grade_answer(pool.task, pool.samples[position], response, apart)
     if isinstance(graded, Unfinished):
         return graded

@@ -1,5 +1,6 @@
 """The questions of a watch without a data set: sums, and made-up words to copy, as a task like any
-other."""
+other.
+"""
 
 from __future__ import annotations
 

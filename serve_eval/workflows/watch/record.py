@@ -3,7 +3,8 @@ to.
 
 OUT/rounds.jsonl is only ever appended to. OUT/state.json is written whole after each round; where a
 kill came between the two, the lines that it does not know yet are judged again, so that no evidence
-is lost or counted twice."""
+is lost or counted twice.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Seen(msgspec.Struct, kw_only=True):
     `stopped` why it was not finished. `tokens` are prompt and generated ones of everything,
     estimated from above where no server counted. `latencies_s` are those of the answers. `unscored`
     of these have no value, since the scorer raised or took too long; `first_unscored` tells of the
-    first."""
+    first.
+    """
 
     round: int
     started_at: str
@@ -62,7 +64,8 @@ class Seen(msgspec.Struct, kw_only=True):
 
 class LearntLevel(msgspec.Struct, kw_only=True):
     """A share, learnt in the baseline: its mean there, and the `floor` that the true one then was
-    below with the probability that is set aside for it."""
+    below with the probability that is set aside for it.
+    """
 
     mean: float
     floor: float
@@ -77,7 +80,8 @@ class Bets(msgspec.Struct, kw_only=True):
 
 class CheckHistory(msgspec.Struct, kw_only=True):
     """A check of the smoke test: how often it was seen, how often it passed from the first time on
-    without a fail, and in how many smoke tests in a row up to the last it did not pass."""
+    without a fail, and in how many smoke tests in a row up to the last it did not pass.
+    """
 
     seen: int = 0
     first_passed: int = 0
@@ -87,7 +91,8 @@ class CheckHistory(msgspec.Struct, kw_only=True):
 class WatchAlarm(msgspec.Struct, kw_only=True):
     """`kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures`
     are those that it rests on. `delivered`: command and webhook had it. `over`: what it told is
-    over, so that it may be told again."""
+    over, so that it may be told again.
+    """
 
     kind: str
     subject: str = ""
@@ -108,7 +113,8 @@ class State(msgspec.Struct, kw_only=True):
     questions go by chat. `answers` and `usable` have the baseline's scores of each prompt in the
     order of the passes, `misses` how often it had no answer although others had, `dropped` the
     prompts that were given up for that. `accuracy` and `share_usable` are there when the baseline
-    is complete. `recent` are the last rounds: asked, answered, sum of what they were worth."""
+    is complete. `recent` are the last rounds: asked, answered, sum of what they were worth.
+    """
 
     schema_version: int = SCHEMA_VERSION
     bound: dict[str, Any]
@@ -143,7 +149,8 @@ def plain(value: object) -> Any:
 
 def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
     """The state of a watch; None where there is none yet. Raises RunFolderError for that of another
-    watch."""
+    watch.
+    """
     file = folder / STATE_FILE
     try:
         state = msgspec.json.decode(file.read_bytes(), type=State)

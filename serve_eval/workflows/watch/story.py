@@ -46,7 +46,8 @@ async def watch(
     `forget` drops the alarms of before, and the evidence. `notify` gets the lines for the user,
     `ready` is called when the endpoint was found to be there or the watch was known already. Raises
     EndpointError where it is not there at the start of a new watch, RunFolderError for the folder
-    of another one, JournalError for a full disk."""
+    of another one, JournalError for a full disk.
+    """
     prepared = [job.pool.prepared] if job.pool is not None and job.pool.prepared is not None else []
     with (
         run_folder.hold(folder, record.STATE_FILE, "watch"),
@@ -91,7 +92,8 @@ async def _open(
 
 def _catch_up(session: WatchSession, *, forget: bool) -> None:
     """Judge the rounds that the state does not know yet, and forget alarms and evidence where that
-    is wanted."""
+    is wanted.
+    """
     state, rules = session.state, session.job.rules
     for seen in record.later_than(session.folder, state.rounds):
         judging.judge(state, seen, rules)

@@ -1,5 +1,6 @@
 """Whether two endpoints differ more than one with itself: how often that is said of two that are
-alike."""
+alike.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def _right_or_wrong(rng: random.Random, changed: float) -> SelfFlips:
 
 def _spoken(rng: random.Random, changed: float) -> SelfFlips:
     """A third of the prompts have two texts, of which some are right and some wrong; B says a share
-    otherwise."""
+    otherwise.
+    """
     kinds = [
         (f"{rng.random()}", rng.random() if rng.random() < 0.3 else 0.0) for _ in range(PROMPTS)
     ]
@@ -89,7 +91,8 @@ def _spoken(rng: random.Random, changed: float) -> SelfFlips:
 
 def _continuous(rng: random.Random, changed: float) -> SelfFlips:
     """Log-likelihoods that change in their last digits each time; B's also by something of its
-    own."""
+    own.
+    """
     true = [rng.gauss(-40.0, 8.0) for _ in range(PROMPTS)]
     of_b = [x + rng.gauss(0.0, changed) for x in true]
     return _told([[x + rng.gauss(0.0, 0.01) for x in known] for known in (true, true, of_b)])
@@ -142,7 +145,8 @@ def test_prompts_that_change_in_one_way_alone_decide(
 
 def test_texts_tell_what_scores_do_not() -> None:
     """bf16 and int4 of a model: the second texts of A are those it gave first, and 6 of B's 100 are
-    not."""
+    not.
+    """
     steady = [f"{i}+1={i + 1}" for i in range(100)]
     found = _told(
         [[1.0] * 100] * 3, [steady, steady, [*(text + "0" for text in steady[:6]), *steady[6:]]]
@@ -164,7 +168,8 @@ def test_texts_tell_what_scores_do_not() -> None:
 
 def test_two_measures_that_vary_apart_are_not_each_tested_at_the_whole_level() -> None:
     """6 texts to 0 are called so alone, and not where 6 other prompts change their scores by
-    themselves."""
+    themselves.
+    """
     same = ["so"] * 12
     found = _told(
         [[1.0] * 12, [*[0.0] * 4, *[1.0] * 8], [*[1.0] * 4, *[0.0] * 2, *[1.0] * 6]],

@@ -1,5 +1,6 @@
 """Who lets wait is named, by how long answers took beside those of the others; what is alike is
-left alone."""
+left alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Whose record is whose request: by ids, by times on clocks that differ, and rather not at all than
-by guess."""
+by guess.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def test_ids_join_whole_and_in_part_and_not_when_two_have_them() -> None:
 
 class _Traffic:
     """Requests that each of `in_flight` lanes sends one after the other, and what a server on
-    another clock tells."""
+    another clock tells.
+    """
 
     def __init__(
         self,

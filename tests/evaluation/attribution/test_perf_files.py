@@ -1,5 +1,6 @@
 """The files of main's orchestrator: lines that are cut, foreign or huge, and which record is of
-which request."""
+which request.
+"""
 
 from __future__ import annotations
 

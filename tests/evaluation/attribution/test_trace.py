@@ -154,7 +154,8 @@ def test_a_router_that_looks_at_the_prompts_is_noticed(
     plan: Plan, answers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each prompt twice, at first once at each of two servers, and then both times at that of its
-    kind."""
+    kind.
+    """
     report, _ = run(replace(plan, limit=N // 2, repeats=2), tmp_path, 1, 1, answers=answers)
     monkeypatch.setattr(
         task_report, "kinds_of", lambda task, samples: {"kind": [_kind(one.id) for one in samples]}

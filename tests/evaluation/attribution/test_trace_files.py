@@ -1,5 +1,6 @@
 """Which servers answered which request of an orchestrator of main, by what it tells in answers and
-files."""
+files.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What is recorded of a deployment: asked of servers that say they are trtllm-serve, of nobody
-else, and never a reason to fail."""
+else, and never a reason to fail.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ Answers = dict[str, Any]
 
 def _server(routes: Answers) -> ScriptedServer:
     """A server that answers these paths with JSON; bytes stand as they are, a number is a status, a
-    list gives its entries one after the other, and None never answers."""
+    list gives its entries one after the other, and None never answers.
+    """
 
     def reply(request: HttpRequest) -> Reply:
         found = routes.get(request.path, 404)
@@ -57,7 +59,8 @@ def _seen(
 ) -> tuple[Any, list[str]]:
     """What is known of a front door before and after, and every path that was asked of it. The
     `names` of `info` are those of launched servers, and (i,) in an answer is the port of worker
-    i."""
+    i.
+    """
 
     async def run() -> tuple[Any, list[str]]:
         async with AsyncExitStack() as stack:
@@ -87,7 +90,8 @@ def _seen(
 
 def _listed(*ports: int, role: str = "context_servers") -> dict[str, Any]:
     """As an orchestrator lists its servers, of this role and one generation server; (i,) is the
-    port of worker i."""
+    port of worker i.
+    """
     workers: dict[str, Any] = {"context_servers": [], "generation_servers": []}
     for port in ports:
         place = {"worker_id": f"w{port}", "host": "127.0.0.1", "port": (port,)}

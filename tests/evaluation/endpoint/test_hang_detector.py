@@ -53,7 +53,8 @@ def late() -> Responder:
 
 def ping(request: HttpRequest) -> Reply:
     """Begins every stream at once, and sends comments without end. A short request gets nothing at
-    all."""
+    all.
+    """
 
     async def pings() -> AsyncGenerator[bytes]:
         while True:
@@ -70,7 +71,8 @@ def run(
     stream: bool = False,
 ) -> tuple[list[Response | Failure], list[str]]:
     """Four long requests through the first server, the front door of the others, under the eyes of
-    Hung; and what was told."""
+    Hung; and what was told.
+    """
     told: list[str] = []
     limits = Limits(stall_timeout_s=stall_s, sample_timeout_s=60, stream=stream)
     once = replace(limits, max_attempts=1, sample_timeout_s=stall_s, stream=False)

@@ -1,5 +1,6 @@
 """Runs over HTTP against an endpoint whose chances are known: the report says what the same answers
-give in process."""
+give in process.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Whole evaluations of servers with one quirk each: streamed and not, one request at a time and
-sixteen."""
+sixteen.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def _plan(task: str = "word_problems", **more: Any) -> Plan:
 
 def _knows(plan: Plan) -> dict[str, str]:
     """The right answer to each prompt, and a further problem behind it, which a stop string of the
-    task cuts off."""
+    task cuts off.
+    """
     [prepared] = prepare(plan)
     return {
         _asked(one.prompt): f"{one.target}\n\nQuestion: and then?"

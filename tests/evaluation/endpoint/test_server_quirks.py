@@ -1,5 +1,6 @@
 """What known servers do behind a client's back is said by name, and what an answer shows is found
-out."""
+out.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +146,8 @@ WORDS = ["one", "two", "three", "four", "five", "six"]
 def _weighs(shift: int) -> act.Act:
     """A model that says WORDS after anything, and echoes a prompt with the log-probabilities of
     what stands `shift` tokens further on, as llama-cpp-python does by one without a token before
-    every text."""
+    every text.
+    """
 
     async def answers(turn: act.Turn) -> None:
         body = json.loads(act.answer(turn.request, "".join(f" {word}" for word in WORDS)))

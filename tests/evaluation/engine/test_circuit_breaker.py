@@ -86,7 +86,8 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
     status: int, seed: int
 ) -> None:
     """5 % of the samples are refused at once: by the order of coming back, all that is known of it
-    is refusals."""
+    is refusals.
+    """
     rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=14_000)
     in_flight = [watch.start() for _ in range(EARLY)]
     refused = 0
@@ -102,7 +103,8 @@ def test_quick_failures_before_the_first_slow_answer_are_no_dead_endpoint(
 @pytest.mark.parametrize("concurrency", [64, 512])
 def test_a_set_of_which_a_twentieth_is_refused_is_asked_to_its_end(concurrency: int) -> None:
     """The rate among the first ones exceeds .10 by chance now and then: for 1 in 28 of such runs at
-    64 in flight."""
+    64 in flight.
+    """
     for seed in range(200):
         rng, watch = random.Random(seed), CircuitBreaker(answered=0, planned=2000)
         for begun in range(0, 2000, concurrency):

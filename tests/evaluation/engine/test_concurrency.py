@@ -33,7 +33,8 @@ def _drive(
     refuses: Callable[[int], bool] = lambda n: False,
 ) -> list[tuple[float, int]]:
     """Feeds an endpoint in closed loop: `latency_s(n)` with n in flight. The numbers in flight over
-    time."""
+    time.
+    """
     rng, now, flying, seen = random.Random(0), 0.0, [], []
     number = 0
     while samples:

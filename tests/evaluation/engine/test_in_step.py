@@ -1,5 +1,6 @@
 """Two plans of a comparison that differ in order or length: it ends, and asks both sides the same
-at the same time."""
+at the same time.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def plan(data_root: Path) -> Plan:
 
 class _Sides:
     """Two endpoints that answer everything with 1. `ahead` is by how much one of them was ahead of
-    the other."""
+    the other.
+    """
 
     def __init__(self) -> None:
         self.asked, self.ahead = [0, 0], 0
@@ -64,7 +66,8 @@ def _compare(
     **rules: Any,
 ) -> tuple[Comparison, _Sides]:
     """With `lose` it is made twice at the same endpoints, and what is lost in between is asked
-    again."""
+    again.
+    """
     sides = _Sides()
 
     async def both() -> Comparison:

@@ -30,7 +30,8 @@ async def _run(
     s: float = 0.0,
 ) -> None:
     """A run whose requests take `s` seconds. After so many `stops` it ends without asking the
-    rest."""
+    rest.
+    """
     stream = iter(places)
 
     async def worker() -> None:
@@ -130,7 +131,8 @@ def test_tasks_in_another_order_are_asked_all_the_same(workers: tuple[int, int])
 
 def test_an_early_stop_of_one_side_keeps_the_other_one_no_longer_than_it_goes_on() -> None:
     """It leaves out the rest of a task, goes on with the next one, and has then passed what was
-    left out."""
+    left out.
+    """
     started: list[list[Place]] = [[], []]
 
     async def main() -> None:

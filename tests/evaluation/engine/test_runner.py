@@ -316,7 +316,8 @@ def test_refusals_among_answers_end_the_run_once_they_are_more_than_is_allowed(
 
 def test_refusals_that_come_back_before_the_first_answer_do_not_end_a_run(tmp_path: Path) -> None:
     """Prompts that are too long are refused at once, while at 512 in flight the first answers take
-    their time."""
+    their time.
+    """
     refused, answering = [0], asyncio.Event()
 
     def reply(request: HttpRequest) -> Reply:
@@ -558,7 +559,8 @@ def test_a_run_at_whose_endpoint_nobody_listens_any_more_ends_and_sends_nothing_
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_restart_in_a_run_costs_no_sample_and_no_retry(tmp_path: Path, stream: bool) -> None:
     """At 64 in flight, sixteen refused connections in a row came back at once, and ended the
-    run."""
+    run.
+    """
     told: list[str] = []
 
     async def main() -> Load:

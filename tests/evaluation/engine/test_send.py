@@ -1,5 +1,6 @@
 """Samples with choices: what is sent for them, what becomes of those that are not all answered, and
-a whole task."""
+a whole task.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ def _send(
 
 def _told(prompt: str, **logprobs: Any) -> Reply:
     """The prompt as two tokens, the first without a log-probability, and two of its choice: a
-    number, half of it."""
+    number, half of it.
+    """
     number = -float("ABC".index(prompt[-1]) + 1)
     told = {
         "tokens": [prompt[:3], prompt[3:-2], " ", prompt[-1]],

@@ -1,5 +1,6 @@
 """Capitals whose answers other models judge: a task for the tests, found as a file of
-serve_eval/tasks is."""
+serve_eval/tasks is.
+"""
 
 from __future__ import annotations
 

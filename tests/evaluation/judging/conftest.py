@@ -36,7 +36,8 @@ def unsure(prompt: str, number: int) -> str:
 
 class JudgeServer:
     """Answers chat requests by `says`; `prompts` are those that came, `short` counts those of the
-    preflight. It is `waiting` when it was given something that it says nothing to."""
+    preflight. It is `waiting` when it was given something that it says nothing to.
+    """
 
     def __init__(self, says: Says = fair, model: str = "judge-1") -> None:
         self.says, self.model = says, model

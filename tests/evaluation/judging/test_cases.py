@@ -1,5 +1,6 @@
 """Cases that judges score: in a file of cases beside others, changed, asked again, and by the
-command line."""
+command line.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Answers that other models judge: asked about once, read or not, and never wrong for what a judge
-did."""
+did.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The options of a plan, their keys in a plan file and the fields of the plan are the same
-everywhere."""
+everywhere.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ WORDS = ("a", "drawn")
 
 def _told_defaults() -> list[tuple[Declared, str]]:
     """Return the options whose help tells a value by default, which is a field of the plan or of a
-    section."""
+    section.
+    """
     names = {field.name for kind in (Plan, *SECTIONS.values()) for field in fields(kind)} - {
         "launcher"
     }

@@ -62,7 +62,8 @@ def _answers(
 ) -> tuple[Course, Expected]:
     """A course whose share of right answers falls, and what runs of the sound endpoint let expect.
     Two runs of it disagree on 3.4 % of the prompts: one in ten is right with a probability of its
-    own."""
+    own.
+    """
     random = numpy.random.default_rng(seed)
     chance = (random.random(n) < before).astype(float)
     unsteady = random.random(n) < 0.1
@@ -83,7 +84,8 @@ def test_a_fall_is_noticed_more_often_and_sooner_against_the_reference(
     after: float, soon: int, ever: int, soon_alone: int, ever_alone: int
 ) -> None:
     """Of 60 runs that fall from 80 % at request 100 of 400; by their scores alone hardly half as
-    many are noticed."""
+    many are noticed.
+    """
     noticed: dict[bool, list[int]] = {True: [], False: []}
     for seed in range(60):
         course, known = _answers(seed, after=after)
@@ -110,7 +112,8 @@ def test_sound_runs_are_accused_against_the_reference_no_more_often_than_alone(r
 
 def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at() -> None:
     """Every other prompt is one that the reference had wrong: what comes of it says nothing,
-    however it falls."""
+    however it falls.
+    """
     values = [float(i < 200) if i % 2 == 0 else float(i < 100) for i in range(400)]
     known = estimate_expected(
         [[float(i % 2 == 0) for i in range(400)]], lo=0.0, hi=1.0, higher_is_better=True
@@ -135,7 +138,8 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
 
 def test_the_limit_is_that_of_the_requests_that_are_looked_at() -> None:
     """Where the reference had 100 of 2000 right, four wrong ones in a row suffice; of 2000 that
-    count they do not."""
+    count they do not.
+    """
     right = [float(place % 20 == 0) for place in range(2000)]
     known = estimate_expected([right], lo=0.0, hi=1.0, higher_is_better=True)
     values = [score * (place < 1920) for place, score in enumerate(right)]

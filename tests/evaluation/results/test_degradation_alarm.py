@@ -1,5 +1,6 @@
 """The alarm while a run goes on: told long before its end of an endpoint that turns worse, and
-never of a healthy one whose hard questions take longest."""
+never of a healthy one whose hard questions take longest.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def _run(
     plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
 ) -> tuple[Report, list[tuple[int, str]]]:
     """The report, and what was told with the number of requests that had come by then. The run is
-    interrupted at a request and goes on, unless that is 0."""
+    interrupted at a request and goes on, unless that is 0.
+    """
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
     lines, enough = list[tuple[int, str]](), asyncio.Event()
 
@@ -140,7 +142,8 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is in flight at any moment has long answers more often than others; all of it is asked
-    again in a row."""
+    again in a row.
+    """
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
     pace: Behaviour = lambda number, known: (False, 0.002 if known else 0.3)  # noqa: E731
@@ -153,7 +156,8 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 @pytest.fixture(scope="module")
 def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
     """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each
-    time."""
+    time.
+    """
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
@@ -167,7 +171,8 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all
-    requests."""
+    requests.
+    """
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
         _run(plan, replace(hard, run=run), lambda number, known: (False, 0.0), tmp_path / str(run))
@@ -200,7 +205,8 @@ def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
     """Both sides at the same time are looked at by their own scores, since neither is known
-    before."""
+    before.
+    """
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
 
     def reply(request: HttpRequest) -> Reply:
@@ -334,7 +340,8 @@ def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones;
-    then the run turns worse all the same."""
+    then the run turns worse all the same.
+    """
     lines, bad, good = list[str](), _tally(300), _tally(300)
     for i in range(200):
         _answer(bad, i, i < 100)

@@ -1,5 +1,6 @@
 """Every prompt asked several times, over HTTP: averaged, resumable, and telling how the endpoint
-agrees with itself."""
+agrees with itself.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Scorers that raise, never end or give what is no score: an outcome of the answer, never of the
-run."""
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What must outlive the machine is forced to the disk, whole, before anybody is told that it is
-there."""
+there.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ ANSWER = Response(text="#### 7", finish_reason="stop")
 
 class Disk:
     """Notes what each file holds when it is forced to the disk, and fails with `error` where one is
-    given."""
+    given.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.forced: list[tuple[str, bytes]] = []

@@ -1,5 +1,6 @@
 """Files of comparisons, checks and attributions that a newer serve-eval wrote are refused, with
-their version named."""
+their version named.
+"""
 
 from __future__ import annotations
 

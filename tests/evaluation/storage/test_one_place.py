@@ -1,5 +1,6 @@
 """No module outside of evaluation/storage/ names the files of a run, or opens them past its readers
-and writers."""
+and writers.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def _named(text: str) -> set[str]:
 
 def _texts(node: ast.AST) -> Iterator[str]:
     """Yield the constant texts of an operand of a path, and of nothing that is called or looked up
-    there."""
+    there.
+    """
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -61,7 +63,8 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the places where a path is made of a name that only storage should know, and names of
-    files anywhere."""
+    files anywhere.
+    """
     for node in ast.walk(tree):
         operands: list[ast.expr] = []
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
@@ -81,7 +84,8 @@ def _literals(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield the places where a path that is made with names of storage is opened, directly or by a
-    variable."""
+    variable.
+    """
     known = {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -121,7 +125,8 @@ def _opened(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 def _is_path(node: ast.expr, tainted: set[str]) -> bool:
     """Tell whether an expression is a path of a known name: a division, a call of a path function,
-    or a variable."""
+    or a variable.
+    """
     if isinstance(node, ast.Name):
         return node.id in tainted
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):

@@ -1,5 +1,6 @@
 """The random order of a run is drawn for it, and kept: two nights have two orders, and a run that
-goes on has one."""
+goes on has one.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ N = 60
 @pytest.fixture(scope="module")
 def plan(data_root: Path) -> Plan:
     """One request at a time, so that the journal has the samples in the order in which they were
-    started."""
+    started.
+    """
     return Plan(
         model="simulated",
         launcher=Spec(name="external", options={"base_url": "http://127.0.0.1:1/v1"}),
@@ -256,7 +258,8 @@ def test_what_alarmed_by_chance_in_one_night_does_not_in_the_next(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An endpoint that answers the same every night, and by chance has the hard prompts at the end
-    of the first."""
+    of the first.
+    """
     drawn = iter([11, 12])
     monkeypatch.setattr(order_seed.secrets, "randbits", lambda bits: next(drawn))
     hard = set(_of_seed(plan, 11)[N // 2 :])
@@ -338,7 +341,8 @@ def test_an_old_comparison_goes_on_in_the_order_of_its_plan(
     plan: Plan, config: SimulatorConfig, tmp_path: Path
 ) -> None:
     """A has some answers and B none: in an order of its own B would wait for A, and A for B, until
-    the time is up."""
+    the time is up.
+    """
     out = tmp_path / "out"
     given = replace(plan, limits=replace(plan.limits, order_seed=plan.seed))
     asyncio.run(_in_turn(given, config, out))

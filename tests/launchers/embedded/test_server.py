@@ -1,5 +1,6 @@
 """The embedded server with a tiny random model, through real sockets and, where it can ask, by
-OpenAI's own client."""
+OpenAI's own client.
+"""
 
 from __future__ import annotations
 

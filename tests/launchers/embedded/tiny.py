@@ -1,5 +1,6 @@
 """A tiny random Llama in the layout of the hub, and a plain forward pass over it: no cache, no
-batch, in float64."""
+batch, in float64.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 def write(folder: Path, seed: int = 0) -> Path:
     """config.json, model.safetensors, tokenizer.json (every byte a token) and
-    tokenizer_config.json."""
+    tokenizer_config.json.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "model_type": "llama",

@@ -1,5 +1,6 @@
 """Rows for tasks whose answers are generated. Each says what a right answer is, in the form that
-its task reads."""
+its task reads.
+"""
 
 from __future__ import annotations
 

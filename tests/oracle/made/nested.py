@@ -64,7 +64,8 @@ _INSTRUCTIONS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 def ifeval(d: Drawn) -> dict[str, Any]:
     """Return a row with one or two instructions. Those that ask a detector of languages are left
-    out, which draws."""
+    out, which draws.
+    """
     chosen = d.rng.sample(_INSTRUCTIONS, d.number(1, 2))
     d.right("\n".join(text for _, _, text in chosen))
     none = dict.fromkeys((*_KWARGS, *_MORE_KWARGS))
@@ -135,7 +136,8 @@ def qasper(d: Drawn) -> dict[str, Any]:
 
 def prescription(d: Drawn) -> dict[str, Any]:
     """Return a row whose one column is a literal; some have no diagnosis, which the task leaves
-    out."""
+    out.
+    """
     medicines = [
         {
             "medicine_name": d.name(),

@@ -45,7 +45,8 @@ class Attempt:
     is never a text that it may know: to print it is to have got out. `by` is a pattern that each of
     its `stopped:` lines matches, or where it prints none, the way in which it ended. Its `checks`
     are false, unless it has none: to pass is to have forged. `finds` are places of the host that
-    are put into it by their names in braces."""
+    are put into it by their names in braces.
+    """
 
     name: str
     tries: str

@@ -1,5 +1,6 @@
 """Into a verdict that is not theirs: the checks of each are false, and ask for a word that it
-cannot know."""
+cannot know.
+"""
 
 from __future__ import annotations
 

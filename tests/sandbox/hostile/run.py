@@ -71,7 +71,8 @@ class Outside:
 @contextlib.contextmanager
 def outside(uid: int) -> Iterator[Outside]:
     """Something to find. The decoy is a process of the user as whom programs run. This thread gets
-    a session keyring of its own, with a key in it, where the kernel allows that."""
+    a session keyring of its own, with a key in it, where the kernel allows that.
+    """
     secret = secrets.token_hex(12)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -135,7 +136,8 @@ def _syscall(number: int | None, *args: object) -> int:
 @dataclass(frozen=True, slots=True)
 class Result:
     """What became of an attempt: `got_out` is the evidence (None: there is none), `stopped_by` what
-    it met, and `as_meant` whether that is what has to stop it."""
+    it met, and `as_meant` whether that is what has to stop it.
+    """
 
     attempt: Attempt
     ran: ExecutionResult
@@ -176,7 +178,8 @@ def run_all(
     sandbox: Sandbox, isolation: Isolation, attempts: Sequence[Attempt]
 ) -> tuple[list[Result], list[str]]:
     """Runs all of them, and tells what of the outside was reached in the end. In a thread of its
-    own, whose keyring it may change."""
+    own, whose keyring it may change.
+    """
     told: list[tuple[list[Result], list[str]]] = []
 
     async def all_of_them(found: Outside) -> list[Result]:

@@ -1,5 +1,6 @@
 """Each worker behind a front door, and each pair, is asked by itself: who answers wrong is named,
-and nobody else."""
+and nobody else.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def asked(
     **deployment: Any,
 ) -> tuple[Attributed, Deployed]:
     """A run of a few samples, and then each worker. The workers are told as a launcher would, or by
-    `workers`. `door`: the run goes to this worker instead of the orchestrator."""
+    `workers`. `door`: the run goes to this worker instead of the orchestrator.
+    """
 
     async def story() -> tuple[Attributed, Deployed]:
         async with deployed(*shape, perf_metrics=False, **deployment) as there:
@@ -148,7 +150,8 @@ def test_sides_that_do_not_fit_show_in_pairs_only(
     plan: Plan, answers: Path, tmp_path: Path
 ) -> None:
     """Wrong is what comes of another tensor parallel size than the generation worker's own: a
-    checkerboard."""
+    checkerboard.
+    """
     faults = {f"generation_{i}": {"wrong_tp": True} for i in (0, 1)}
     sizes = {"context_1": 2, "generation_1": 2}
     done, there = asked(
@@ -216,7 +219,8 @@ def test_a_slow_worker_is_named_and_fails_nothing(
     plan: Plan, answers: Path, tmp_path: Path, with_pairs: bool
 ) -> None:
     """So slow that no busy machine makes the others look so; of three, one is always beside the
-    slow one."""
+    slow one.
+    """
     faults = {"generation_1": {"latency_s": 1.0}}
     done, there = asked(
         plan, tmp_path, 1, 3, samples=24, with_pairs=with_pairs, answers=answers, faults=faults

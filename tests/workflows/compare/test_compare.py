@@ -1,5 +1,6 @@
 """Two endpoints beside each other: what is alike is not accused, what is worse is proven, with its
-flips."""
+flips.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def plan(data_root: Path) -> Plan:
 @pytest.fixture(scope="module")
 def answers(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Callable[[float | None], Path]:
     """A file of answers that are right in 80 %, given how many prompts two runs judge
-    differently."""
+    differently.
+    """
     prepared = prepare(replace(plan, no_reference=True))
 
     def of(flip_rate: float | None) -> Path:
@@ -171,7 +173,8 @@ def test_more_flips_both_ways_are_no_drop(
     plan: Plan, answers: Callable[[float | None], Path], tmp_path: Path
 ) -> None:
     """A says the same each time, B something else to an eighth of the prompts, better as often as
-    worse."""
+    worse.
+    """
     settled = SimulatorConfig(answers=answers(0.13))
     found, _ = _compare(
         plan,
@@ -211,7 +214,8 @@ def test_runs_that_were_interrupted_go_on_and_end_as_if_they_had_not_been(
     plan: Plan, steady: SimulatorConfig, tmp_path: Path
 ) -> None:
     """Each prompt has one answer at each endpoint, so that the end does not depend on how often it
-    was asked. Flips are listed in the order of the answers, so both comparisons have the same."""
+    was asked. Flips are listed in the order of the answers, so both comparisons have the same.
+    """
     plan = replace(plan, limits=replace(plan.limits, order_seed=7))
     a, b = (
         replace(steady, varied=False, run=run, damage=damage)

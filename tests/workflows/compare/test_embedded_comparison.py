@@ -1,5 +1,6 @@
 """A real model beside its own rounded forms: docs/regression-checks.md has the table that the slow
-one repeats."""
+one repeats.
+"""
 
 from __future__ import annotations
 

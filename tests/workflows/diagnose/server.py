@@ -1,5 +1,6 @@
 """A small endpoint that knows the right answers to word problems and does one thing wrong, and runs
-against it."""
+against it.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ TOKENS = 12
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """One request: its number from 0 among those that are no probe, and how many are being answered
-    with it."""
+    with it.
+    """
 
     number: int
     in_flight: int
@@ -87,7 +89,8 @@ def _key(body: Mapping[str, Any]) -> str:
 class Server:
     """Answers as `act` says; keeps the bytes of every request. `metrics` is the text of
     /prometheus/metrics, which an orchestrator has, by how often it was asked for. A stream ends
-    without its answer where `loses_streams`."""
+    without its answer where `loses_streams`.
+    """
 
     act: Act
     answers: Mapping[str, str]
@@ -152,7 +155,8 @@ def plan_for(
     folder: Path, *, accuracy: float = 90.0, protocol: str = "", **options: object
 ) -> Plan:
     """A plan for word problems, judged against a reference of our own; `options` are those of the
-    task."""
+    task.
+    """
     (folder / "references").mkdir(parents=True, exist_ok=True)
     text = f"{MODEL}:\n  - accuracy: {accuracy}\n    source: declared by the tests\n{protocol}"
     (folder / "references" / "word_problems.yaml").write_text(text)

@@ -53,7 +53,8 @@ def test_extractors_are_tested_in_both_directions_at_half_the_level(apart: int, 
 
 def healthy_with_parts(apart: int) -> Evidence:
     """A run of 60 answers, of which so many are right by the flexible extractor alone, and the
-    others by both."""
+    others by both.
+    """
     run = healthy(random.Random(3), 60)
     [task] = run.tasks
     asked = tuple(

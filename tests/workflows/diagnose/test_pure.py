@@ -42,7 +42,8 @@ def test_what_a_text_states(text: str, target: str, told: bool) -> None:
 
 def healthy(rng: random.Random, n: int) -> Evidence:
     """A run whose wrong answers have nothing to do with how answers ended, or with when and under
-    which load."""
+    which load.
+    """
     asked = []
     prints = {
         "task": "t",
@@ -105,7 +106,8 @@ def healthy(rng: random.Random, n: int) -> Evidence:
 
 def test_healthy_runs_are_hardly_ever_accused() -> None:
     """Three rules compare shares here at .001 each, so that less than one of 250 runs is accused on
-    average; of eight or more the chance is below one in a million."""
+    average; of eight or more the chance is below one in a million.
+    """
     rng = random.Random("healthy")
     runs = (healthy(rng, rng.choice((60, 150, 400))) for _ in range(250))
     accused = [
@@ -116,7 +118,8 @@ def test_healthy_runs_are_hardly_ever_accused() -> None:
 
 def test_repeats_of_a_prompt_are_no_further_witnesses() -> None:
     """A server that always says the same: whatever is true of a prompt by chance is so eight times
-    over."""
+    over.
+    """
     rng = random.Random(2)
     accused = 0
     for _ in range(100):

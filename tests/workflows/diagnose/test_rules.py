@@ -115,7 +115,8 @@ def wrong_under_load(asked: Asked) -> Said:
 
 def under_load(plan: Plan, out: Path) -> None:
     """Writes into the records that the busy samples were asked thirty at a time, and the others
-    alone: how many are in flight at once in a real run, the machine decides."""
+    alone: how many are in flight at once in a real run, the machine decides.
+    """
     samples = (
         build_task(plan.tasks[0])
         .load(DataRoots(), int(str(plan.tasks[0].options["num_samples"])))
@@ -173,7 +174,8 @@ def errs_on_some(asked: Asked) -> Said:
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A fault, and the rule that has to speak, with what it has to say; those of `also` may, and no
-    other."""
+    other.
+    """
 
     act: Act
     rule: str
@@ -541,7 +543,8 @@ def test_data_that_is_not_the_published_set_but_judged_as_if_it_were(tmp_path: P
 
 def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
     """The reference is a run of the same endpoint, so there is no drop; 40 samples cannot exclude
-    one of .1 points."""
+    one of .1 points.
+    """
     plan = replace(plan_for(tmp_path, num_samples=40), no_reference=True, references_dir=None)
     server = Server(act=sound, answers=answers_to(plan.tasks[0]))
     run(plan, server, tmp_path / "first")

@@ -1,5 +1,6 @@
 """One endpoint under changes that should change no answer: a sound one is not accused, a broken one
-by its change."""
+by its change.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def _check(
     instead: SimulatorConfig | None = None,
 ) -> tuple[Invariants, int]:
     """What is found of an endpoint that answers some requests as another one does, or as one that
-    lost most of what it knew."""
+    lost most of what it knew.
+    """
     good, bad = _Simulator(config), _Simulator(instead or replace(config, damage=0.8, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
@@ -102,7 +104,8 @@ def _check(
 
 class _InCompany:
     """Whether any of the last requests had others beside it: a busy machine does not always keep
-    several in flight."""
+    several in flight.
+    """
 
     def __init__(self) -> None:
         self.lately: deque[int] = deque(maxlen=10)
@@ -151,7 +154,8 @@ MORE = 160
 @pytest.fixture(scope="module")
 def settled(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
     """An endpoint with one answer to each prompt; that of another `run` differs in 20 %, as often
-    better as worse."""
+    better as worse.
+    """
     path = tmp_path_factory.mktemp("settled") / "answers.jsonl"
     _write_answers(
         path, prepare(replace(plan, limit=MORE, no_reference=True)), probability(0.7, 0.2, 0)
@@ -163,7 +167,8 @@ def test_batches_that_only_change_the_numerics_are_not_called_broken(
     plan: Plan, settled: SimulatorConfig, tmp_path: Path
 ) -> None:
     """Every pass with many in flight gives the same answers, so that `again` does not differ from
-    `base`."""
+    `base`.
+    """
     other = replace(settled, run=2)
     found, _ = _check(
         replace(plan, limit=MORE), settled, _InCompany(), tmp_path / "out", instead=other
@@ -209,7 +214,8 @@ those in flight."""
 
 def _checked(plan: Plan, sound: SimulatorConfig, changed: Changed, out: Path) -> Invariants:
     """What is found of an endpoint with one answer to each prompt, in words that depend on the
-    request."""
+    request.
+    """
     simulator = _Simulator(replace(sound, varied=False))
     seen: Counter[str] = Counter()
     flying: Counter[str] = Counter()
@@ -281,7 +287,8 @@ def _said(found: Invariants) -> str:
 
 def _passkey(prompt: str, faulty: bool) -> Reply | None:
     """The answer to a long text, a token for each word; where it is faulty, all before the last
-    words is lost."""
+    words is lost.
+    """
     if "pass key" not in prompt:
         return None
     return answer(

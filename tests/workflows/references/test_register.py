@@ -1,5 +1,6 @@
 """Runs become a reference: their mean, their scores, and nothing else of a file that people edit is
-touched."""
+touched.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +247,8 @@ def test_runs_that_are_not_alike_or_not_whole_are_refused(
 
 def _of_runs_with_shifts(plan: Plan, shifts: Sequence[float], folder: Path) -> list[Path]:
     """Run folders of an endpoint whose prompts are as hard as a normal logit says, moved by a shift
-    in each run."""
+    in each run.
+    """
     prepared = prepare(plan)
     rng = random.Random(5)
     logits = {sample.id: rng.gauss(1.0, 1.5) for sample in prepared[0].dataset.samples}
@@ -313,7 +315,8 @@ def test_runs_that_differ_as_a_whole_are_pointed_out(
 
 def test_graded_scores_tell_too_whether_runs_differ_as_a_whole(plan: Plan, tmp_path: Path) -> None:
     """Half marks: strict-match cannot read the answers that lack their mark, and flexible-extract
-    can."""
+    can.
+    """
     runs = _of_runs_with_shifts(plan, (-1.0, 1.0), tmp_path / "runs")
     for run in runs:
         journal = run / "samples/gsm8k.jsonl"

@@ -1,5 +1,6 @@
 """Servers that outlive a run: held by processes of their own, with the stand-in for trtllm-serve as
-the server."""
+the server.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +254,8 @@ def test_only_what_starts_servers_can_be_held() -> None:
 @pytest.fixture
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty registry and the stand-in as trtllm-serve; what is held at the end of the test is
-    ended."""
+    ended.
+    """
     (tmp_path / "tmp").mkdir()
     own = {
         "XDG_STATE_HOME": str(tmp_path / "state"),

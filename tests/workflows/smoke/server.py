@@ -57,7 +57,8 @@ Wanted = Callable[[Mapping[str, Any]], bool]
 class Quirks:
     """`names` are the things that go wrong, each a word in the code below. Bodies that `refuses`
     wants are answered with `refusal` (a status and a JSON body), those that `errs` wants with HTTP
-    500. `prefix` is the path before /chat. `knows` are answers to prompts."""
+    500. `prefix` is the path before /chat. `knows` are answers to prompts.
+    """
 
     names: frozenset[str] = frozenset()
     refuses: Wanted | None = None
@@ -218,7 +219,8 @@ class _Script:
 
     def _length(self, body: dict[str, Any], prompt: str, chat: bool) -> int:
         """Prompt tokens: its words, one for each turn, and special ones as the request and the
-        quirks say."""
+        quirks say.
+        """
         if isinstance(body.get("prompt"), list) and isinstance(body["prompt"][0], int):
             return len(prompt.split())
         turns = body["messages"] if chat else []

@@ -1,5 +1,6 @@
 """Whole tables: of the stand-in in both flavours, of the simulated endpoint, of the embedded model,
-of what others are known to do. Those of servers that others wrote are in tests/peers."""
+of what others are known to do. Those of servers that others wrote are in tests/peers.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ class Pair(NamedTuple):
 
 def _pair(flavour: Flavour, folder: Path) -> Iterator[Pair]:
     """A context and a generation server with their orchestrator; each worker is a whole server as
-    well."""
+    well.
+    """
     (folder / "w.yaml").write_text(yaml.safe_dump({"cache_transceiver_config": {"backend": "UCX"}}))
     ports = [free_port() for _ in range(3)]
     urls = [[f"localhost:{port}"] for port in ports]

@@ -1,5 +1,6 @@
 """Several models in one suite, each at its own endpoint: two that are launched, and two that run
-already."""
+already.
+"""
 
 from __future__ import annotations
 

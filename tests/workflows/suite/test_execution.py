@@ -42,7 +42,8 @@ TODAY = date(2026, 11, 21)
 
 class Servers:
     """Simulated servers on sockets of this process, counted. A plan's launcher options are those of
-    the simulator."""
+    the simulator.
+    """
 
     def __init__(self) -> None:
         self.events: list[str] = []

@@ -14,7 +14,8 @@ from tests.scripted_server import HttpRequest, Reply, ScriptedServer, answer, fa
 class Endpoint:
     """`wrong`: every so many questions are answered wrong, `failing`: with HTTP 500 (0: none).
     `empty`: with nothing. `server.bodies` are those that came, `alarms` those of the webhook, which
-    says `refusals` as long as there are any."""
+    says `refusals` as long as there are any.
+    """
 
     wrong: int = 0
     failing: int = 0

@@ -55,7 +55,8 @@ def _play(
     tokens: int = 20,
 ) -> list[WatchAlarm]:
     """The alarms of so many rounds, in which each prompt is worth what `value` says (None: no
-    answer)."""
+    answer).
+    """
     found = []
     for _ in range(rounds):
         asked = judging.questions_of(state, rules, MOST)
@@ -151,7 +152,8 @@ def test_a_fall_is_noticed_by_the_means_of_rounds_and_each_holds_the_pools_share
 
 def test_a_round_that_an_older_version_drew_is_still_judged() -> None:
     """All of its prompts were always wrong and are right now: it has more room than any spread
-    subset."""
+    subset.
+    """
     state = _learnt(_half_right, MEANS)
     seen = Seen(
         round=state.rounds + 1,

@@ -1,5 +1,6 @@
 """Read and write cases/<task>.jsonl: under which expectation, scorer and versions each case was
-asked."""
+asked.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
 
 def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:
     """Add lines to those of a task. Raises RunFolderError or JournalError when they cannot be
-    written."""
+    written.
+    """
     file = cases_file(run, task)
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_private(file, b"".join([*whole_lines(file), *(_encode(line) + b"\n" for line in lines)]))

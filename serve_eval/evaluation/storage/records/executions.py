@@ -3,7 +3,8 @@ the answers.
 
 executions/<task>.jsonl of a run folder: a line for the isolation when it is first used, then a line
 per program. With them a run is judged, scored again or registered without running anything, unless
-another program is to be run."""
+another program is to be run.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ _decoder = msgspec.json.Decoder(_Line)
 class Executions:
     """What the programs of one task's answers became. With `keep`, new results are added to the
     file, which need not be there; else they are known as long as this object. Raises RunFolderError
-    for a damaged file."""
+    for a damaged file.
+    """
 
     def __init__(self, path: Path, *, keep: bool) -> None:
         self.path, self._keep = path, keep
@@ -93,7 +95,8 @@ class Executions:
         progress: Progress | None,
     ) -> None:
         """Runs programs, as many at once as the sandbox has room for. What came to its end stays
-        when this is cancelled."""
+        when this is cancelled.
+        """
         self._add([_Line(isolation=isolation)] if isolation not in self.isolations else [])
         left, done, shown = iter(programs.items()), 0, f"{name}, running the answers"
         if progress is not None:
@@ -152,7 +155,8 @@ def _programs(
 
 def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfinished | None:
     """What is to be run of an answer; None for a task that runs nothing, and where there is nothing
-    to run. Unfinished where the task's function raises."""
+    to run. Unfinished where the task's function raises.
+    """
     if task.program is None or not response.text.strip():
         return None
     try:
@@ -163,7 +167,8 @@ def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfi
 
 async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:
     """A sandbox for the answers of these tasks. Raises SandboxError where that is not allowed or
-    not possible."""
+    not possible.
+    """
     if not allowed:
         raise SandboxError(
             f"{', '.join(names)}: runs code that the model writes on this machine",

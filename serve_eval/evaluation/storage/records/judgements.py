@@ -3,7 +3,8 @@ that one was asked.
 
 A record is known by what was asked, so that nothing is judged twice: not when a run goes on, not
 when it is scored again or registered, and not when a repeat gave the same answer. Its id is the
-hash of that, and behind it, for people, the judge, the metric, the round and the sample."""
+hash of that, and behind it, for people, the judge, the metric, the round and the sample.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ _encode = msgspec.json.Encoder(order="sorted").encode
 
 class Judgements:
     """What the judges of one task's answers said, as far as the file tells, which need not be
-    there. Raises RunFolderError for a damaged one."""
+    there. Raises RunFolderError for a damaged one.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +62,8 @@ class Judgements:
 
     def apply(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
         """The answer with what was said of it, where the task asks judges about it; a failure where
-        too little could be read, and where the task's function raises."""
+        too little could be read, and where the task's function raises.
+        """
         questions = questions_of(task, sample, response)
         if isinstance(questions, Unfinished):
             return Failure(kind=FailureKind.SCORER_ERROR, message=questions.told, retryable=False)
@@ -81,7 +84,8 @@ class Judgements:
         again: bool = True,
     ) -> dict[str, Question]:
         """What is to be asked about the answers in `records`, by the ids of its records: all that
-        was not, and `again` what could not be read where an answer has no score for that."""
+        was not, and `again` what could not be read where an answer has no score for that.
+        """
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
             questions = _list_known_questions(task, sample, response)
@@ -139,7 +143,8 @@ class Judgements:
 
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question] | Unfinished:
     """What judges are asked of an answer; nothing for a task that asks none, and of an answer
-    without any text or tool call. Unfinished where the task's function raises."""
+    without any text or tool call. Unfinished where the task's function raises.
+    """
     if task.questions is None or not (response.text.strip() or response.tool_calls):
         return ()
     try:
@@ -163,7 +168,8 @@ def _read(question: Question, said: Response) -> float | None:
 
 def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
     """Every judge of a task, with how many judgements it is asked for when all samples are
-    answered. Raises PlanError for two that have the same name."""
+    answered. Raises PlanError for two that have the same name.
+    """
     answer = Response(text="?", finish_reason="stop")
     counts: dict[str, tuple[Judge, int]] = {}
     for sample in samples:

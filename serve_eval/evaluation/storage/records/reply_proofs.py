@@ -3,7 +3,8 @@ may be others'.
 
 steps.jsonl of a run folder: a line when answers of a connection were proven in step, and one when a
 connection was out of step. Answers that are neither stand as long as no connection to the endpoint
-was out of step, in any session."""
+was out of step, in any session.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ Key = tuple[str, int]
 
 class ConnectionStep(msgspec.Struct, frozen=True, omit_defaults=True):
     """A finding about a connection: that its first `turns` answers were in step, or `out` why it
-    was not."""
+    was not.
+    """
 
     session: str
     connection: int
@@ -47,7 +49,8 @@ _decode = msgspec.json.Decoder(ConnectionStep).decode
 
 class Proofs:
     """The findings about connections, kept in a file that need not be there (None: in memory only).
-    Lines that cannot be read are passed over: what is not proven is at worst asked again."""
+    Lines that cannot be read are passed over: what is not proven is at worst asked again.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self._path, self._torn = path, path is not None and _is_torn(path)
@@ -86,7 +89,8 @@ class Proofs:
 
     def doubt(self, response: Response, open_now: Collection[Key] = ()) -> str | None:
         """Why an answer does not count; None for one that stands. Connections that are `open_now`
-        may still be proven."""
+        may still be proven.
+        """
         for attempt in response.attempts:
             if not attempt.turn:
                 continue
@@ -151,7 +155,8 @@ def withdraw_all(journal: Journal, proofs: Proofs) -> None:
 
 def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
     """The records without the answers that do not count, of a folder that is only read: a killed
-    run has not withdrawn those yet."""
+    run has not withdrawn those yet.
+    """
     return (one for one in records if one.response is None or proofs.doubt(one.response) is None)
 
 
@@ -159,7 +164,8 @@ def describe_proofs(
     proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint"
 ) -> list[str]:
     """What a reader should know of connections that were out of step, and of the answers that were
-    withdrawn; `of` says whose they are."""
+    withdrawn; `of` says whose they are.
+    """
     if not proofs.out:
         return []
     gone = sum(len(withdrawals(path)) for path in journals if path.exists())

@@ -25,7 +25,8 @@ _BLOCK = 1 << 20
 
 class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The score of one answer. `mode` is the way in which it failed, for a task that tells such
-    ways apart."""
+    ways apart.
+    """
 
     id: str
     outcome: Outcome
@@ -58,7 +59,8 @@ def read_scores(run: Path, task: str, *, unfinished: bool = False) -> dict[str, 
     """Return the scores of a task by the ids of its samples.
 
     With `unfinished` the run may have been killed: a missing file holds none, and a torn last line
-    is passed over. Raises RunFolderError for a file that is missing or damaged."""
+    is passed over. Raises RunFolderError for a file that is missing or damaged.
+    """
     return {record.id: record for record in score_records(run, task, unfinished=unfinished)}
 
 
@@ -69,7 +71,8 @@ def score_records(run: Path, task: str, *, unfinished: bool = False) -> Iterator
 
 def read_values(run: Path, task: str) -> dict[str, float]:
     """Return the values of a task's scores by the ids of its samples, in less memory than
-    `read_scores`."""
+    `read_scores`.
+    """
     return {record.id: record.value for record in _read(run, task, _values, unfinished=False)}
 
 
@@ -93,7 +96,8 @@ def _read(
 
 def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
     """Yield a file in blocks of whole lines, and at its end a torn line where `torn` ones are
-    wanted."""
+    wanted.
+    """
     rest = b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -156,7 +160,8 @@ class ScoreFile:
 
     def settle(self, samples: Iterable[str]) -> None:
         """Keep the last score of each of these samples alone, in their order: those of others were
-        withdrawn."""
+        withdrawn.
+        """
         self._file.flush()
         with self._path.open("rb") as file:
             lines = b"".join(pick_last_lines(file, samples))

@@ -17,7 +17,8 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     attempt says.
 
     `how` says by what the request was matched (a word of `attribution.matching`). Time and size of
-    the transfer of its KV cache are there where a server reported them."""
+    the transfer of its KV cache are there where a server reported them.
+    """
 
     task: str
     id: str

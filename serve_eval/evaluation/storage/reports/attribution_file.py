@@ -21,7 +21,8 @@ ATTRIBUTION_SCHEMA = 1
 
 def check_attribution(run: Path) -> None:
     """Raise RunFolderError where a newer serve-eval wrote the file: it would be lost. A damaged one
-    may be replaced."""
+    may be replaced.
+    """
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         decode_known(run / ATTRIBUTION_FILE, Versioned, ATTRIBUTION_SCHEMA)
 

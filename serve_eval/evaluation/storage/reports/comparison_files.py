@@ -1,5 +1,6 @@
 """Read and write the files of a comparison's folder: compare.json, what is compared and how, and
-comparison.json."""
+comparison.json.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def locate_runs(folder: Path) -> list[tuple[str, Path]]:
     """Return A and B with their run folders: below the comparison's, or where a finished run lies.
 
     Raises RunFolderError for a file that is damaged or not there, and for one that a newer
-    serve-eval wrote."""
+    serve-eval wrote.
+    """
     file = folder / COMPARISON_PLAN
     try:
         sides = decode_known(file, _Sides, COMPARISON_SCHEMA)
@@ -68,7 +70,8 @@ def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
 
 def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
     """Write down what is compared and how. Raises RunFolderError, and JournalError for a full
-    disk."""
+    disk.
+    """
     write_private(folder / COMPARISON_PLAN, pretty_json({FORMAT_KEY: COMPARISON_SCHEMA, **content}))
 
 

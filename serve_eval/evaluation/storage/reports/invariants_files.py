@@ -1,5 +1,6 @@
 """Read and write the files of a folder of invariants: the plan, the prompts' lengths, and the
-result."""
+result.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ def write_invariants_plan(folder: Path, plan: Plan) -> None:
 
 def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
     """Return the lengths that earlier sessions settled on, by size, each `of` that type; none that
-    cannot be read."""
+    cannot be read.
+    """
     try:
         return msgspec.json.decode((folder / CHUNKS_FILE).read_bytes(), type=dict[str, of])
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
@@ -55,7 +57,8 @@ def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
 
 def write_chunks(folder: Path, chunks: Mapping[str, object]) -> None:
     """Write the lengths that this session settled on. Raises RunFolderError, and JournalError for a
-    full disk."""
+    full disk.
+    """
     write_private(folder / CHUNKS_FILE, pretty_json(chunks))
 
 

@@ -32,7 +32,8 @@ def read_report(run: Path) -> Report:
     """Return the report of a finished run.
 
     Raises RunFolderError where there is none, where it is damaged, and where a newer serve-eval
-    wrote it."""
+    wrote it.
+    """
     check_format(run)
     file = run / REPORT_FILE
     try:
@@ -57,7 +58,8 @@ def read_report(run: Path) -> Report:
 
 def find_report(run: Path) -> Report | None:
     """Return the report of a run; None where it has not come to its end. Raises RunFolderError as
-    `read_report`."""
+    `read_report`.
+    """
     if has_report(run):
         return read_report(run)
     check_format(run)

@@ -1,5 +1,6 @@
 """Read and write the files of a suite's folder: suite.json, its runs and waivers, and
-suite_report.json."""
+suite_report.json.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def read_suite(folder: Path) -> Suite:
 
 def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
     """Return the suite of a folder, and whether this user saved it there. Raises RunFolderError
-    when there is none."""
+    when there is none.
+    """
     file = folder / SUITE_FILE
     try:
         stored = msgspec.json.decode(file.read_bytes())
@@ -50,7 +52,8 @@ def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
 
 def write_suite(folder: Path, suite: Suite) -> None:
     """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full
-    disk."""
+    disk.
+    """
     content = ownership.add_signature({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
     write_private(folder / SUITE_FILE, pretty_json(content))
 

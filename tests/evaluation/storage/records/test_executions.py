@@ -1,5 +1,6 @@
 """Answers that are code: run once, after the last one came, only when that is allowed, and judged
-from what is kept."""
+from what is kept.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +199,8 @@ def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
 
 class _Double:
     """In the place of a sandbox: every program passes, and the third waits until it is
-    cancelled."""
+    cancelled.
+    """
 
     at_once = 1
 

@@ -1,5 +1,6 @@
 """Scores come back out of their file as they were written, whatever a model said and however long
-the lines are."""
+the lines are.
+"""
 
 from __future__ import annotations
 

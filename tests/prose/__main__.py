@@ -1,0 +1,58 @@
+"""Print how the text of checkouts reads, side by side: `python -m tests.prose [ROOT ...]`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.prose import count, source
+from tests.prose.listed import LISTED
+
+
+def main() -> None:
+    """Print the counts of each checkout, then the worst files of the last one."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prose", description=__doc__)
+    parser.add_argument("roots", nargs="*", type=Path, default=[Path()], metavar="ROOT")
+    parser.add_argument("--worst", type=int, default=10, metavar="N", help="files to print")
+    parser.add_argument(
+        "--below", metavar="PATH", help="print every finding below a path, and nothing else"
+    )
+    parser.add_argument("--phrases", action="store_true", help="print the list, and nothing else")
+    given = parser.parse_args()
+    root = given.roots[-1].resolve()
+    if given.phrases:
+        for phrase, instead in LISTED.items():
+            print(f"{phrase:40} {instead}")
+    elif given.below:
+        _print_findings(root, given.below)
+    else:
+        _print_figures([root.resolve() for root in given.roots])
+        print(f"\nworst files of {root.name}:")
+        print("\n".join(count.worst_files(root, given.worst)))
+
+
+def _print_figures(roots: list[Path]) -> None:
+    columns = [count.figures(root) for root in roots]
+    width = max(map(len, columns[0]))
+    for name in columns[0]:
+        print(f"{name:{width}}  " + "  ".join(f"{column[name]:>20}" for column in columns))
+
+
+def _print_findings(root: Path, below: str) -> None:
+    folder = root / below
+    for file in source.python_files(root, source.PACKAGES + source.OTHERS):
+        if file.is_relative_to(folder):
+            for prose in source.docstrings(file):
+                if count.opens_with_question(prose.text):
+                    print(
+                        f"{file.relative_to(root)}:{prose.line} opens with {prose.text.split()[0]}"
+                    )
+            for kind in (source.docstrings, source.comments, source.messages):
+                for prose, phrase in count.listed(kind(file)):
+                    print(f"{file.relative_to(root)}:{prose.line} {phrase}")
+    for prose, phrase in count.listed(source.pages(root)):
+        if prose.file.is_relative_to(folder):
+            print(f"{prose.file.relative_to(root)}:{prose.line} {phrase}")
+
+
+main()
