@@ -13,12 +13,18 @@ from serve_eval.plugins import registry
 from serve_eval.workflows.suite.file import read as read_suite
 from serve_eval.yaml_source import parse
 from tests.cli.command import serve_eval
+from tests.prose.count import long_page_lines
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "docs"
 PAGES = README + "".join(
-    (ROOT / "docs" / page).read_text() for page in ("method.md", "cases.md", "tasks.md")
+    (DOCS / f"{page}.md").read_text()
+    for page in ("run", "run-folder", "references", "drift", "method", "cases", "tasks")
 )
+LINKING = ["README.md", "CONTRIBUTING.md", "SECURITY.md"]
+LINKING += sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))
+LONGEST_README = 150
 
 
 def _help(*command: str) -> str:
@@ -61,9 +67,10 @@ def test_every_flag_that_is_named_exists() -> None:
 
 def test_every_command_that_is_named_exists() -> None:
     commands = _help()
-    blocks = "".join(re.findall(r"^```\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL))
+    fences = re.findall(r"^```(\w*)\n(.*?)^```", PAGES, re.MULTILINE | re.DOTALL)
+    blocks = "".join(text for language, text in fences if not language)
     inline = re.findall(r"`serve-eval ([a-z]+)", PAGES)
-    for name in {*inline, *re.findall(r"^serve-eval ([a-z]+)", blocks, re.MULTILINE)}:
+    for name in {*inline, *re.findall(r"^(?:\$ )?serve-eval ([a-z]+)", blocks, re.MULTILINE)}:
         assert re.search(rf"\b{name}\b", commands), name
 
 
@@ -74,7 +81,7 @@ def test_the_plan_file_of_the_readme_is_a_plan() -> None:
     assert [task.name for task in plan.tasks] == ["mmlu", "gsm8k"]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/suites.md", "docs/endpoints.md"])
+@pytest.mark.parametrize("page", ["docs/suites.md", "docs/endpoints.md"])
 def test_the_suite_files_of_the_pages_are_suites(page: str, tmp_path: Path) -> None:
     (tmp_path / "plans").mkdir()
     (tmp_path / "my-references").mkdir()
@@ -96,10 +103,39 @@ def test_the_table_of_tasks_has_a_row_for_each() -> None:
         assert re.search(rf"\b{name}\b", README[README.index("## Tasks") :])
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md"))]
-)
-def test_every_linked_file_is_there(page: str) -> None:
+@pytest.mark.parametrize("page", LINKING)
+def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
     path = ROOT / page
-    for place in re.findall(r"\]\(([\w./-]+)\)", path.read_text()):
-        assert (path.parent / place).exists(), place
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if link.startswith("https://"):
+            continue
+        file, _, heading = link.partition("#")
+        target = path.parent / file if file else path
+        assert target.exists(), link
+        assert not heading or heading in _headings(target), link
+
+
+def _headings(path: Path) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_index_names_every_page_once() -> None:
+    links = re.findall(r"^\* \[.*?\]\((.*?)\)", (DOCS / "README.md").read_text(), re.MULTILINE)
+    assert sorted(links) == sorted(path.name for path in DOCS.glob("*.md") if path.stem != "README")
+
+
+def test_the_readme_is_read_in_two_minutes() -> None:
+    assert len(README.splitlines()) <= LONGEST_README
+
+
+def test_no_page_has_lines_that_could_be_shorter() -> None:
+    assert list(long_page_lines(ROOT)) == []
+
+
+def test_the_notice_names_the_source_of_every_prompt_template() -> None:
+    templates = (ROOT / "NOTICE").read_text().partition("Prompt templates\n")[2]
+    for name in registry.names("serve_eval.tasks"):
+        assert re.search(rf"\b{name}\b", templates), name

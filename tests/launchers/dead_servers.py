@@ -2,7 +2,7 @@
 
 `python -m tests.launchers.dead_servers` launches a server for each through the real command line,
 which says the error, hangs with its process alive, and hears no SIGTERM; it prints the table of
-docs/launching.md, with a column for 1.2 and one for main, whose server goes on to answer 503
+docs/launched-servers.md, with a column for 1.2 and one for main, whose server goes on to answer 503
 `starting`. Names of flavours choose others. An error in place of a row makes it exit with 1.
 """
 

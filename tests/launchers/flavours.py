@@ -1,7 +1,7 @@
 """What each version does, seen through the launcher and over HTTP: `python -m
 tests.launchers.flavours` prints a table.
 
-With `write` it goes into docs/launching.md. The servers are the stand-in's; a row says what
+With `write` it goes into docs/launched-servers.md. The servers are the stand-in's; a row says what
 happened, not what should.
 """
 
@@ -30,7 +30,7 @@ from serve_eval.schema import Endpoint, LaunchContext
 from tests.standin.options import ALL, Flavour
 from tests.standin.process import environment
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/launching.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/launched-servers.md"
 BEGIN, END = "<!-- flavours: begin -->\n", "<!-- flavours: end -->\n"
 COLUMNS = (
     "perf metrics",

@@ -1,4 +1,4 @@
-"""The table of versions in docs/launching.md is what happens."""
+"""The table of versions in docs/launched-servers.md is what happens."""
 
 from __future__ import annotations
 

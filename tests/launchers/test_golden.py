@@ -20,7 +20,8 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Plan, Spec
 from serve_eval.yaml_source import parse
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/launching.md").read_text()
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = "".join((DOCS / name).read_text() for name in ("launching.md", "slurm.md"))
 GOLDEN = Path(__file__).with_name("golden")
 
 

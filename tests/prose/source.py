@@ -75,7 +75,7 @@ def messages(file: Path) -> Iterator[Prose]:
 
 
 def pages(root: Path) -> Iterator[Prose]:
-    """Yield each paragraph of the pages, without fenced code and without what stands in backticks."""
+    """Yield each paragraph of the pages, without fenced code and the text in backticks."""
     for pattern in PAGES:
         for file in sorted(root.glob(pattern)):
             text = _FENCE.sub(lambda found: "\n" * found[0].count("\n"), file.read_text("utf-8"))

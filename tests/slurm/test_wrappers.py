@@ -28,7 +28,7 @@ EXAMPLE: dict[str, Any] = {
     "generation_servers": {"tp": 4},
     **SHOWN,
 }
-"""That of docs/launching.md: two servers share the first node, the third has the second."""
+"""That of docs/slurm.md: two servers share the first node, the third has the second."""
 HERE = {"context_servers": {"num_instances": 2}, "generation_servers": {"tp": 2}, **SHOWN}
 """Three servers on one node."""
 WIDE = {"trtllm": {"tp": 8, **SHOWN}}

@@ -11,7 +11,7 @@ import pytest
 
 from tests.stats import calibrate_drift
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/method.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
 
 
 def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (

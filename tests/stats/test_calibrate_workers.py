@@ -10,7 +10,7 @@ import pytest
 
 from tests.stats import calibrate_workers
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/regression-checks.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/workers.md").read_text()
 
 
 def test_the_page_has_rows_for_the_same_deployments(monkeypatch: pytest.MonkeyPatch) -> None:
