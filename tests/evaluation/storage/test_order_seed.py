@@ -163,7 +163,7 @@ def test_a_plan_may_give_the_seed_which_binds_nothing(
     assert [
         line
         for line in report.warnings
-        if "order_seed 6 is not followed" in line and "seed 5" in line
+        if "order_seed 6 is ignored" in line and "seed 5" in line
     ]
     assert not [line for line in _whole(_run(given, config, out)).warnings if "order_seed" in line]
 
