@@ -105,7 +105,7 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
     if command == "drift":  # it charts the other runs, and says why this one is left out
         assert (done.returncode, "left out" in done.stdout + done.stderr) == (0, True)
     else:
-        assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -154,7 +154,7 @@ def test_the_folder_of_a_newer_comparison_is_refused(
         if command == "diagnose"
         else serve_eval("compare", run, second, "-o", out)
     )
-    assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert (
         f"compare.json has format {COMPARISON_SCHEMA + 4}, but this version of serve-eval ("
         in done.stderr

@@ -81,7 +81,9 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
     assert done.returncode == 3, done.stderr
     _same(tmp_path / "twice", tmp_path / "sound", texts, count)
     (warning,) = [
-        line for line in _result(tmp_path / "twice")["warnings"] if "no request had asked for" in line
+        line
+        for line in _result(tmp_path / "twice")["warnings"]
+        if "no request had asked for" in line
     ]
     assert "withdrawn and asked again" in warning
     assert "a connection of its own" in done.stderr
@@ -156,4 +158,6 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         assert server.asked.total() > asked + 20
     assert _result(out)["tasks"][0]["result"]["scored"] == 60
-    assert len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
+    assert (
+        len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
+    )

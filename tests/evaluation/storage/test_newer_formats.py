@@ -59,7 +59,7 @@ def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Pa
     )
     with pytest.raises(RunFolderError, match=said) as caught:
         read(tmp_path)
-    assert "with a newer one" in caught.value.hint
+    assert "or a newer one" in caught.value.hint
     assert (tmp_path / name).read_text() == text
 
 
