@@ -86,7 +86,7 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
         if "no request had asked for" in line
     ]
     assert "withdrawn and asked again" in warning
-    assert "a connection of its own" in done.stderr
+    assert "each request uses its own connection" in done.stderr
 
 
 def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
         done = serve_eval(*_flags(server, 100, tmp_path / "out"))
     assert done.returncode == 3, done.stderr
     assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
-    assert "a connection of its own" in done.stderr
+    assert "each request uses its own connection" in done.stderr
     assert (
         len(
             [
