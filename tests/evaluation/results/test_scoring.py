@@ -433,15 +433,15 @@ class _Odd:
         (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),  # type: ignore[arg-type,dict-item]
         (Score(value=0.5, outcome="good"), "'good' is not a valid Outcome"),  # type: ignore[arg-type]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}), "float() argument"),  # type: ignore[dict-item]
-        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "gave inf"),
-        (Score(value=-0.1, outcome=Outcome.PARTIAL), "gave -0.1"),
+        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "returned inf"),
+        (Score(value=-0.1, outcome=Outcome.PARTIAL), "returned -0.1"),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}),
-            "gave nan for its part 'a'",
+            "returned nan for its part 'a'",
         ),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}),
-            "gave -inf for its part 'a'",
+            "returned -inf for its part 'a'",
         ),
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
