@@ -217,7 +217,7 @@ api_key: sk-abcdefgh
         (
             "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: elsewhere\n",
             (
-                "early_stop: is known for the rules classic, noninferiority, paired, not for"
+                "early_stop: works with the rules classic, noninferiority, paired, not with"
                 " 'elsewhere'"
             ),
         ),
