@@ -113,7 +113,7 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
         judges_proofs(out / FILE).note(ConnectionStep("a session", 1, out="for the test"))
         for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
             (line,) = [line for line in report.warnings if "no request had asked for" in line]
-            assert line.startswith(f"1 connection of the judges of {TASK} gave")
+            assert line.startswith(f"1 connection of the judges of {TASK} returned")
 
     _with([JudgeServer()], story)
 
