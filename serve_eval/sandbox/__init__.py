@@ -1,3 +1,3 @@
-"""Runs Python code that a model wrote: never in our process, and shut off from this machine."""
+"""Run Python code that a model wrote in another process, isolated from this machine."""
 
 __all__ = ["bundle", "isolation", "probe", "sandbox", "seccomp", "watch"]

@@ -1,8 +1,8 @@
-"""The checker's side: runs the checks on what the program says its values are.
+"""Run the checks on the values of the program: the checker's side.
 
-What is no built-in is a stand-in here. It is asked for what it is made of; but no operation that
-would hand the program what is expected (==, <, in, arithmetic) is left to the program, which could
-answer anything to it.
+A value that is not a built-in is represented by a stand-in. The stand-in asks the program for its
+parts. It never passes an operation that would reveal the expected value (==, <, in, arithmetic) to
+the program, which could return any result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 SEARCHING = {"eval", "exec", "globals", "locals", "vars"}
-"""Checks that use these may name anything."""
+"""Names of functions that give checks access to any name."""
 
 
 class _Own:
-    """A value of the program that is no built-in."""
+    """A value of the program that is not a built-in."""
 
     def __init__(self, side: TalkSide, number: int, name: str) -> None:
         vars(self).update(_side=side, _number=number, _name=name)
@@ -44,8 +44,8 @@ class _Own:
         if other is None:
             return False
         raise TypeError(
-            f"what == says of the program's own class {vars(self)['_name']} is the program's word: "
-            "compare what it is made of"
+            f"== of the program's own class {vars(self)['_name']} is decided by the program: "
+            "compare its parts instead"
         )
 
     def __hash__(self) -> int:
@@ -95,7 +95,7 @@ class _Own:
 
 
 class _OwnCallable(_Own):
-    """A function or a class of it."""
+    """A function or class of the program."""
 
     def __call__(self, *args: Any, **names: Any) -> Any:
         return vars(self)["_side"].ask("call", vars(self)["_number"], args, names)
@@ -105,7 +105,7 @@ class _OwnCallable(_Own):
 
 
 class Checker(TalkSide):
-    """Asks the program, and lets it call the functions that it was given."""
+    """Send requests to the program, and let it call the functions that it received."""
 
     def __init__(self, source: int, sink: int, gone: Callable[[], None]) -> None:
         super().__init__(source, sink)
@@ -146,7 +146,7 @@ class Checker(TalkSide):
             return next(thing)
         if operation == "call":
             return thing(*args, **names)
-        raise ValueError("the program asks for what it may not")
+        raise ValueError("the program requests an operation that is not allowed")
 
     def receive(self) -> bytes:
         try:
@@ -156,7 +156,7 @@ class Checker(TalkSide):
             raise
 
     def check(self, checks: str) -> None:
-        """Run the checks with the names that the program defined. Raises what they raise."""
+        """Run the checks with the names that the program defined. Raises their exceptions."""
         compiled = compile(checks, "<checks>", "exec", dont_inherit=True)
         named = _names(compiled)
         wanted = (
@@ -167,11 +167,10 @@ class Checker(TalkSide):
         own = self.ask("names", 0, (wanted and list(wanted),)) if wanted != set() else {}
         space = {"__name__": "program"}
         for name, value in own.items():
-            # What the program says it has, and the checks did not ask for, could be in the place of
-            # a built-in.
+            # A name that the checks did not ask for could replace a built-in.
             if type(name) is str and not _is_taken(name) and (wanted is None or name in wanted):
                 space[name] = _module(name, value)
-        exec(compiled, space)  # noqa: S102  (what this process is for)
+        exec(compiled, space)  # noqa: S102  (the purpose of this process)
 
 
 def _is_taken(name: str) -> bool:
@@ -179,13 +178,13 @@ def _is_taken(name: str) -> bool:
 
 
 def _names(code: Any) -> set[str]:
-    """What a code object and those within it call by name."""
+    """Return the names that a code object, including its nested code objects, refers to."""
     inner = [_names(constant) for constant in code.co_consts if isinstance(constant, type(code))]
     return set(code.co_names).union(*inner)
 
 
 def _module(name: str, value: Any) -> Any:
-    """A module of the standard library as our own; another value as it is."""
+    """Return this process's own module for a standard library module, else the value itself."""
     if isinstance(value, _Own) and vars(value).get("_module") == name and name in STANDARD_MODULES:
         return __import__(name)
     return value

@@ -1,10 +1,11 @@
-"""What the interpreter in the sandbox runs first, as the first process of the namespaces, whom no
-signal from within ends. It shuts the door behind itself, starts the program as its child, and is
-the checker from then on.
+"""Start the program and its checker in the sandbox, as the first code of the interpreter.
 
-The door: a keyring of its own, the filter of system calls, the limits; and nobody within may look
-into the memory or the descriptors of this process, which alone knows the checks and the token that
-tells that they came to their end.
+This process is the first of its namespaces, so no signal from within can end it. It isolates itself
+further, starts the program as its child, and is then the checker.
+
+The isolation is a session keyring of its own, the system call filter and the limits. No other
+process in the sandbox can read the memory or descriptors of this process. Only it knows the checks
+and the token that reports that they passed.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 JOIN_SESSION_KEYRING = 1
 SET_DUMPABLE, SET_SECCOMP, SET_NO_NEW_PRIVS = 4, 22, 38
 NO_KEYRINGS = (1, 38)
-"""EPERM and ENOSYS: keyctl is refused to us already, or is not in this kernel, and then to the
-program too."""
+"""EPERM and ENOSYS: this process may not use keyctl, or the kernel does not have it. Then neither
+can the program."""
 
 
 class _Filter(ctypes.Structure):
@@ -41,7 +42,7 @@ def main(job: int, verdict: int, limits: str, keyctl: int, lines: bytes) -> None
         libc.syscall(ctypes.c_long(keyctl), JOIN_SESSION_KEYRING, None) < 0
         and ctypes.get_errno() not in NO_KEYRINGS
     ):
-        raise OSError(ctypes.get_errno(), "no keyring of its own")
+        raise OSError(ctypes.get_errno(), "cannot create a session keyring")
     _prctl(libc, SET_NO_NEW_PRIVS, 1)
     _prctl(libc, SET_SECCOMP, 2, ctypes.byref(_Filter(len(lines) // 8, lines)))
     _prctl(libc, SET_DUMPABLE, 0)
@@ -67,8 +68,9 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
         os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
     def reap(*told: Any) -> None:
-        """Of the first process everybody is a child in the end. With the program it ends as that
-        did.
+        """Reap children, and exit with the program's status when the program ends.
+
+        Orphans of the sandbox become children of its first process.
         """
         while True:
             try:
@@ -81,7 +83,7 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
                 return
 
     def note_closed() -> None:
-        """The program has closed its pipe: it ends, or its time does."""
+        """Wait for the program, which has closed its pipe, and exit with its status."""
         end(os.waitpid(program, 0)[1])
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -99,7 +101,7 @@ def _check(program: int, source: int, sink: int, job: int, verdict: int) -> None
 
 
 def _only(libc: Any, kept: set[int]) -> None:
-    """Leave nothing of the checker's to the program."""
+    """Close all descriptors of the checker that the program must not have."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     last = 2
     for descriptor in sorted(kept):

@@ -1,5 +1,6 @@
-"""The program's side: runs its code, then calls what the checker asks for. Nothing here decides
-anything.
+"""Run the program's code, then answer the checker's requests: the program's side.
+
+Nothing here decides a verdict.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 class RunningProgram(TalkSide):
-    """Answers for what the code defined."""
+    """Answer requests about the values that the code defined."""
 
     def kind(self, value: Any) -> str:
         if isinstance(value, type(sys)):
@@ -108,16 +109,16 @@ class RunningProgram(TalkSide):
     ) -> Any:
         if _thread.get_ident() != _MAIN:
             raise RuntimeError(
-                "what the checks gave can only be used in the thread that was given it"
+                "functions and iterators of the checks can only be used in the main thread"
             )
         return super().ask(operation, number, args, names)
 
     def serve(self, code: str) -> None:
-        """Run the code and answer until the checker closes its pipe."""
+        """Run the code, then answer requests until the checker closes its pipe."""
         leave = os._exit
         hidden, self.named = frozenset(vars(builtins)), dict(vars(builtins))
         space: dict[str, Any] = {"__name__": "program"}
-        exec(compile(code, "<program>", "exec", dont_inherit=True), space)  # noqa: S102  (what this process is for)
+        exec(compile(code, "<program>", "exec", dont_inherit=True), space)  # noqa: S102  (the purpose of this process)
         self._flush()
         self._things.append({name: value for name, value in space.items() if name not in hidden})
         self.send(ANSWER)

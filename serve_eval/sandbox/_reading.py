@@ -1,5 +1,6 @@
-"""Reads what _values writes, from a side that is not trusted: that gives a value or raises, and
-runs nothing.
+"""Read messages that `_values` wrote on a side that is not trusted.
+
+Reading returns a value or raises, and never runs code.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class Reader:
-    """Reads one message. `stays(number, kind, name)` stands for a value of the writer's,
-    `mine(number)` is one of ours, and `error_class(number, names and bases)` makes a class of
-    exceptions. `named` are built-ins that may be named.
+    """Reader of one message.
+
+    `stays(number, kind, name)` returns a stand-in for a value of the writer, `mine(number)` returns
+    one of our values, and `error_class(number, names and bases)` makes a class of exceptions.
+    `named` are the built-ins that a message may name.
     """
 
     def __init__(
@@ -37,7 +40,7 @@ class Reader:
         self.containers: list[Any] = list(known)
 
     def read(self, depth: int = 0) -> Any:
-        """The next value. Raises ValueError for what is none."""
+        """Return the next value. Raises ValueError if it is not valid."""
         if depth > DEEPEST + 20:
             raise ValueError("a message is nested too deeply")
         tag = self._take(1)
@@ -58,7 +61,7 @@ class Reader:
         return self._of_number(tag, number, depth)
 
     def _of_number(self, tag: bytes, number: int, depth: int) -> Any:
-        """Something that a side has already, or that stays with the writer."""
+        """Return a value that this side already has, or the stand-in for one of the writer's."""
         if tag == b"@":
             return self.containers[number]
         if tag == b"R":
@@ -71,12 +74,14 @@ class Reader:
         raise ValueError("a message of an unknown kind")
 
     def refill(self, container: Any) -> None:
-        """Puts what comes next in the place of what is in a container. One that holds just that is
-        left alone: somebody may go through it, or know what is in it by `is`.
+        """Replace the content of a container with the next value.
+
+        A container with equal content is left alone, since code may iterate over it or compare its
+        items by `is`.
         """
         tag, number = self._take(1), struct.unpack("<I", self._take(4))[0]
         if tag != _TAGS[type(container)]:
-            raise ValueError("a container has become another")
+            raise ValueError("a container has changed its type")
         self._fill(container, number, 0)
 
     def _take(self, size: int) -> bytes:
@@ -89,7 +94,7 @@ class Reader:
     def _a(self, kind: type[Any], depth: int) -> Any:
         value = self.read(depth + 1)
         if type(value) is not kind:
-            raise ValueError(f"a message has no {kind.__name__} where one belongs")
+            raise ValueError(f"a message has no {kind.__name__} where one is expected")
         return value
 
     def _of_bytes(self, tag: bytes, content: bytes, depth: int) -> Any:
@@ -145,12 +150,12 @@ class Reader:
             container.update(items)
 
     def error(self, depth: int = 0) -> BaseException:
-        """The exception that comes next. Raises ValueError for what is none."""
+        """Return the next exception. Raises ValueError if it is not valid."""
         if self._take(1) != b"e":
-            raise ValueError("a message has no exception where one belongs")
+            raise ValueError("a message has no exception where one is expected")
         kind = self.read(depth + 1)
         if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise ValueError("a message raises what is no exception")
+            raise ValueError("a message raises a value that is not an exception")
         args, attributes, text = self._a(tuple, depth)
         args = args if type(args) is tuple else (text,)
         try:
@@ -166,7 +171,7 @@ class Reader:
 
 
 def _holds(container: Any, items: list[Any]) -> bool:
-    """Whether these are the items of a container already."""
+    """Return True if a container already has these items."""
     if type(container) is set:
         held = {(type(one), one) for one in container}
         return len(held) == len(items) and all((type(one), one) in held for one in items)
@@ -179,7 +184,7 @@ def _holds(container: Any, items: list[Any]) -> bool:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether two values cannot be told apart but by `is`. Asks nothing of the writer's values."""
+    """Return True if only `is` can tell two values apart. Sends no request to the writer."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -187,7 +192,7 @@ def _alike(one: Any, other: Any) -> bool:
     if type(one) is tuple:
         return len(one) == len(other) and all(map(_alike, one, other))
     if type(one) in (float, complex):
-        return repr(one) == repr(other)  # so that 0.0 is not -0.0, and a NaN is itself
+        return repr(one) == repr(other)  # so that 0.0 differs from -0.0, and NaN equals itself
     return type(one) in (int, str, bytes, range) and bool(one == other)
 
 
@@ -196,5 +201,5 @@ _TAGS: dict[type[Any], bytes] = {list: b"[", dict: b"{", set: b"<", bytearray: b
 
 
 def from_plain(message: bytes) -> Any:
-    """Built-ins out of bytes that we wrote ourselves."""
+    """Return built-ins from bytes that we wrote ourselves."""
     return Reader(message, stays=refuse, mine=refuse, error_class=refuse).read()

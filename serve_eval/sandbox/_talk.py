@@ -1,8 +1,8 @@
-"""How the program and its checker ask each other, one at a time, over two pipes: runs within the
-sandbox on both sides.
+"""Exchange requests between the program and its checker over two pipes, one at a time.
 
-A request is an operation, what it is done to and its arguments; the answer is a value or an
-exception, and then what is in the containers that both sides know, as it is after the operation.
+Both sides run this code in the sandbox. A request is an operation, its target and its arguments.
+The reply is a value or an exception, followed by the content of all containers that both sides
+know, as it is after the operation.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ REQUEST, ANSWER, RAISED, TOO_DEEP = b"Q", b"A", b"X", b"D"
 
 
 class Over(Exception):
-    """The other side has closed its pipe."""
+    """The other side closed its pipe."""
 
 
 class TalkSide:
-    """One of the two. What stays with its owner is known to the other by its place in `_things`."""
+    """One of the two sides.
+
+    The other side knows a value that stays here by its index in `_things`.
+    """
 
     def __init__(self, source: int, sink: int) -> None:
         self._source, self._sink = source, sink
@@ -38,23 +41,24 @@ class TalkSide:
         self.named: dict[str, Any] = NAMED
 
     def kind(self, value: Any) -> str:
-        """What can be done to a value that stays here. Raises Refused where it is not to be reached
-        at all.
+        """Return the kind of a value that stays here, which determines its operations.
+
+        Raises RefusedValue for a value that the other side must not reach.
         """
         raise NotImplementedError
 
     def perform(
         self, operation: str, thing: Any, args: tuple[Any, ...], names: dict[str, Any]
     ) -> Any:
-        """Do what the other side asks for."""
+        """Do the operation that the other side requests."""
         raise NotImplementedError
 
     def stand_in(self, number: int, kind: str, name: str) -> Any:
-        """Return what stands here for a value of the other side."""
+        """Return the stand-in for a value of the other side."""
         raise NotImplementedError
 
     def number(self, value: Any) -> int | None:
-        """The number of a value of the other side (None: it is ours)."""
+        """Return the number of a value of the other side, or None for a value of this side."""
         raise NotImplementedError
 
     def ask(
@@ -64,8 +68,10 @@ class TalkSide:
         args: tuple[Any, ...] = (),
         names: dict[str, Any] | None = None,
     ) -> Any:
-        """Have the other side do something. Raises what that raised, Over where it is gone,
-        ValueError where it sends what is no message.
+        """Request an operation from the other side, and return its value.
+
+        Raises the exception of the operation, Over if the other side is gone, and ValueError for an
+        invalid message.
         """
         writer = Writer(self._own, self.shared)
         for part in (operation, number, args, names or {}):
@@ -95,8 +101,9 @@ class TalkSide:
         raise value
 
     def answer(self, message: bytes) -> None:
-        """Do what a request asks for, and tell what came of it. A request that is left without an
-        answer for lack of stack would leave the other side waiting.
+        """Do a requested operation and send the reply.
+
+        Sends a reply even if the stack is exhausted, since the other side waits for one.
         """
         try:
             told = self._answer(message)
@@ -131,7 +138,7 @@ class TalkSide:
             left = left[self._write(self._sink, left) :]
 
     def receive(self) -> bytes:
-        """The next message. Raises Over where there is none any more."""
+        """Return the next message. Raises Over if there is none."""
         return self._exactly(struct.unpack("<Q", self._exactly(8))[0])
 
     def _exactly(self, size: int) -> bytes:
@@ -175,7 +182,7 @@ class TalkSide:
     def _error_class(self, number: int, told: tuple[Any, ...]) -> Any:
         module, name, *bases = told
         if not all(isinstance(base, type) and issubclass(base, BaseException) for base in bases):
-            raise ValueError("a class of exceptions has other bases")
+            raise ValueError("a class of exceptions has an invalid base")
         found = (
             getattr(sys.modules.get(module), name, None)
             if module.split(".")[0] in STANDARD_MODULES
@@ -194,14 +201,12 @@ STANDARD_MODULES: frozenset[str] = frozenset(getattr(sys, "stdlib_module_names",
 
 
 def _text(error: Any) -> str:
-    """What an exception of a class of the other side says there; one that was made here, its
-    arguments.
-    """
+    """Return the text of an exception: that of the other side, or its arguments if made here."""
     return error._told or BaseException.__str__(error)
 
 
 def _where(error: BaseException) -> str:
-    """The lines of the program that led to an exception, the last ones."""
+    """Return the last lines of the program that led to an exception."""
     lines, step = [], error.__traceback__
     while step is not None:
         if step.tb_frame.f_code.co_filename == "<program>":
@@ -213,8 +218,8 @@ def _where(error: BaseException) -> str:
 
 
 def build_refusal(value: Any) -> RefusedValue:
-    """Why a value of the checks cannot be an argument."""
+    """Return the error for a value of the checks that cannot be an argument."""
     return RefusedValue(
-        f"{type(value).__name__}: what the checks hand to the program is built-ins, functions and"
-        " iterators"
+        f"{type(value).__name__}: checks can pass only built-ins, functions and iterators to the"
+        " program"
     )

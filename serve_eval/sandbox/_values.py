@@ -1,8 +1,8 @@
-"""Values as bytes between the program and its checker, who do not trust each other: built-ins only.
+"""Encode values as bytes for the program and its checker, which do not trust each other.
 
-Runs within the sandbox on both sides, and here for the job. Containers keep their identity within a
-message, so that an argument which is changed, or given back, is known again. What is no built-in
-stays where it is and crosses as a number.
+This runs on both sides in the sandbox, and outside for the job. Only built-ins are encoded.
+Containers keep their identity within a message, so that an argument that is changed or returned is
+recognised. Any other value stays where it is and is sent as a number.
 """
 
 from __future__ import annotations
@@ -50,24 +50,26 @@ STANDARD: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "timedelta": ("datetime", lambda x: (x.days, x.seconds, x.microseconds)),
     "deque": ("collections", list),
 }
-"""Values of the standard library that are rebuilt from what the function makes of them."""
+"""Types of the standard library that are rebuilt from the result of their function."""
 DEEPEST = 200
 _MUTABLE = (list, dict, set, bytearray)
 _PLAIN: tuple[type[Any], ...] = (int, float, str, bytes, complex, tuple, frozenset)
 _BASES: tuple[type[Any], ...] = (*_PLAIN, list, dict, set)
 
 Own = tuple[int, str, str]
-"""Number, kind and the name of the type of what stays with its owner."""
+"""Number, kind and type name of a value that stays with its owner."""
 
 
 class RefusedValue(TypeError):
-    """A value that does not cross."""
+    """A value that cannot be sent."""
 
 
 class Writer:
-    """Writes one message. `own` gives (number, kind, type name) of a value that stays here, the
-    number of one that belongs to the reader, or the name of a built-in that the reader has too.
-    `known` are containers that it has.
+    """Writer of one message.
+
+    `own` returns (number, kind, type name) for a value that stays here, the number of a value of
+    the reader, or the name of a built-in that the reader has too. `known` are containers that the
+    reader has.
     """
 
     def __init__(self, own: Callable[[Any], Own | int | str], known: tuple[Any, ...] = ()) -> None:
@@ -76,7 +78,7 @@ class Writer:
         self._places = {id(one): number for number, one in enumerate(known)}
 
     def write(self, value: Any, depth: int = 0) -> None:
-        """Adds a value. Raises Refused for one that does not cross."""
+        """Add a value. Raises RefusedValue for one that cannot be sent."""
         kind = type(value)
         if self._simple(value, kind):
             return
@@ -94,7 +96,7 @@ class Writer:
             self._other(value, kind, depth)
 
     def _simple(self, value: Any, kind: Any) -> bool:
-        """Add a value that holds no other. Return whether it is one."""
+        """Add a value that contains no other value. Return False if it is not one."""
         out = self.out
         if value is None:
             out += b"N"
@@ -115,7 +117,7 @@ class Writer:
         return True
 
     def contents(self, value: Any, depth: int = 0) -> None:
-        """Adds what is in a container."""
+        """Add the content of a container."""
         if type(value) is bytearray:
             self._bytes(b"B", value)
         elif type(value) is dict:
@@ -181,7 +183,7 @@ class Writer:
         self._loosely([value.args, dict(vars(value)), text], depth)
 
     def _loosely(self, parts: list[Any], depth: int) -> None:
-        """A tuple of what crosses, and of None for what does not."""
+        """Add a tuple of values, with None for each value that cannot be sent."""
         self.out += b"(" + struct.pack("<I", len(parts))
         for part in parts:
             before, containers = len(self.out), len(self.containers)
@@ -204,9 +206,7 @@ class Writer:
 
 
 def _content(base: type[Any], value: Any) -> Any:
-    """A value of a class of somebody as the built-in that it is inside, whatever its methods
-    say.
-    """
+    """Return an instance of a built-in's subclass as that built-in, without calling its methods."""
     if base is tuple or base is list:
         return base(base.__iter__(value))
     if base is frozenset or base is set:
@@ -223,12 +223,12 @@ def _content(base: type[Any], value: Any) -> Any:
 
 
 def plain(value: Any) -> bytes:
-    """Built-ins as bytes."""
+    """Return built-ins as bytes."""
     writer = Writer(refuse)
     writer.write(value)
     return bytes(writer.out)
 
 
 def refuse(*told: Any) -> Any:
-    """Let nothing cross but built-ins."""
+    """Raise RefusedValue for a value that is not a built-in."""
     raise RefusedValue(f"{told[0]!r} cannot be written")

@@ -1,5 +1,6 @@
-"""What runs within the sandbox, compiled once by the interpreter that runs it: it imports nothing
-of ours there.
+"""Compile the code that runs in the sandbox, with the interpreter that runs it.
+
+In the sandbox, this code does not import serve_eval.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox import seccomp
 
 MODULES = ("_values", "_reading", "_talk", "_program", "_checker", "_inside")
-"""In the order in which they import each other."""
+"""The modules in the order of their imports."""
 FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 MOST_S = 30.0
 START = """import marshal, os, sys
@@ -27,20 +28,24 @@ for name, code in modules:
     del sys.modules[name]
 module.main(int(job), int(verdict), limits, keyctl, lines)
 """
-"""The arguments are descriptors: of the bundle, the job and the pipe for the token; and the limits.
-The modules have builtins of their own, so that what the program replaces there does not trip them.
-Code is named in angle brackets: under another name, Python would look for its source in /tmp, where
-the program could have put a link to the job."""
+"""The arguments are descriptors of the bundle, the job and the pipe for the token, followed by the
+limits. The modules have their own builtins, so that a program that replaces builtins does not
+affect them. Code is named in angle brackets: for any other name, Python would look for the
+source in /tmp, where the program could place a link to the job."""
 _COMPILE = """import json, marshal, sys
 told = json.load(sys.stdin)
-modules = [(name, compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in told["modules"]]
+modules = [
+    (name, compile(text, f"<{name}>", "exec", dont_inherit=True))
+    for name, text in told["modules"]
+]
 sys.stdout.buffer.write(marshal.dumps((modules, told["keyctl"], bytes.fromhex(told["filter"]))))
 """
 
 
 def build(command: Sequence[str]) -> bytes:
-    """The bundle for an interpreter, which is the last word of a command line. Raises SandboxError
-    where it cannot compile it, and for a machine without a filter.
+    """Return the bundle for an interpreter, which is the last word of a command line.
+
+    Raises SandboxError if the interpreter cannot compile it, or for a machine without a filter.
     """
     texts = {
         f"serve_eval.sandbox.{name}": (Path(__file__).parent / f"{name}.py").read_text("utf-8")
@@ -64,7 +69,7 @@ def build(command: Sequence[str]) -> bytes:
     except subprocess.CalledProcessError as error:
         said = error.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise SandboxError(
-            f"{command[-1]} cannot compile what runs in the sandbox: {said[:300]}"
+            f"{command[-1]} cannot compile the code of the sandbox: {said[:300]}"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SandboxError(f"{command[-1]} cannot be run: {error}") from error

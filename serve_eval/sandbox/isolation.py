@@ -1,11 +1,10 @@
-"""The ways of shutting a program off, the strongest first: what is put in front of its command
-line.
+"""Build the command lines that isolate a program, for each isolation, the strongest first.
 
-Either gives it user, process, network, IPC and mount namespaces of its own, in which it has no
-capability and can make no further ones: there is no network but its own loopback, no other process
-to be seen or signalled, and no file but the system's libraries and its interpreter, read-only, and
-an empty /tmp of bounded size. The command is the first process in there: no signal from within
-reaches it, and when it ends, the kernel ends all others.
+Each isolation gives a program its own user, process, network, IPC and mount namespaces, where it
+has no capabilities and cannot create namespaces. It has only its own loopback network, and it
+cannot see or signal other processes. It can read only the system's libraries and its interpreter,
+and write only to an empty /tmp of limited size. The command is the first process in the namespaces:
+signals from within do not reach it, and when it ends, the kernel kills all others.
 """
 
 from __future__ import annotations
@@ -19,22 +18,24 @@ from pathlib import Path
 from serve_eval.errors import SandboxError
 
 Wrap = Callable[[Sequence[str], Sequence[str], int], list[str]]
-"""Command line, folders that it may read, bytes of its /tmp -> the command line that runs it shut
-off."""
+"""Command line, readable folders, bytes of its /tmp -> the command line that runs it isolated."""
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/ld.so.cache")
-"""What an interpreter may need of the system; most are links into /usr today."""
+"""Parts of the system that an interpreter may need. Most are now links into /usr."""
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
-"""Not /dev/zero: what is mapped from it and shared is memory that no process has to show."""
+"""Device files of the sandbox. /dev/zero is missing, because a shared mapping of it is memory that
+no process accounts for."""
 MASKED = ("/proc/keys", "/proc/key-users")
-"""What the kernel tells of the keys of a user, by name, to each of its programs: empty in there."""
+"""Files in which the kernel lists the keys of a user, by name, for each of its programs. They are
+empty in the sandbox."""
 FILES = 8192
-"""How many files and folders there may be in its /tmp."""
+"""Maximum number of files and folders in its /tmp."""
 
 
 def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
-    """By bubblewrap (Debian, Ubuntu and Fedora: package bubblewrap). Raises SandboxError where it
-    is not installed.
+    """Isolate by bubblewrap (package bubblewrap in Debian, Ubuntu and Fedora).
+
+    Raises SandboxError if it is not installed.
     """
     options = [
         "--unshare-all",
@@ -58,8 +59,9 @@ def bubblewrap(command: Sequence[str], readable: Sequence[str], scratch: int) ->
 
 
 def namespaces(command: Sequence[str], readable: Sequence[str], scratch: int) -> list[str]:
-    """By unshare and mount of util-linux alone. Raises SandboxError where they are not
-    installed.
+    """Isolate only by unshare and mount of util-linux.
+
+    Raises SandboxError if they are not installed.
     """
     lines = [
         "set -e",
@@ -121,8 +123,9 @@ ISOLATIONS: dict[str, Wrap] = {"bubblewrap": bubblewrap, "namespaces": namespace
 
 
 def as_user(command: Sequence[str], uid: int | None) -> list[str]:
-    """The command line as another user (None: as ours), who dies when we do, and whom the kernel
-    ends first where memory runs out.
+    """Return the command line as another user (None: as the current one).
+
+    The process dies when this one does, and the kernel kills it first if memory runs out.
     """
     drop = [] if uid is None else ["--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
     first = ["/bin/sh", "-c", 'echo 1000 > /proc/self/oom_score_adj && exec "$@"', "sh"]
@@ -143,7 +146,7 @@ def _present(readable: Sequence[str]) -> list[str]:
 
 
 def _link(path: str) -> str | None:
-    """The target of a link of the system, such as usr/lib for /lib; None for what is none."""
+    """Return the target of a system link, such as usr/lib for /lib, or None if it is not a link."""
     return str(Path(path).readlink()) if Path(path).is_symlink() else None
 
 

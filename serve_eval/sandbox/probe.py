@@ -1,6 +1,4 @@
-"""Finds the strongest isolation that this machine really gives, by looking out of it from
-within.
-"""
+"""Find the strongest isolation that works on this machine, by a probe that runs in the sandbox."""
 
 from __future__ import annotations
 
@@ -21,13 +19,13 @@ from serve_eval.sandbox.watch import MEMORY_BYTES
 from serve_eval.schema import ExitReason, Isolation, Program
 
 UNUSED_UIDS = range(61184, 65520)
-"""Users that systemd gives to services for a while (its dynamic users), so that nothing on a disk
-belongs to them."""
+"""User ids that systemd assigns to services temporarily (its dynamic users), which own nothing on
+disk."""
 NAMESPACES = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup")
-"""What of this machine a program has one of its own of."""
+"""Namespaces that a program must not share with this machine."""
 PROBE_S = 20.0
 _OWN_PROCESSES = 2
-"""Of the sandbox: its first process, and the program."""
+"""Processes of the sandbox: its first process and the program."""
 _HINT = (
     "Install bubblewrap (apt-get install bubblewrap), and allow user namespaces: inside a container"
     " they need --privileged or a seccomp profile that permits them. Or run serve-eval on another"
@@ -52,18 +50,23 @@ status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 environment = open("/proc/self/environ")
 inside, outside, _ = map(int, open("/proc/self/uid_map").read().split())
 print(json.dumps({
-    "network": [line.split(":")[0].strip() for line in open("/proc/self/net/dev").readlines()[2:]] != ["lo"],
+    "network": [
+        line.split(":")[0].strip() for line in open("/proc/self/net/dev").readlines()[2:]
+    ] != ["lo"],
     "namespaces": [os.readlink("/proc/self/ns/" + name) for name in os.listdir("/proc/self/ns")],
-    "filtered": status["Seccomp"].strip() == "2" and not possible(lambda: socket.socket(socket.AF_INET)),
+    "filtered": status["Seccomp"].strip() == "2"
+    and not possible(lambda: socket.socket(socket.AF_INET)),
     "overseen": not possible(lambda: open("/proc/1/mem")),
     "last": open("/proc/self/oom_score_adj").read() != "1000\\n"
     or possible(lambda: open("/proc/self/oom_score_adj", "w")),
     "writable": sorted(folder for folder in folders if possible(lambda: write(folder))),
-    "privileged": int(status["CapEff"], 16) | int(status["CapPrm"], 16) | int(status["CapBnd"], 16) > 0
+    "privileged": any(int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd"))
     or status["NoNewPrivs"].strip() != "1",
     "uid": os.getuid() - inside + outside,
     "processes": sum(name.isdigit() for name in os.listdir("/proc")),
-    "environment": sorted({line.split("=")[0] for line in environment.read().split("\\0")} - {"", "PWD"}),
+    "environment": sorted(
+        {line.split("=")[0] for line in environment.read().split("\\0")} - {"", "PWD"}
+    ),
     "root": os.listdir("/"),
     "etc": os.listdir("/etc"),
     "limits": {name: resource.getrlimit(getattr(resource, "RLIMIT_" + name))[1] for name in LIMITS},
@@ -73,10 +76,11 @@ print(json.dumps({
 
 
 class _Seen(msgspec.Struct):
-    """What the probe saw; `root` and `etc` are the names in / and /etc, `uid` is the user outside
-    of the namespace. `filtered`: system calls are refused; `overseen`: what checks the program
-    cannot be looked into by it; `last`: the kernel may end others before it where memory runs
-    out.
+    """The findings of the probe.
+
+    `root` and `etc` are the names in / and /etc. `uid` is the user outside of the namespace.
+    `filtered` means that system calls are refused. `overseen` means that the program cannot read
+    its checker. `last` means that the kernel may kill other processes before it if memory runs out.
     """
 
     network: bool
@@ -98,12 +102,13 @@ class _Seen(msgspec.Struct):
 async def strongest(
     *, at_once: int | None = None, isolations: Mapping[str, Wrap] = ISOLATIONS
 ) -> tuple[Sandbox, Isolation]:
-    """A sandbox in the first of the isolations that holds, with what the probe found in it; as root
-    it runs as an unused user. `at_once` defaults to the processors that we may use. Raises
-    SandboxError with the reasons where none holds.
+    """Return a sandbox with the first isolation that works, and the findings of its probe.
+
+    As root, it uses an unused user. `at_once` defaults to the number of available processors.
+    Raises SandboxError with the reasons if no isolation works.
     """
     if not sys.platform.startswith("linux"):
-        raise SandboxError("generated code is run on Linux alone", hint=_HINT)
+        raise SandboxError("generated code runs only on Linux", hint=_HINT)
     uid = _find_unused_uid() if os.geteuid() == 0 else None
     reasons = []
     for name, wrap in isolations.items():
@@ -121,7 +126,7 @@ async def strongest(
         "".join(f"\n  {reason}" for reason in reasons)
         or "\n  no Python that other users may run was found"
     )
-    raise SandboxError(f"generated code cannot be shut off on this machine:{found}", hint=_HINT)
+    raise SandboxError(f"generated code cannot be isolated on this machine:{found}", hint=_HINT)
 
 
 async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int) -> Isolation:
@@ -130,7 +135,7 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
     if ran.ended is not ExitReason.PASSED:
         said = ran.stderr.strip().rpartition("\n")[2]
         raise SandboxError(
-            f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'it said nothing'}"
+            f"the probe ended as {ran.ended.value} ({ran.exit}): {said[:300] or 'no output'}"
         )
     seen = msgspec.json.decode(ran.stdout, type=_Seen)
     ours = {str(Path(f"/proc/self/ns/{name}").readlink()) for name in NAMESPACES}
@@ -142,13 +147,13 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
             for one in seen.namespaces
             if one in ours
         ),
-        *([] if seen.filtered else ["no system call is refused to it"]),
-        *([] if seen.overseen else ["it can look into what checks it"]),
-        *(["others go first where memory runs out"] if seen.last else []),
+        *([] if seen.filtered else ["its system calls are not filtered"]),
+        *([] if seen.overseen else ["it can read the memory of its checker"]),
+        *(["the kernel kills others first if memory runs out"] if seen.last else []),
         *(f"it can write to {folder}" for folder in seen.writable if folder != "/tmp"),  # noqa: S108
-        *(["it has capabilities, or could get them"] if seen.privileged else []),
-        *([f"it is the user {seen.uid}"] if seen.uid != uid else []),
-        *(["it sees processes of others"] if seen.processes > _OWN_PROCESSES else []),
+        *(["it has capabilities, or can get them"] if seen.privileged else []),
+        *([f"it runs as user {seen.uid}"] if seen.uid != uid else []),
+        *(["it sees other processes"] if seen.processes > _OWN_PROCESSES else []),
         *([f"it has an environment: {', '.join(seen.environment)}"] if seen.environment else []),
         *(
             f"it sees {path}"
@@ -176,8 +181,9 @@ async def _look(name: str, sandbox: Sandbox, interpreter: Interpreter, uid: int)
 
 
 def _interpreters(*, dropping: bool) -> Iterator[Interpreter]:
-    """Our own Python without our packages, then the system's; as an unused user only what every
-    user may run.
+    """Yield our own Python without our packages, then those of the system.
+
+    As an unused user, yield only those that every user may run.
     """
     own = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
     prefix = Path(sys.base_prefix).resolve()
@@ -194,12 +200,12 @@ def _open_to_all(path: Path) -> bool:
 
 
 def _find_unused_uid() -> int:
-    """A user that has no name and no process. Raises SandboxError where there is none."""
+    """Return a user id without name and processes. Raises SandboxError if there is none."""
     taken = {entry.pw_uid for entry in pwd.getpwall()}
     for place in Path("/proc").iterdir():
-        with suppress(FileNotFoundError):  # it may end meanwhile
+        with suppress(FileNotFoundError):  # the process may end meanwhile
             taken.add(place.stat().st_uid)
     free = next((uid for uid in UNUSED_UIDS if uid not in taken), None)
     if free is None:
-        raise SandboxError("no user is left that generated code could be run as")
+        raise SandboxError("no unused user id is left to run generated code")
     return free

@@ -1,5 +1,6 @@
-"""One place for generated code: a bounded number of programs at once, each in a process tree of its
-own that is gone when the call returns, whatever became of it.
+"""Run generated programs, a limited number at a time, each in its own process tree.
+
+The process tree is gone when the call returns, even after an error.
 """
 
 from __future__ import annotations
@@ -28,28 +29,30 @@ LIMITS: Mapping[str, int] = {
     "NOFILE": 64,
     "CORE": 0,
 }
-"""Resource limits of a program by the names of setrlimit: bytes of memory per process, bytes of a
-file, processes, open descriptors. CPU seconds follow from its time limit."""
+"""Resource limits of a program by their setrlimit names: bytes of memory per process, bytes of a
+file, processes, open descriptors, bytes of a core file. The limit of CPU seconds follows from
+its time limit."""
 SCRATCH_BYTES = 32 << 20
-"""Size of its /tmp."""
+"""Size of its /tmp in bytes."""
 OUTPUT_BYTES = 256 << 10
-"""What is kept of what a program writes to stdout and to stderr each; it may write as much as to
-any other file."""
+"""Bytes kept of a program's stdout, and of its stderr. It may write as much as to any other
+file."""
 REAPING_S = 2.0
-"""How long the process in front may take to reap what was killed behind it."""
+"""Seconds for the process in front to reap the killed processes behind it."""
 Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A Python of this machine with the folders that it needs beyond the system's own."""
+    """A Python of this machine, with the folders that it needs in addition to the system's."""
 
     path: str
     readable: tuple[str, ...] = ()
 
 
 class Sandbox:
-    """Runs programs in one isolation, `at_once` of them at most, as the user `uid` (None: as ours).
+    """Run programs in one isolation, at most `at_once` at a time, as user `uid` (None: as ours).
+
     Raises SandboxError for an interpreter that does not run.
     """
 
@@ -62,7 +65,7 @@ class Sandbox:
         self._bundle = bundle.build(as_user([interpreter.path], uid))
 
     async def run(self, program: Program) -> ExecutionResult:
-        """Runs a program to one of its ends. Raises SandboxError when it cannot even be started."""
+        """Run a program until it ends. Raises SandboxError if it cannot be started."""
         async with self._room:
             token = secrets.token_hex(16).encode()
             with ExitStack() as stack:
@@ -129,9 +132,8 @@ class Sandbox:
             file.seek(0)
         stdout, stderr = written
         try:
-            # Not by the event loop: uvloop hands down every descriptor that is not marked against
-            # it.
-            return subprocess.Popen(  # noqa: S603  (what it shuts off is not trusted; the command line is ours)
+            # Not with the event loop: uvloop passes on every descriptor that is not close-on-exec.
+            return subprocess.Popen(  # noqa: S603  (the command line is ours, and isolates the code)
                 shut_off,
                 stdin=stdin,
                 stdout=stdout,
@@ -147,8 +149,9 @@ class Sandbox:
 
 
 def _memory(stack: ExitStack, name: str) -> BinaryIO:
-    """A file in memory: nothing waits for us to read it, and the limit on the size of files bounds
-    it.
+    """Return a file in memory, so that the program never waits for us to read its output.
+
+    The limit on the size of files applies to it.
     """
     return stack.enter_context(os.fdopen(os.memfd_create(name), "r+b"))
 
@@ -159,7 +162,7 @@ def _read_kept(file: BinaryIO) -> str:
 
 
 def _by_itself(status: int | None) -> ExitReason:
-    """How a program ended that nobody ended and that did not pass."""
+    """Return how a program ended that was not ended by us and did not pass."""
     if status is None or status > 128 or status < 0:
         return ExitReason.KILLED
     return ExitReason.RAISED if status == 1 else ExitReason.EXITED
@@ -168,11 +171,11 @@ def _by_itself(status: int | None) -> ExitReason:
 async def _attend(
     process: Process, verdict: int, wall_s: float, length: int, look_s: float
 ) -> tuple[bytes | None, str | None]:
-    """What a process wrote into the pipe when it came to its end, None when it was ended; and what
-    it took too much of, when it was ended for that. Nothing is left of it.
+    """Wait for a process, and return its output on the verdict pipe and the limit that it exceeded.
 
-    The pipe is over when nobody holds its other end, which the process in front does as long as it
-    lives, whatever the program closes. One that writes more than the verdict is ended.
+    The output is None if the time limit ended the process. Nothing of the process is left. The pipe
+    ends when no process holds its other end. The process in front holds it while it lives, even if
+    the program closes it. A process that writes more than the verdict is killed.
     """
     loop, over, said, excess = asyncio.get_running_loop(), asyncio.Event(), bytearray(), None
 
@@ -199,9 +202,10 @@ async def _attend(
 
 
 def _end(process: Process, *, by_itself: bool) -> None:
-    """Reaps a process, which takes microseconds. One that has not ended by itself is killed from
-    behind: the first process of the namespaces, with which the kernel kills all others in them, so
-    that the one in front reaps it.
+    """Reap a process, which takes microseconds. Kill it first if it has not ended on its own.
+
+    The kill starts at the first process of the namespaces, so that the kernel kills all others in
+    them and the process in front reaps it.
     """
     if not by_itself:
         for pid in _children(process.pid) or [process.pid]:

@@ -1,13 +1,12 @@
-"""The kernel's calls that a sandboxed program may not make, as a filter that the kernel keeps
-(seccomp, classic BPF).
+"""Build the filter of system calls for sandboxed programs (seccomp, classic BPF).
 
-What is refused is what a program without network, capabilities and namespaces of its own has no use
-for, and where most of the kernel's faults were found: io_uring, bpf, keyrings, other address
-families than local sockets, System V memory. What holds memory that no process and no /tmp shows is
-refused since nothing bounds it all together: files in memory (memfd), shared pages without a file,
-attributes of files, sockets that others can send to, watches of files. A call of another machine's
-numbers (32-bit, x32) ends the program, and a call that came after this list fails as on a kernel
-that does not have it.
+The filter refuses calls that a program without network, capabilities and namespaces does not need,
+and in which most kernel faults were found: io_uring, bpf, keyrings, address families other than
+local sockets, System V memory. It also refuses calls that hold memory that neither a process nor
+/tmp accounts for, since no limit covers their total: files in memory (memfd), shared pages without
+a file, file attributes, sockets that others can send to, and file watches. A call with the numbers
+of another machine (32-bit, x32) ends the program. A call newer than this list fails as on a kernel
+without it.
 """
 
 from __future__ import annotations
@@ -113,17 +112,17 @@ REFUSED: dict[str, tuple[int | None, int | None]] = {
     "modify_ldt": (154, None),
     "uselib": (134, None),
 }
-"""Number on x86_64 and on aarch64 (None: it has no such call); these fail with EPERM."""
+"""Number on x86_64 and on aarch64 (None: no such call). These calls fail with EPERM."""
 ABSENT: dict[str, tuple[int, int]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "clone3": (435, 435),
 }
-"""These fail with ENOSYS, so that libraries take the older way: the flags of clone3 lie where no
-filter can look."""
+"""These calls fail with ENOSYS, so that libraries use the older call. A filter cannot read the
+flags of clone3."""
 LAST = 456
-"""The newest call that was looked at (futex_requeue, Linux 6.7); later ones fail with ENOSYS."""
+"""The newest call that was examined (futex_requeue, Linux 6.7). Later calls fail with ENOSYS."""
 CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL, MMAP = (
     (56, 220),
     (41, 198),
@@ -133,10 +132,10 @@ CLONE, SOCKET, SOCKETPAIR, PRLIMIT, IOCTL, MMAP = (
     (9, 222),
 )
 NEW_NAMESPACES = 0x7E020000
-"""The flags of clone that make namespaces."""
+"""The flags of clone that create namespaces."""
 SHARED, ANONYMOUS = 0x01, 0x20
-"""Flags of mmap: together they make memory that stays as long as one page of it is mapped, and
-shows as that page."""
+"""Flags of mmap. Together they create memory that stays while any page of it is mapped, but is
+accounted for as only that page."""
 TERMINAL_INPUT = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX, which type into a terminal."""
 _ARCHITECTURES = {"x86_64": (X86_64, 0xC000003E), "aarch64": (AARCH64, 0xC00000B7)}
@@ -144,18 +143,19 @@ _X32 = 0x40000000
 ALLOW, KILL, FAIL = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _EQUAL, _GREATER, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _FIRST, _SECOND, _FOURTH = 0, 4, 16, 24, 40
-"""Where the kernel shows the call's number, the machine's, and the low halves of the arguments
+"""Offsets of the call number, the architecture, and the low halves of the arguments
 (little-endian)."""
 
 
 def build(machine: str = platform.machine()) -> bytes:
-    """The filter of a machine as an array of struct sock_filter. Raises SandboxError for a machine
-    without one.
+    """Return the filter of a machine as an array of struct sock_filter.
+
+    Raises SandboxError for a machine without one.
     """
     if machine not in _ARCHITECTURES:
         raise SandboxError(
             f"there is no filter of system calls for {machine}",
-            hint=f"Generated code runs on {' and '.join(_ARCHITECTURES)}.",
+            hint=f"Generated code runs only on {' and '.join(_ARCHITECTURES)}.",
         )
     column, architecture = _ARCHITECTURES[machine]
     lines = [_line(_LOAD, _ARCHITECTURE), _line(_EQUAL, architecture, 1, 0), _line(_RETURN, KILL)]
@@ -213,5 +213,5 @@ def _fail(code: int) -> bytes:
 
 
 def keyctl(machine: str = platform.machine()) -> int:
-    """The number of keyctl on a machine that has a filter."""
+    """Return the number of keyctl on a machine that has a filter."""
     return int(REFUSED["keyctl"][_ARCHITECTURES[machine][0]] or 0)

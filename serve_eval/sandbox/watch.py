@@ -1,9 +1,8 @@
-"""Bounds what all processes of a program take together, which no limit of the kernel does for one
-process at a time.
+"""Limit the total memory and files of a program's processes, since the kernel limits only each one.
 
-It looks now and then: what is taken between two looks may be more, up to the limit per process for
-each of them. Pages that a process shares with one that is just ending count in part, since that one
-tells nothing any more.
+It checks at intervals. Between two checks, a program may use more, up to the limit per process for
+each process. Pages that a process shares with one that is just ending count in part, since the
+ending process no longer reports its share.
 """
 
 from __future__ import annotations
@@ -17,21 +16,22 @@ from serve_eval.errors import SandboxError
 from serve_eval.sandbox.isolation import FILES
 
 MEMORY_BYTES = 768 << 20
-"""Of all processes and the /tmp of a program together."""
+"""Limit for all processes and the /tmp of a program together."""
 LOOK_S = 0.025
-"""Seconds between two looks at a program, of which four run at once; with more, longer, so that to
-look stays cheap."""
+"""Seconds between two checks of a program if up to four run at a time. With more programs the
+interval is longer, so that checks stay cheap."""
 _SCRATCH = "root/tmp"
 _OWN = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
 _SHARED_OUT = ("Pss_Anon", "Pss_Shmem", "SwapPss")
-"""Names of /proc/PID/status, quick to read, where shared pages count for everybody; and of
-smaps_rollup, where each has its share of them."""
+"""Names of /proc/PID/status, which is quick to read but counts shared pages for each process, and
+of smaps_rollup, which counts the share of each."""
 
 
 def excess(front: int, scratch: int) -> str | None:
-    """What the process tree behind a process has too much of, in words; None where it keeps to its
-    bounds. `scratch` is the size of its /tmp in bytes, by which that is known. Raises SandboxError
-    where the kernel shows no tree.
+    """Return the limit that a process tree exceeds, in words, or None if it exceeds none.
+
+    `front` is the first process of the tree. `scratch` is the size of the program's /tmp in bytes,
+    which identifies it. Raises SandboxError if the kernel shows no tree.
     """
     if not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists():
         raise SandboxError(
@@ -42,15 +42,13 @@ def excess(front: int, scratch: int) -> str | None:
         filter(None, (_scratch(pid, scratch) for pid in reversed(processes))), (0, 0)
     )
     if files > FILES:
-        return f"it made {files} files, and {FILES} are the most"
+        return f"it made {files} files; the limit is {FILES}"
     if in_files + sum(_bytes(pid, "status", _OWN) for pid in processes) <= MEMORY_BYTES:
         return None
     taken = in_files + sum(_bytes(pid, "smaps_rollup", _SHARED_OUT) for pid in processes)
     if taken <= MEMORY_BYTES:
         return None
-    return (
-        f"its processes took {taken >> 20} MiB together, and {MEMORY_BYTES >> 20} MiB are the most"
-    )
+    return f"its processes took {taken >> 20} MiB together; the limit is {MEMORY_BYTES >> 20} MiB"
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -64,8 +62,9 @@ def _tree(pid: int) -> Iterator[int]:
 
 
 def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
-    """The sum of what a process says of itself under these names. One that cannot be read any more
-    takes nothing.
+    """Return the sum of a process's values under these names.
+
+    A process that can no longer be read has none.
     """
     for thread in _threads(pid):
         with suppress(OSError, ValueError):
@@ -77,8 +76,9 @@ def _bytes(pid: int, file: str, names: tuple[str, ...]) -> int:
 
 
 def _threads(pid: int) -> Iterator[int]:
-    """A process by each of its threads: the first may be over while the others go on, and then
-    tells nothing.
+    """Yield a process by each of its threads.
+
+    The first thread may have ended while others run, and then has no values.
     """
     yield pid
     with suppress(OSError):
@@ -86,7 +86,7 @@ def _threads(pid: int) -> Iterator[int]:
 
 
 def _scratch(pid: int, size: int) -> tuple[int, int] | None:
-    """Bytes and files in the /tmp that a process sees; None where it is not the program's (yet)."""
+    """Return the bytes and files in the /tmp of a process, or None if it is not the program's."""
     with suppress(OSError):
         seen = os.statvfs(f"/proc/{pid}/{_SCRATCH}")
         if seen.f_blocks * seen.f_frsize == size:

@@ -86,7 +86,7 @@ def test_a_folder_without_a_version_is_read(run: Path, finished: Path, command: 
     _change(run / "plan.json", None)
     done = serve_eval(*_arguments(command, run, finished))
     assert done.returncode in (0, 3), done.stderr
-    assert "is of format" not in done.stdout + done.stderr
+    assert "has format" not in done.stdout + done.stderr
     assert f"left out: {run}" not in done.stdout + done.stderr
 
 
@@ -99,13 +99,13 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
     }
     done = serve_eval(*_arguments(command, run, finished))
     assert (
-        f"first is of format {newer}, and this version of serve-eval (" in done.stdout + done.stderr
+        f"first has format {newer}, but this version of serve-eval (" in done.stdout + done.stderr
     )
     assert f"reads formats up to {FOLDER_FORMAT}" in done.stdout + done.stderr
     if command == "drift":  # it charts the other runs, and says why this one is left out
         assert (done.returncode, "left out" in done.stdout + done.stderr) == (0, True)
     else:
-        assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert {file: file.read_bytes() for file in before} == before
 
 
@@ -113,7 +113,7 @@ def test_a_folder_of_a_newer_format_is_refused(run: Path, finished: Path, comman
 def test_a_newer_report_is_refused(run: Path, finished: Path, command: str) -> None:
     _change(run / "report.json", REPORT_SCHEMA + 1)
     done = serve_eval(*_arguments(command, run, finished))
-    assert f"report.json is of format {REPORT_SCHEMA + 1}" in done.stdout + done.stderr
+    assert f"report.json has format {REPORT_SCHEMA + 1}" in done.stdout + done.stderr
     assert done.returncode == (0 if command == "drift" else 2)
 
 
@@ -124,7 +124,7 @@ def test_a_newer_report_whose_fields_changed_is_told_by_its_version(
         json.dumps({"schema_version": REPORT_SCHEMA + 1, "everything": "else"})
     )
     done = serve_eval(*_arguments("compare", run, finished))
-    assert (done.returncode, f"is of format {REPORT_SCHEMA + 1}" in done.stderr) == (
+    assert (done.returncode, f"has format {REPORT_SCHEMA + 1}" in done.stderr) == (
         2,
         True,
     ), done.stderr
@@ -135,7 +135,7 @@ def test_a_folder_of_newer_runs_alone_says_why_nothing_is_charted(run: Path) -> 
         _change(run.parent / one / "plan.json", FOLDER_FORMAT + 1)
     done = serve_eval("drift", run.parent)
     assert (done.returncode, "no finished run" in done.stderr) == (2, True), done.stderr
-    assert done.stderr.count(f"is of format {FOLDER_FORMAT + 1}") == 2
+    assert done.stderr.count(f"has format {FOLDER_FORMAT + 1}") == 2
 
 
 @pytest.mark.parametrize("command", ["compare", "diagnose"])
@@ -154,9 +154,9 @@ def test_the_folder_of_a_newer_comparison_is_refused(
         if command == "diagnose"
         else serve_eval("compare", run, second, "-o", out)
     )
-    assert (done.returncode, "with a newer one" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "or a newer one" in done.stderr) == (2, True), done.stderr
     assert (
-        f"compare.json is of format {COMPARISON_SCHEMA + 4}, and this version of serve-eval ("
+        f"compare.json has format {COMPARISON_SCHEMA + 4}, but this version of serve-eval ("
         in done.stderr
     )
     assert "holds another comparison" not in done.stderr

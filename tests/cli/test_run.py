@@ -491,7 +491,7 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(flags: list[str], tmp_path:
     )
     assert done.returncode == 4, done.stderr
     assert "samples/gsm8k.jsonl: cannot write" in done.stderr
-    assert "every answer written so far is kept" in done.stderr
+    assert "All answers so far are kept" in done.stderr
     had = _records(tmp_path)
     assert 500 < len(had) < 1319
     done = _run(*command[4:])

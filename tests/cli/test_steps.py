@@ -81,10 +81,12 @@ def test_a_server_that_answers_twice_changes_no_number(count: int, tmp_path: Pat
     assert done.returncode == 3, done.stderr
     _same(tmp_path / "twice", tmp_path / "sound", texts, count)
     (warning,) = [
-        line for line in _result(tmp_path / "twice")["warnings"] if "nobody had asked for" in line
+        line
+        for line in _result(tmp_path / "twice")["warnings"]
+        if "no request had asked for" in line
     ]
     assert "withdrawn and asked again" in warning
-    assert "a connection of its own" in done.stderr
+    assert "each request uses its own connection" in done.stderr
 
 
 def test_a_run_that_is_killed_withdraws_what_is_not_proven_when_it_goes_on(tmp_path: Path) -> None:
@@ -121,13 +123,13 @@ def test_what_is_found_before_the_run_is_told_in_the_run(tmp_path: Path) -> None
         done = serve_eval(*_flags(server, 100, tmp_path / "out"))
     assert done.returncode == 3, done.stderr
     assert _result(tmp_path / "out")["tasks"][0]["result"]["scored"] == 100
-    assert "a connection of its own" in done.stderr
+    assert "each request uses its own connection" in done.stderr
     assert (
         len(
             [
                 line
                 for line in _result(tmp_path / "out")["warnings"]
-                if "nobody had asked for" in line
+                if "no request had asked for" in line
             ]
         )
         == 1
@@ -139,7 +141,7 @@ def test_a_folder_judged_again_warns_as_its_run_did(tmp_path: Path) -> None:
     with doubling(Doubling(every=20, delay_s=(0.001, 0.005), slow_s=0.002), texts) as server:
         assert serve_eval(*_flags(server, 100, out)).returncode == 3
     report = judge_again(read_plan(out), out)
-    (warning,) = [line for line in report.warnings if "nobody had asked for" in line]
+    (warning,) = [line for line in report.warnings if "no request had asked for" in line]
     assert warning in _result(out)["warnings"]
 
 
@@ -156,4 +158,6 @@ def test_a_finished_run_with_evidence_asks_again_what_is_not_proven(tmp_path: Pa
         assert serve_eval(*_flags(server, 60, out, "--concurrency", "2")).returncode == 3
         assert server.asked.total() > asked + 20
     assert _result(out)["tasks"][0]["result"]["scored"] == 60
-    assert len([line for line in _result(out)["warnings"] if "nobody had asked for" in line]) == 1
+    assert (
+        len([line for line in _result(out)["warnings"] if "no request had asked for" in line]) == 1
+    )

@@ -481,7 +481,7 @@ def test_a_suite_of_somebody_else_writes_to_its_own_folder_alone(tmp_path: Path,
     (out / "suite.json").write_text(json.dumps(content))
     before = sorted(tmp_path.rglob("*"))
     asked = serve_eval("suite", "--resume", out, "--trust-plan")
-    assert (asked.returncode, "is no name of a folder" in asked.stderr) == (2, True)
+    assert (asked.returncode, "cannot be used as the name of a folder" in asked.stderr) == (2, True)
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -232,7 +232,7 @@ def test_when_every_answer_is_doubled_the_run_soon_opens_a_connection_per_reques
 ) -> None:
     found = run(Doubling(), tmp_path)
     assert found.session.client.alone
-    assert len([line for line in found.told if "a connection of its own" in line]) == 1
+    assert len([line for line in found.told if "each request uses its own connection" in line]) == 1
     assert len(found.told) == 2
     assert found.server.connections > 0.9 * MANY
     assert found.session.proofs.out <= 2 * IN_FLIGHT

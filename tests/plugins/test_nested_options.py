@@ -130,7 +130,7 @@ def test_below_a_text_nothing_can_be_set() -> None:
     launcher = {"name": "trtllm", "config": "own.yaml"}
     with pytest.raises(
         PlanError,
-        match=r"launcher\.config is 'own\.yaml' in this plan, below which nothing can be set",
+        match=r"launcher\.config is 'own\.yaml' in this plan, and has no options to set",
     ):
         planned(launcher, "launcher.config.max_num_tokens=1")
 

@@ -183,7 +183,7 @@ def test_checks_see_values_as_they_are(isolated: tuple[Sandbox, Isolation]) -> N
     assert {name: ran.ended for name, ran in found.items()} == {
         name: ended for name, (_, ended) in SEEN.items()
     }, [ran.stderr for name, ran in found.items() if ran.ended is not SEEN[name][1]]
-    assert "compare what it is made of" in found["== of own objects"].stderr
+    assert "compare its parts instead" in found["== of own objects"].stderr
     assert "built-ins, functions and iterators" in found["objects of the checks"].stderr
 
 

@@ -1,4 +1,4 @@
-"""Ask every sample once, as many at a time as the endpoint carries."""
+"""Ask every sample once, with as many requests in flight as the endpoint can handle."""
 
 __all__ = [
     "circuit_breaker",

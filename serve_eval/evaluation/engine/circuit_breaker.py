@@ -1,8 +1,7 @@
-"""Notices that an endpoint as a whole is gone, or refuses what it is asked, before a long run is
-spent on it.
+"""Stop a run early if the endpoint is gone or refuses every request.
 
-Samples are counted in the order in which they were started: what is refused comes back at once, and
-answers take their time, so that the first results of a healthy endpoint may all be failures.
+Samples are counted in the order of their starts. Refusals come back immediately and answers take
+time, so the first results of a healthy endpoint may all be failures.
 """
 
 from __future__ import annotations
@@ -14,27 +13,27 @@ from serve_eval.errors import EndpointError
 from serve_eval.schema import Failure, FailureKind, Response
 
 DEAD_AFTER = 16
-"""So many samples started in a row that fail the same way, from the start or in a LASTING way, and
-the endpoint is given up."""
+"""Number of samples started in a row that must fail the same way before the endpoint is given up.
+They must be the first samples of the run, or fail in a LASTING way."""
 REFUSED_AFTER = 50
-"""The same for the first samples of a run when each is refused with a status of PROMPTS."""
+"""The same number for the first samples of a run if each is refused with a status in PROMPTS."""
 PROMPTS = (400, 413, 422)
-"""Statuses that say something of a prompt, such as that it is too long, and little of the endpoint;
-a 500 that quotes one of them says the same."""
+"""Statuses that concern a single prompt, such as one that is too long, rather than the endpoint. A
+500 that quotes one of them counts as well."""
 RATE_AFTER = 50
-"""Samples from which on the error rate counts."""
+"""Number of samples from which the error rate is checked."""
 CHANCE = 3.0
-"""By so many standard errors the failures among the first samples may exceed the rate: early ones
-come in clusters."""
+"""Number of standard errors by which failures among the first samples may exceed the rate, since
+early failures come in clusters."""
 LASTING = (FailureKind.DISCONNECTED, FailureKind.TIMEOUT)
 
 
 class CircuitBreaker:
-    """Sees the start and the result of every sample of a session.
+    """Follow the start and the result of every sample of a session.
 
-    `answered` is the number of answers that the run had before: the error rate is the run's, since
-    what failed for good comes first when a run goes on. `planned` is the number of all its samples,
-    where that is known.
+    `answered` is the number of answers from earlier sessions. The error rate is that of the whole
+    run, since a resumed run asks the failed samples first. `planned` is the number of all samples
+    of the run, if known.
     """
 
     def __init__(
@@ -47,22 +46,23 @@ class CircuitBreaker:
         self._messages: dict[tuple[str, int], str] = {}
 
     def start(self) -> int:
-        """The number of a sample that is sent now, from 0."""
+        """Return the number, from 0, of a sample that is sent now."""
         self._begun, self._of_the_run = self._begun + 1, self._of_the_run + 1
         return self._begun - 1
 
     def give_up(self) -> None:
-        """A sample that was started was given up, and will have no result."""
+        """Remove a started sample that was given up and will have no result."""
         self._of_the_run -= 1
 
     def see(self, number: int, result: Response | Failure) -> None:
-        """Takes the result of the sample that was started as `number`.
+        """Take the result of the sample with the number that `start` returned.
 
-        Raises EndpointError after DEAD_AFTER equal failures of samples started in a row (the first
-        ones of any kind, later of lost connections and timeouts; of refusals of single prompts
-        REFUSED_AFTER), and when more than `max_error_rate` of at least RATE_AFTER samples failed:
-        of those that were started, where samples in flight count as answered and CHANCE is allowed
-        for, or of all that are planned.
+        Raises EndpointError in two cases. The first is DEAD_AFTER equal failures of samples started
+        in a row: of any kind for the first samples of a run, else only lost connections and
+        timeouts. Refusals of single prompts need REFUSED_AFTER. The second is that more than
+        `max_error_rate` of at least RATE_AFTER samples failed. The share is either that of the
+        started samples, where those in flight count as answered and CHANCE is allowed for, or that
+        of all planned samples.
         """
         if isinstance(result, Response):
             self._answered = True
@@ -77,7 +77,7 @@ class CircuitBreaker:
         kinds, kind = self._kinds, self._kinds[number]
         wrapped = (
             kind[1] == 500 and not failure.retryable
-        )  # an orchestrator of the 1.2 line quotes a worker's 400
+        )  # an orchestrator of the 1.2 versions quotes a worker's 400
         needed = REFUSED_AFTER if kind[1] in PROMPTS or wrapped else DEAD_AFTER
         first = last = number
         while last - first < needed and kinds.get(first - 1) == kind:
@@ -103,7 +103,7 @@ class CircuitBreaker:
         cause, count = Counter(self._kinds.values()).most_common(1)[0]
         raise EndpointError(
             f"{failed} of {started} samples failed, more than the {rate:.0%} that "
-            f"--max-error-rate allows; {count} of them as this one: {self._messages[cause]}",
+            f"--max-error-rate allows; {count} of them with: {self._messages[cause]}",
             hint=_hint(cause[1]),
         )
 
@@ -111,7 +111,7 @@ class CircuitBreaker:
 def _hint(status: int) -> str:
     if status in (429, 503):
         return (
-            "It refuses the load: go on with --concurrency auto, with fewer in flight, or with"
-            " --rate-limit."
+            "The endpoint refuses the load. Resume with --concurrency auto, a lower --concurrency,"
+            " or --rate-limit."
         )
-    return "Go on when the cause is mended."
+    return "Fix the cause, then resume the run."

@@ -1,11 +1,10 @@
-"""How many requests are in flight: a fixed number, or what the endpoint turns out to carry. Pure:
-times come from outside.
+"""Control the number of requests in flight: a fixed number, or what the endpoint can handle.
 
-The automatic number climbs by doubling while each doubling still brings a fifth more throughput,
-goes back one step when it does not, and then tries a quarter more now and again. A refusal for load
-(429, 503), a timeout, answers that take half of the time limit or a throughput that fell by 30 %
-make it fall by 30 %. It is not the default: batches of other sizes change the numerics of a model,
-so a regression check keeps it fixed.
+Pure: callers pass in the times. The automatic number doubles while each doubling adds at least a
+fifth to the throughput. If it does not, the number goes back one step, and later tries a quarter
+more from time to time. It falls by 30 % after a refusal for load (429, 503), a timeout, answers
+that take half of the time limit, or a throughput that fell by 30 %. It is not the default: other
+batch sizes change the numerics of a model, so a regression check keeps the number fixed.
 """
 
 from __future__ import annotations
@@ -15,19 +14,20 @@ from serve_eval.schema import ConcurrencyStep, Failure, FailureKind, Limits, Res
 START, MOST = 16, 1024
 DOUBLE, MORE, LESS = 2.0, 1.25, 0.7
 RISES = 1.2
-"""A doubling must bring so much throughput to be kept; a smaller raise, half of what it adds."""
+"""Factor in throughput that a doubling must reach to be kept. A smaller raise must reach half of
+what it adds."""
 HOLD_WINDOWS = 8
-"""Windows between two trials of more, once climbing ended."""
+"""Windows between two trials of a higher number, after climbing ended."""
 MAX_STEPS = 1000
 
 
 def is_overloaded(result: Response | Failure) -> bool:
-    """Whether any attempt was refused for load, or timed out."""
+    """Return True if any attempt was refused for load or timed out."""
     return any(a.status in (429, 503) or a.failure is FailureKind.TIMEOUT for a in result.attempts)
 
 
 class Fixed:
-    """Always the same number."""
+    """A fixed number of requests in flight."""
 
     steps: tuple[ConcurrencyStep, ...] = ()
 
@@ -35,22 +35,21 @@ class Fixed:
         self.limit = limit
 
     def note_result(self, result: Response | Failure, now: float) -> None:
-        """Changes nothing."""
+        """Do nothing, since the number is fixed."""
 
 
 class Automatic:
-    """`limit` is how many may be in flight now. `finished` is told every result with the time since
-    the start, in seconds; the first samples after a change, which were sent under the old number,
-    do not count.
+    """An automatic number of requests in flight, which is `limit`.
+
+    `note_result` takes every result with the time since the start in seconds. The first results
+    after a change do not count, because they were sent under the old number.
     """
 
     def __init__(self, limits: Limits, most: int = MOST) -> None:
         self._most, self._slow_s = most, limits.stall_timeout_s / 2
         self.limit = min(START, most)
-        self._before, self._best = (
-            self.limit,
-            0.0,
-        )  # the last number that was worth it, and its samples per second
+        # The last number that paid off, and its samples per second.
+        self._before, self._best = self.limit, 0.0
         self._climbing, self._trial, self._held = True, False, 0
         self._settling, self._began, self._count, self._latency = self.limit, 0.0, 0, 0.0
         self._steps: list[ConcurrencyStep] = []
@@ -61,7 +60,7 @@ class Automatic:
         return tuple(self._steps)
 
     def note_result(self, result: Response | Failure, now: float) -> None:
-        """May change `limit`."""
+        """Take a result, and change `limit` if necessary."""
         if self._settling > 0:
             self._settling -= 1
             self._began = now
@@ -69,26 +68,26 @@ class Automatic:
         self._count += 1
         self._latency += result.latency_s if isinstance(result, Response) else 0.0
         if is_overloaded(result):
-            self._fall(now, "the endpoint refused for load or timed out")
+            self._fall(now, "the endpoint refused the load or timed out")
         elif self._count >= max(self.limit, START):
             self._judge(now)
 
     def _judge(self, now: float) -> None:
-        """At the end of a window."""
+        """Change the number, or keep it, at the end of a window."""
         rate = self._count / max(now - self._began, 1e-6)
         needed = self._best * (RISES if self._climbing else 1.0 + (MORE - 1.0) / 2)
         if self._latency / self._count > self._slow_s:
             self._fall(now, "answers take half of the stall timeout")
         elif (self._climbing or self._trial) and rate < needed:
             self._climbing = self._trial = False
-            self._change(self._before, now, "more brought no more throughput")
+            self._change(self._before, now, "a higher number did not add throughput")
         elif self._climbing or self._trial or self._held >= HOLD_WINDOWS:
             self._before, self._best, self._held = self.limit, rate, 0
             self._trial = not self._climbing
             self._change(
                 max(self.limit + 1, self.limit * (DOUBLE if self._climbing else MORE)),
                 now,
-                "trying more",
+                "trying a higher number",
             )
         elif rate < LESS * self._best:
             self._fall(now, "throughput fell")
@@ -115,7 +114,7 @@ class Automatic:
                     why=why,
                 )
             )
-        # Under the old number so many were sent that still come back.
+        # Results of this number of requests, sent under the old number, are still to come.
         self._settling = self.limit if limit != self.limit else 0
         self.limit = limit
         self._window(now)

@@ -1,4 +1,4 @@
-"""One task on its way through the engine: what is still to be asked, and where its results go."""
+"""Hold one task during a run: the samples still to ask, and the destination of their results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from serve_eval.schema import Failure, Progress, Response
 
 
 class StoppingRule(Protocol):
-    """Looks at a task while it is asked. `look` says whether its verdict is decided, so that no
-    more is needed; `restart` has it look from the beginning again.
+    """Decide whether the verdict of a task is certain while it is asked.
+
+    `look` returns True if no more answers are needed. `restart` starts again from the first sample.
     """
 
     def look(self) -> bool: ...
@@ -24,8 +25,9 @@ class StoppingRule(Protocol):
 
 
 class CourseObserver(Protocol):
-    """Looks at a task while it is asked, and reports what it sees; `restart` has it look from the
-    beginning again.
+    """Watch a task while it is asked and report findings.
+
+    `restart` starts again from the first sample.
     """
 
     async def look(self) -> None: ...
@@ -34,12 +36,11 @@ class CourseObserver(Protocol):
 
 
 class Lane:
-    """One task of a run: the samples to ask, by position in the order of their starts, and where
-    results go.
+    """One task of a run: the samples to ask, by position in the order of their starts.
 
-    With `early` the lane ends as soon as that is decided; `meet` is waited for before each sample
-    is sent; `alarm` looks at the lane now and then. `left` counts the samples without a result, and
-    `waiting` those that are not sent.
+    The lane ends when `early` decides it. `meet` is awaited before each sample is sent. `alarm`
+    looks at the lane from time to time. `left` counts the samples without a result, and `waiting`
+    those not sent yet.
     """
 
     def __init__(
@@ -64,12 +65,12 @@ class Lane:
         self.refill(positions)
 
     def refill(self, positions: Sequence[int]) -> None:
-        """Take these samples as those to ask."""
+        """Set the samples to ask."""
         self.positions, self.begun, self.decided = positions, False, False
         self.left = self.waiting = len(positions)
 
     def iterate_starts(self, progress: Progress | None) -> Iterator[int]:
-        """Yield the positions until the lane is decided; its progress begins with the first."""
+        """Yield the positions until the lane is decided. The first one starts its progress."""
         self.begun = True
         if progress is not None:
             accumulator = self.accumulator
@@ -83,7 +84,7 @@ class Lane:
             yield i
 
     def keep(self, i: int, result: Response | Failure) -> None:
-        """Write a result to the journal. Raises JournalError when that fails."""
+        """Write a result to the journal. Raises JournalError if that fails."""
         sample = self.accumulator.samples[i].id
         if isinstance(result, Response):
             self.journal.append(Record(id=sample, response=result))
@@ -91,7 +92,7 @@ class Lane:
             self.journal.append(Record(id=sample, failure=result))
 
     def forget(self, responses: Mapping[str, Response]) -> None:
-        """Take these answers back, by the ids of their samples."""
+        """Remove these answers, which are given by sample id."""
         for i, sample in enumerate(self.accumulator.samples):
             if (response := responses.get(sample.id)) is not None:
                 self.accumulator.forget(i, response)
@@ -100,8 +101,9 @@ class Lane:
                 looking.restart()
 
     def list_missing(self) -> Sequence[int]:
-        """The samples that have no result, in the order of their starts, unless the lane is decided
-        without them.
+        """Return the samples without a result, in the order of their starts.
+
+        Returns none if the lane is decided without them.
         """
         if self.early is not None and self.early.look():
             return ()

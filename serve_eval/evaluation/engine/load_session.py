@@ -1,6 +1,4 @@
-"""The load on an endpoint from the opening of a client to its closing, and the trust in its
-connections.
-"""
+"""Track the load on an endpoint while a client is open, and the trust in its connections."""
 
 from __future__ import annotations
 
@@ -22,11 +20,11 @@ from serve_eval.schema import Load
 
 
 class LoadSession:
-    """Counts what the engine does between the opening of a client and its closing, and withdraws
-    doubtful answers.
+    """Count the work of the engine while a client is open, and withdraw doubtful answers.
 
-    `at_first` is called when the first result was journalled; `hung` ends the session when a server
-    hangs. `proofs` say which connections were in step, and `notify` gets a line when one was not.
+    `at_first` is called when the first result is in the journal. `hang_detector` ends the session
+    if a server hangs. `proofs` record which connections were in step. `notify` receives a line if
+    one was not.
     """
 
     def __init__(
@@ -56,16 +54,19 @@ class LoadSession:
         self.lag_s = self.wall_s = 0.0
 
     def proven(self, connection: int, turns: int) -> None:
-        """Note that the client found a connection in step."""
+        """Record that the client found a connection in step."""
         self._note(ConnectionStep(self.client.session, connection, turns))
 
     def out_of_step(self, connection: int, why: str) -> None:
-        """Note that the client found a connection out of step."""
+        """Record that the client found a connection out of step."""
         self._note(ConnectionStep(self.client.session, connection, out=why))
         self.doubt.set()
 
     def _note(self, step: ConnectionStep) -> None:
-        """Keep a finding. The event loop calls this, where an error would be lost."""
+        """Record a finding.
+
+        Keep an error for later, since the event loop that calls this would lose it.
+        """
         try:
             self.proofs.note(step)
         except JournalError as error:
@@ -73,10 +74,9 @@ class LoadSession:
             self.doubt.set()
 
     async def withdraw(self, lanes: Sequence[Lane]) -> None:
-        """Take back what may be the answers to other requests, in the journals and of what is known
-        of the lanes.
+        """Withdraw answers that may belong to other requests, from the journals and the lanes.
 
-        Raises JournalError when that cannot be written.
+        Raises JournalError if that cannot be written.
         """
         if self._unkept is not None:
             raise self._unkept
@@ -93,22 +93,22 @@ class LoadSession:
                     self.withdrawn += len(found)
 
     def go_alone(self) -> None:
-        """Give each request a connection of its own from now on."""
+        """Use a separate connection for each request from now on."""
         self.client.go_alone()
         self._say_why()
 
     def _say_why(self) -> None:
-        """Say once what was found, and once that connections are no longer kept."""
+        """Report once what was found, and once that connections are no longer kept."""
         if not self._notices:
             why = (
-                "a connection gave an answer that nobody had asked for, and so later ones to other"
-                " requests"
+                "a connection returned a response that no request had asked for, which shifted"
+                " later responses to other requests"
             )
-            self._notify(f"warning: {why}; those that may be wrong are withdrawn and asked again")
+            self._notify(f"warning: {why}; doubtful answers are withdrawn and asked again")
         if self.client.alone and self._notices < 2:
             self._notify(
-                "warning: from now on each request has a connection of its own, which cannot get"
-                " out of step"
+                "warning: from now on each request uses its own connection, which cannot get out of"
+                " step"
             )
         self._notices = 2 if self.client.alone else 1
 

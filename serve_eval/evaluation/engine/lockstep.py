@@ -1,6 +1,4 @@
-"""Two runs in step: a sample that both are going to ask is sent by both at the same time, or by
-neither yet.
-"""
+"""Keep two runs in step: both send a sample that they share at the same time."""
 
 from __future__ import annotations
 
@@ -14,13 +12,13 @@ Place = tuple[str, int]
 
 
 class Lockstep:
-    """Where two runs wait for each other.
+    """The meeting point of two runs.
 
-    What they have in common is numbered, in the order of the first. A run waits at a number until
-    the other one has come to it or to a higher one, or has left. So they never wait for each other
-    without end, in whatever orders they come: one waits at a number above all that the other has
-    come to, and both of them cannot. In the same order, which is the purpose, none is ahead of the
-    other by more than what it has in flight.
+    The samples that both runs ask are numbered in the order of the first run. A run waits at a
+    number until the other run reaches that number or a higher one, or leaves. This cannot deadlock,
+    even if the runs have different orders: a run waits only at a number higher than all that the
+    other has reached, which cannot hold for both. With equal orders, which is the purpose, no run
+    is ahead of the other by more than its requests in flight.
     """
 
     def __init__(self) -> None:
@@ -29,7 +27,7 @@ class Lockstep:
         self.numbers: Mapping[Place, int] = {}
 
     def _take_note(self) -> None:
-        """Numbers what both have said that they ask."""
+        """Assign numbers to the samples that both runs ask, when both have named theirs."""
         one, other = (participant.places for participant in self.participants)
         if one is not None and other is not None and not self._complete.is_set():
             self.numbers = {
@@ -43,7 +41,7 @@ class Lockstep:
 
 
 class Participant:
-    """One run's place in a lockstep. `places` are what it asks, in the order of their starts."""
+    """One run in a lockstep. `places` are its samples in the order of their starts."""
 
     def __init__(self, lockstep: Lockstep) -> None:
         self._lockstep = lockstep
@@ -53,14 +51,15 @@ class Participant:
         self._count = 0
 
     async def take(self, places: Iterable[Place]) -> None:
-        """Says what this run is going to ask, and waits until the other one has said so too."""
+        """Name the samples that this run asks, and wait until the other run has named its own."""
         self.places = dict.fromkeys(places)
         self._lockstep._take_note()
         await self._lockstep._complete.wait()
 
     async def meet(self, task: str, position: int) -> None:
-        """Waits until the other run is about to send that sample, or one behind it; not at all for
-        one that it does not ask.
+        """Wait until the other run is about to send this sample or a later one.
+
+        Returns immediately for a sample that the other run does not ask.
         """
         number = self._lockstep.numbers.get((task, position))
         if number is None:
@@ -74,7 +73,10 @@ class Participant:
             await over.wait()
 
     async def leave(self) -> None:
-        """The run asks nothing more. If it never said what it asks, that is nothing."""
+        """Leave the lockstep, because the run asks nothing more.
+
+        A run that never named its samples has none.
+        """
         if self.places is None:
             self.places = {}
             self._lockstep._take_note()

@@ -1,4 +1,4 @@
-"""In which order samples are started. Pure. No order changes what is asked."""
+"""Order the starts of samples. Pure: no order changes the questions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from serve_eval.schema import Order, Prompt, Sample
 
 
 def task_seed(seed: int, task: str) -> str:
-    """Give each task of a run an order of its own out of the run's seed."""
+    """Return the seed for the order of one task, derived from the run's seed."""
     return f"{seed}:order:{task}"
 
 
 def arrange(
     samples: Sequence[Sample], positions: Iterable[int], order: Order, seed: str
 ) -> array[int]:
-    """The positions in the order in which their samples are to be started; ties stay as the
-    protocol has them.
+    """Return the positions in the order in which their samples start.
 
-    `longest` goes by the length of the target: where targets are worked solutions, as in GSM8K, the
-    answers will be long where they are. `random` gives the same order for the same seed, and of
-    some of the positions what remains of that of all.
+    Ties keep the order of the protocol. `longest` sorts by the length of the target: for targets
+    that are worked solutions, as in GSM8K, long targets mean long answers. `random` gives the same
+    order for the same seed. For some of the positions, it is the order of all positions without the
+    others.
     """
     chosen = array("q", positions)
     if order == "random":
@@ -43,8 +43,9 @@ def arrange(
 
 @lru_cache(maxsize=1)
 def _shuffle(count: int, seed: str) -> array[int]:
-    """All positions in a random order. A run asks for its order twice in a row: for the starts and
-    for the alarm.
+    """Return all positions in a random order.
+
+    The cache serves a run that needs its order twice in a row: for the starts and for the alarm.
     """
     places = array("q", range(count))
     random.Random(seed).shuffle(places)

@@ -9,7 +9,7 @@ from serve_eval.schema import Progress
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """Progress under the name of a side."""
+    """Progress of one side, with its label before the task name."""
 
     shown: Progress
     label: str

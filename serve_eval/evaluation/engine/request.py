@@ -1,4 +1,4 @@
-"""What is sent for a sample: the task's request, with what the sample asks otherwise. Pure."""
+"""Build the request for a sample from its task and the sample's overrides. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from serve_eval.schema import Request, Sample, Task
 
 
 def request_of(task: Task, sample: Sample) -> Request:
-    """The request of one sample."""
+    """Return the request for one sample."""
     own, sampling, extra = sample.override, task.sampling, task.extra
     if own is not None:
         max_tokens = sampling.max_tokens if own.max_tokens is None else own.max_tokens

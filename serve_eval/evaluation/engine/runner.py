@@ -1,6 +1,4 @@
-"""Ask tasks of one client: one pool of workers over one stream of samples, each result in a journal
-when it comes.
-"""
+"""Ask tasks with one client: one worker pool, one stream of samples, each result journalled."""
 
 from __future__ import annotations
 
@@ -15,8 +13,8 @@ from serve_eval.evaluation.engine.upkeep import rare_collections, upkeep
 from serve_eval.schema import Progress
 
 ROUNDS = 2
-"""After so many rounds whose answers had to be withdrawn, each request has a connection of its own:
-what connections give that end without a proof would be withdrawn in every round."""
+"""Number of rounds with withdrawn answers after which each request has its own connection.
+Otherwise, connections that end without a proof would lose their answers in every round."""
 
 
 async def ask(
@@ -26,13 +24,14 @@ async def ask(
     progress: Progress | None = None,
     watch: CircuitBreaker | None = None,
 ) -> None:
-    """Ask every sample of the lanes, one lane after the other without a pause between them.
+    """Ask every sample of the lanes, one lane after another without a pause between them.
 
-    A sample counts as finished when its record was written. When a lane is decided, its requests in
-    flight are cancelled, and their workers go on with the next lane. Answers of connections that
-    turn out to be out of step are withdrawn and asked again, also those that a lane had before.
-    Raises EndpointError when `watch`, the client's door or the session's `hung` gives the endpoint
-    up, and JournalError when a record cannot be written; requests in flight are then cancelled.
+    A sample is finished when its record is written. When a lane is decided, its requests in flight
+    are cancelled, and their workers continue with the next lane. Answers of connections that turn
+    out to be out of step are withdrawn and asked again, including those of earlier sessions. Raises
+    EndpointError if `watch`, the client's liveness check or the hang detector of the session gives
+    up the endpoint, and JournalError if a record cannot be written. Requests in flight are then
+    cancelled.
     """
     lanes = list(lanes)
     rounds = 0
@@ -49,12 +48,14 @@ async def ask(
                 session.go_alone()
             for lane in lanes:
                 lane.refill(lane.list_missing())
-                lane.meet = None  # who asks the same has been met, and is not waiting any more
+                lane.meet = None  # the other run has met these samples and no longer waits
 
 
 class _Round:
-    """One pass over what is left of the lanes. Its workers draw samples from one stream, so that
-    the end of a lane and the beginning of the next are asked together.
+    """One pass over the samples left in the lanes.
+
+    Its workers draw samples from one stream, so that the end of a lane and the start of the next
+    one overlap.
     """
 
     def __init__(
@@ -74,8 +75,9 @@ class _Round:
         self._offset = session.wall_s - self._clock()
 
     async def run(self) -> None:
-        """Ask until no worker has anything left to do. Raises what ended one of them, or the
-        upkeep.
+        """Ask until no worker has anything left to do.
+
+        Raises the error that ended a worker or the upkeep.
         """
         try:
             with rare_collections():
@@ -95,13 +97,13 @@ class _Round:
             self._end_progress()
 
     def _start_workers(self) -> None:
-        """Start as many workers as the pace allows and the rest of the stream needs."""
+        """Start as many workers as the pace allows and the remaining samples need."""
         for _ in range(min(self._pace.limit - self._session.workers, self._left)):
             self._session.workers += 1
             self._group.create_task(self._work())
 
     async def _work(self) -> None:
-        """Ask one sample after the other, until none is left or the pace wants fewer workers."""
+        """Ask one sample after another, until none is left or the pace allows fewer workers."""
         session, pace, stream = self._session, self._pace, self._stream
         me = asyncio.current_task()
         assert me is not None
@@ -115,7 +117,7 @@ class _Round:
                 self._idle.set()
 
     async def _ask_sample(self, lane: Lane, i: int, me: asyncio.Task[None]) -> None:
-        """Send one sample and take its result, unless its lane is decided before that comes."""
+        """Send one sample and take its result, unless its lane is decided first."""
         self._left -= 1
         lane.waiting -= 1
         accumulator, watch, number = lane.accumulator, self._watch, None
@@ -144,7 +146,7 @@ class _Round:
             self._start_workers()
 
     def _count(self, lane: Lane, me: asyncio.Task[None]) -> None:
-        """Count a result, show the progress, and end the lane when that decides it."""
+        """Count a result, show the progress, and end the lane if the result decides it."""
         session, progress, accumulator = self._session, self._progress, lane.accumulator
         if not lane.decided:
             lane.left -= 1
@@ -163,7 +165,7 @@ class _Round:
             self._end(lane, me)
 
     def _end(self, lane: Lane, me: asyncio.Task[None]) -> None:
-        """Ask nothing more of a decided lane, and give up what is in flight."""
+        """Ask nothing more of a decided lane, and cancel its requests in flight."""
         self._left -= lane.waiting
         lane.waiting, lane.decided = 0, True
         for other in lane.asking - {me}:
@@ -173,7 +175,7 @@ class _Round:
         lane.left = 0
 
     def _end_progress(self) -> None:
-        """End the progress of the lanes that were left unfinished."""
+        """End the progress of lanes that are unfinished."""
         for lane in self._busy:
             if self._progress is not None and lane.begun and lane.left:
                 self._progress.end(lane.name)

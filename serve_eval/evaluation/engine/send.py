@@ -1,4 +1,4 @@
-"""Send a sample: one request, or one for each of its choices."""
+"""Send a sample as one request, or as one request for each of its choices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from serve_eval.scorers.likelihood import continuation, is_likeliest
 
 
 async def send(client: Client, task: Task, sample: Sample) -> Response | Failure:
-    """Return the answer to a sample, or why there is none. Never raises for what a request met."""
+    """Return the response to a sample, or its failure. Never raises for errors of a request."""
     request = request_of(task, sample)
     if not sample.choices:
         return await client.send(request)
@@ -31,11 +31,10 @@ async def send(client: Client, task: Task, sample: Sample) -> Response | Failure
 async def _send_choices(
     client: Client, task: Task, sample: Sample, request: Request
 ) -> Response | Failure:
-    """Ask for the choices one after the other, so that a worker never has more than one request in
-    flight.
+    """Ask for the choices one after another, so that a worker has only one request in flight.
 
-    The limits of time and attempts are those of each request. Where one of them has no answer the
-    sample has none: the likeliest of the others need not be the likeliest of all.
+    Limits of time and attempts apply to each request. If one of them fails, the sample fails: the
+    likeliest of the other choices need not be the likeliest of all.
     """
     answers = _ChoiceAnswers()
     for context, choice in sample.continued:
@@ -45,29 +44,28 @@ async def _send_choices(
             return msgspec.structs.replace(result, attempts=answers.attempts)
         if not answers.take(result, context, choice):
             return answers.unusable(
-                f"nothing tells which tokens are those of the continuation {choice!r}"
+                f"the response does not show which tokens belong to the continuation {choice!r}"
             )
     if answers.greedy is None and Need.LIKELIEST_TOKENS in task.requires:
-        return answers.unusable("nothing tells whether the tokens are the likeliest ones")
+        return answers.unusable("the response does not show whether the tokens are the likeliest")
     return answers.response()
 
 
 class _ChoiceAnswers:
-    """Sums up the answers to the choices of one sample."""
+    """Collect the responses to the choices of one sample."""
 
     def __init__(self) -> None:
         self.attempts: tuple[Attempt, ...] = ()
         self.greedy: list[bool] | None = []
-        """Whether each choice is what the model would say; None where an answer does not tell."""
+        """True for each choice that the model would generate. None if a response does not show
+        it."""
         self._logprobs: list[tuple[float, ...]] = []
         self._prompt_tokens = self._completion_tokens = 0
         self._latency_s = 0.0
 
     def take(self, result: Response, context: str, choice: str) -> bool:
-        """Add an answer. False where nothing tells which tokens are those of the choice."""
-        assert (
-            result.prompt_logprobs is not None
-        )  # without them the client has no response, but a failure
+        """Add a response. Return False if it does not show which tokens belong to the choice."""
+        assert result.prompt_logprobs is not None  # without them the client reports a failure
         values = continuation(result.prompt_logprobs, context + choice, len(context))
         if values is None:
             return False
@@ -82,12 +80,12 @@ class _ChoiceAnswers:
         return True
 
     def unusable(self, message: str) -> Failure:
-        """Return the failure of a sample whose answers cannot be used."""
+        """Return the failure of a sample whose responses cannot be used."""
         kind = FailureKind.INVALID_RESPONSE
         return Failure(kind=kind, message=message, retryable=False, attempts=self.attempts)
 
     def response(self) -> Response:
-        """Return the answer to the sample as a whole."""
+        """Return the response to the sample as a whole."""
         return Response(
             text="",
             finish_reason=None,

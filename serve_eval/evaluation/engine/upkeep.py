@@ -1,6 +1,4 @@
-"""What runs next to the workers until the last of them is done: syncing, measuring, withdrawing,
-looking.
-"""
+"""Run background work next to the workers: syncing, measuring, withdrawing and watching."""
 
 from __future__ import annotations
 
@@ -13,21 +11,23 @@ from serve_eval.evaluation.engine.lane import Lane
 from serve_eval.evaluation.engine.load_session import LoadSession
 
 SYNC_S = 0.5
-"""How often what was journalled is forced to disk."""
+"""Seconds between two syncs of the journals to disk."""
 TICK_S = 0.25
-"""How often the lateness of the event loop is measured."""
+"""Seconds between two measurements of the event loop's lateness."""
 LOOK_S = 1.0
-"""Between two looks of the alarms."""
+"""Seconds between two looks of the alarms."""
 GC_THRESHOLDS = (50_000, 100, 1000)
-"""How rarely the garbage collector runs meanwhile: at 4096 in flight it was measured to take half
-of the time, at 512 a tenth. Memory stays the same, since requests leave no cycles behind."""
+"""Thresholds that make the garbage collector run rarely. At 4096 requests in flight, it was
+measured to take half of the time, at 512 a tenth. Memory stays the same, since requests leave no
+cycles."""
 
 
 def upkeep(
     session: LoadSession, busy: Sequence[Lane], lanes: Sequence[Lane]
 ) -> list[Coroutine[object, object, None]]:
-    """Return what is to run while the `busy` ones of the `lanes` are asked. None of it ends by
-    itself, but by raising what ends the session.
+    """Return the coroutines to run while the `busy` ones of the `lanes` are asked.
+
+    They end only by raising an error that ends the session.
     """
     guards = [
         session.client.liveness.watch(),
@@ -40,7 +40,7 @@ def upkeep(
 
 
 async def sync(lanes: Sequence[Lane]) -> None:
-    """Force what was journalled to disk, in a thread, so that nothing waits for it."""
+    """Sync the journals to disk, in a thread so that nothing else waits."""
     while True:
         await asyncio.sleep(SYNC_S)
         for lane in lanes:
@@ -48,8 +48,9 @@ async def sync(lanes: Sequence[Lane]) -> None:
 
 
 async def withdraw(session: LoadSession, lanes: Sequence[Lane]) -> None:
-    """Take answers back as soon as a connection is found out of step; they are asked again at the
-    end.
+    """Withdraw answers as soon as a connection is found out of step.
+
+    Their samples are asked again at the end.
     """
     while True:
         await session.doubt.wait()
@@ -58,7 +59,7 @@ async def withdraw(session: LoadSession, lanes: Sequence[Lane]) -> None:
 
 
 async def observe(lanes: Sequence[Lane]) -> None:
-    """Let the alarms look."""
+    """Call the alarms at regular intervals."""
     alarms = [lane.alarm for lane in lanes if lane.alarm is not None]
     while alarms:
         await asyncio.sleep(LOOK_S)
@@ -67,7 +68,7 @@ async def observe(lanes: Sequence[Lane]) -> None:
 
 
 async def measure_lag(session: LoadSession) -> None:
-    """Note by how much a timer of ours was late at most."""
+    """Record the largest lateness of a timer."""
     clock = asyncio.get_running_loop().time
     while True:
         due = clock() + TICK_S
@@ -77,7 +78,7 @@ async def measure_lag(session: LoadSession) -> None:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """Let the garbage collector run rarely within the block."""
+    """Make the garbage collector run rarely within the block."""
     thresholds = gc.get_threshold()
     gc.set_threshold(*GC_THRESHOLDS)
     try:

@@ -1,4 +1,4 @@
-"""Turn YAML, flags and environment into a Plan, and a Plan into prepared tasks."""
+"""Turn YAML, flags and environment variables into a Plan, and hold prepared tasks."""
 
 __all__ = [
     "address",

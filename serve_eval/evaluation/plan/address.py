@@ -1,5 +1,6 @@
-"""Resolve the launcher of a plan; `base_url` is short for the launcher `external` with that
-address.
+"""Resolve the launcher of a plan.
+
+`base_url` stands for the launcher `external` with that address.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def launcher_of(
     environ: Mapping[str, str],
     problems: Problems,
 ) -> Spec:
-    """Return the launcher of the settings, the file or the environment, in this order."""
+    """Return the launcher from the settings, the file or the environment, in this order."""
     chosen = settings.get("launcher")
     if chosen is None and "base_url" not in settings and file.get("launcher") is not None:
         spec = spec_of(file["launcher"], LAUNCHERS, ("launcher",), problems)
@@ -37,7 +38,8 @@ def launcher_of(
     if spec.name != "external":
         if clash:
             problems.add(
-                ("base_url",), f"excludes the launcher {spec.name!r}, which starts its own endpoint"
+                ("base_url",),
+                f"cannot be used with the launcher {spec.name!r}, which starts its own endpoint",
             )
         return spec
     base_url = settings.get("base_url") or environ.get("OPENAI_BASE_URL") or values.get("base_url")
@@ -46,7 +48,7 @@ def launcher_of(
 
 
 def with_normal_address(launcher: Spec, problems: Problems) -> Spec:
-    """Return the launcher with its base URL in the one form that is saved and shown."""
+    """Return the launcher with its base URL in the normal form, which is saved and shown."""
     if launcher.name != "external":
         return launcher
     try:

@@ -1,6 +1,4 @@
-"""Check the values of a plan against each other, and its names and options against the folders of
-alternatives.
-"""
+"""Check the values of a plan against each other, and its names and options against the plugins."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from serve_eval.schema import Spec, is_mutable
 
 
 def check_specs(tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems) -> None:
-    """Check names and options against the folders of alternatives."""
+    """Check the names and options of tasks, launcher and verdict rule against the plugins."""
     for folder, spec, path in (
         *((TASKS, task, ("tasks", i, task.name)) for i, task in enumerate(tasks)),
         (LAUNCHERS, launcher, ("launcher",)),
@@ -75,22 +73,22 @@ def _check_early_stop(
 ) -> None:
     if eps is not None and not isinstance(eps, bool) and not 0.0 < eps < 1.0:
         problems.add(
-            ("early_stop",), "must be true, false or a probability between 0 and 1, such as 0.01"
+            ("early_stop",), "must be true, false, or a probability between 0 and 1 such as 0.01"
         )
     if eps and order in ("prefix", "longest"):
-        problems.add(("early_stop",), "starts the samples in random order: leave out --order")
+        problems.add(("early_stop",), "needs the random order of samples: leave out --order")
     if eps and _never_stops_early(rule):
         known = ", ".join(rules_with_early_stop())
         problems.add(
             ("early_stop",),
-            f"is known for the rules {known}, not for {rule!r}: leave one of the two out",
+            f"works with the rules {known}, not with {rule!r}: leave out one of the two",
         )
 
 
 def _never_stops_early(rule: str) -> bool:
     try:
         return load_verdict_rule(rule).early_stop is None
-    except PlanError:  # `check_specs` says what is wrong with it
+    except PlanError:  # `check_specs` reports it
         return True
 
 
@@ -103,13 +101,13 @@ def _check_limits(limits: Mapping[str, Any], problems: Problems) -> None:
             least = "0 or more" if from_zero else "above 0"
             problems.add(("limits", name), f"must be {least} and finite")
         elif name == "max_error_rate" and value > 1:
-            problems.add(("limits", name), "must be at most 1: it is a share of the samples")
+            problems.add(("limits", name), "must be at most 1, since it is a share of the samples")
 
 
 def check_repeats(
     given: object, file: Mapping[str, Any], tasks: list[Spec], problems: Problems
 ) -> None:
-    """Check the names of tasks. Those of the file that flags leave out may be there."""
+    """Check the task names of `repeats`. Tasks of the file that flags leave out are allowed."""
     if not isinstance(given, Mapping):
         return
     listed = file.get("tasks") if isinstance(file.get("tasks"), list) else []

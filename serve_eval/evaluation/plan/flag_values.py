@@ -1,4 +1,4 @@
-"""Read the values of flags and variables into the values of a plan."""
+"""Convert the values of flags and environment variables into the values of a plan."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from serve_eval.errors import PlanError
 
 
 def names_of(given: Sequence[str] | None) -> list[str] | None:
-    """Return the names that an option takes separated by commas, of all the times that it was
-    given.
-    """
+    """Return the comma-separated names of all uses of an option, or None if there are none."""
     names = [name.strip() for text in given or () for name in text.split(",")]
     return [name for name in names if name] or None
 
 
 def headers_of(lines: Sequence[str]) -> dict[str, str]:
-    """Return the headers of lines such as "Name: value". Raises PlanError for another line."""
+    """Return headers from lines such as "Name: value". Raises PlanError for any other line."""
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -34,27 +32,27 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise PlanError(f"--extra-body is no JSON: {error}") from error
+        raise PlanError(f"--extra-body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise PlanError("--extra-body: expected a JSON object, such as '{\"top_k\": 1}'")
     return value
 
 
 def number_or_word(text: str) -> int | str:
-    """Return the whole number that a text is, or the text."""
+    """Return the text as an integer if it is one, else the text."""
     return int(text) if text.isdecimal() else text
 
 
 def absolute(path: str | None) -> str | None:
-    """Return the full path, or None for none and for an empty one."""
+    """Return the absolute path, or None for an empty or missing path."""
     return str(Path(path).expanduser().absolute()) if path else None
 
 
 def absolute_all(paths: Sequence[str]) -> list[str]:
-    """Return the full paths."""
+    """Return the absolute paths."""
     return [str(Path(path).expanduser().absolute()) for path in paths]
 
 
 def margin_of_verdict(points: float) -> list[str]:
-    """Return --margin as the --set that it stands for."""
+    """Return the --set value that --margin stands for."""
     return [f"verdict.margin={points}"]

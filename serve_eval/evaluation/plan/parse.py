@@ -1,8 +1,7 @@
-"""Read the keys of a plan file and the settings of a command into typed values; every problem is
-collected.
+"""Convert the keys of a plan file and the settings of a command into typed values.
 
-The keys and their types are those of the options (see options.py); the sections are nouns of the
-schema.
+All problems are collected. The keys and their types are those of the options (see options.py). The
+sections are nouns of the schema.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ SECTIONS: dict[str, type] = {
 
 
 def scalar_kinds() -> dict[str, Any]:
-    """Return the keys of a plan file that hold one value, or a list, with its type."""
+    """Return the keys of a plan file that hold one value or a list, with their types."""
     found = {
         key: option.kind if option.setting.in_file is SAME else option.setting.in_file
         for key, option in keys_in_file()
@@ -46,14 +45,14 @@ KEYS = (*_SCALARS, *SECTIONS, *_SPECS)
 
 
 class Problems:
-    """Collect what is wrong, each with the line of the file where there is one."""
+    """Collect problems, each with its line in the file if there is one."""
 
     def __init__(self, line: Callable[..., str]) -> None:
         self.found: list[str] = []
         self._line = line
 
     def add(self, path: tuple[str | int, ...], message: str) -> None:
-        """Add what is wrong at a path of the plan."""
+        """Add the problem at a path of the plan."""
         shown = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in path).lstrip(
             "."
         )
@@ -63,8 +62,9 @@ class Problems:
 def scalars(
     file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """Return the values that are no section and no name with options, flags over file, converted to
-    their types.
+    """Return the converted values that are neither sections nor names with options.
+
+    Flags override the file.
     """
     for key in file:
         if key not in KEYS:
@@ -88,7 +88,7 @@ def scalars(
 def section(
     name: str, kind: type, file: Mapping[str, Any], settings: Mapping[str, Any], problems: Problems
 ) -> dict[str, Any]:
-    """Return the fields of a section that were given, flags over file, converted to their types."""
+    """Return the given fields of a section, converted. Flags override the file."""
     given = file.get(name) or {}
     if not isinstance(given, Mapping):
         problems.add((name,), "expected a mapping")
@@ -132,7 +132,7 @@ def spec_of(raw: Any, folder: str, path: tuple[str | int, ...], problems: Proble
 def tasks_of(
     in_file: Any, chosen: list[str] | None, problems: Problems, *, needed: bool
 ) -> list[Spec]:
-    """Return the tasks of the file, or the chosen ones with their options in the file."""
+    """Return the tasks of the file, or the chosen tasks with their options in the file."""
     if in_file is not None and not isinstance(in_file, list):
         problems.add(("tasks",), "expected a list")
         in_file = []
@@ -159,7 +159,7 @@ def _convert(
 
 
 def _choices(kind: Any) -> str:
-    """Return the values of a field that takes some words only, and perhaps a number."""
+    """Return a note with the values of a field that takes only some words, and perhaps a number."""
     words = [
         word
         for part in (kind, *typing.get_args(kind))

@@ -1,4 +1,4 @@
-"""Hold a task that is ready to be asked: its data, and what it will be compared with."""
+"""Hold a task that is ready to run: its data and its reference."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from serve_eval.verdicts.references import AcceptanceLength
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTask:
-    """A task with its data and what it will be compared with.
+    """A task with its data and the values that it will be compared with.
 
-    `hypothesis` has the reference's overrides applied and its `num_samples` set to the n of the
-    formula. The value of `reference` is that of the prompts in `dataset` where its scores per
-    sample are known, and a note says so; None comes with the reason in `why_no_reference`.
-    `protocol` says how well the reference's own is known. `acceptance` is what the acceptance
-    length is compared with, where the task names an entry. `earlier` is what a finished run lets
-    expect that this one is compared with: it stands in for the reference's scores. `wanted` is what
-    the task's `load` was asked for.
+    * `hypothesis` includes the reference's overrides, and its `num_samples` is the n of the
+      formula.
+    * `reference` has the value of the prompts in `dataset` if its scores per sample are known,
+      and then a note says so.
+    * `why_no_reference` is the reason if there is no reference.
+    * `protocol` says how well the protocol of the reference is known.
+    * `acceptance` is the reference for the acceptance length, if the task names an entry.
+    * `earlier` holds the scores expected from a finished run that this run is compared with. It
+      replaces the scores of the reference.
+    * `wanted` is the number of samples that the task's `load` was asked for.
     """
 
     spec: Spec
@@ -37,7 +40,7 @@ class PreparedTask:
 
     @property
     def expected(self) -> Expected | None:
-        """Return what earlier runs tell of each prompt's score; None where nothing does."""
+        """The score of each prompt expected from earlier runs, or None if nothing is known."""
         return self.earlier or of_reference(self.task.metric, self.dataset, self.reference)
 
     @property
@@ -46,9 +49,7 @@ class PreparedTask:
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the endpoint must be able to do: what the task declares, and what its first request
-        tells.
-        """
+        """Abilities that the endpoint needs, from the task's declaration and from its samples."""
         task, prompt = self.task, self.dataset.samples[0].prompt
         needs = {*task.requires, Need.CHAT if self.chat else Need.COMPLETIONS}
         if task.prompt_logprobs:
@@ -63,5 +64,5 @@ class PreparedTask:
 
 
 def lacks_context(sample: Sample) -> bool:
-    """Return True for a sample of which a choice is judged with nothing before it."""
+    """Return True if a choice of the sample is judged without any text before it."""
     return bool(sample.choices) and not sample.prompt and (not sample.heads or "" in sample.heads)

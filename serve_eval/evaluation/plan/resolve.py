@@ -1,14 +1,14 @@
-"""YAML, flags and environment to a Plan. Every problem is reported at once, with its place.
+"""Build a Plan from YAML, flags and environment variables, and report all problems together.
 
-Flags beat environment beats file; the command line merges the first two (each flag has a
-SERVE_EVAL_* variable) into `settings`. Form of the file, every key optional but one of `tasks` and
-`cases`:
+Flags override the environment, which overrides the file. The command line merges the first two
+(each flag has a SERVE_EVAL_* variable) into `settings`. All keys of the file are optional, except
+that it needs `tasks` or `cases`:
 
     model: meta-llama/Llama-3.1-8B-Instruct
     base_url: http://host:8000                  # or  launcher: {name: simulated, accuracy: 0.7}
     tasks: [mmlu, {gsm8k: {num_fewshot: 5}}]
-    cases: my-cases/                            # files and folders of one's own cases, a task for each module
-    protocol: {apply_chat_template: true, system_prompt: Be brief.}   # for every task, under its own options
+    cases: my-cases/                            # files and folders of your own cases, a task each
+    protocol: {apply_chat_template: true, system_prompt: Be brief.}  # of all tasks, below their own
     accuracy_spec: {quant_algo: FP8, kv_cache_quant_algo: FP8}
     dataset_root: DIR
     limit: 200
@@ -46,17 +46,16 @@ from serve_eval.plugins.scope import scope
 from serve_eval.schema import AccuracySpec, Connection, Limits, Plan, Spec, is_mutable
 
 EPS = 0.01
-"""Probability with which an early stop may differ from the whole run's verdict, unless one is
-given."""
+"""Default probability that an early stop gives another verdict than the whole run."""
 OWN_MODELS = ("embedded", "simulated")
-"""Launchers that bring a model of their own, which is called as they are unless it is given a
-name."""
+"""Launchers with a model of their own. The model is named after the launcher by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A plan and the run folder that was asked for (None: a new one is to be named); `notes` tell
-    what of its case files is not asked.
+    """A plan and the requested run folder (None: a new folder).
+
+    `notes` name the parts of the case files that are not asked.
     """
 
     plan: Plan
@@ -71,13 +70,13 @@ def resolve(
     environ: Mapping[str, str],
     line: Callable[..., str] = lambda *path: "",
 ) -> Resolved:
-    """Make the plan out of a file's content, the settings of the command line and the environment.
+    """Build the plan from a file's content, the settings of the command line and the environment.
 
-    `settings` holds what flags and SERVE_EVAL_* variables gave, under the names of the file's keys,
-    the fields of the sections `accuracy_spec`, `connection` and `limits` flat; `tasks` is a list of
-    names, `set` a list of NAME.OPTION=VALUE with a task's name, `launcher` or `verdict` as NAME;
-    `choices` are options for every task, which the file has under `protocol`. `line(*path)` gives a
-    prefix such as "plan.yaml:3: ".
+    `settings` holds the values of flags and SERVE_EVAL_* variables under the names of the file's
+    keys. Fields of the sections `accuracy_spec`, `connection` and `limits` are at the top level.
+    `tasks` is a list of names. `set` is a list of NAME.OPTION=VALUE, where NAME is a task,
+    `launcher` or `verdict`. `choices` holds options for every task, which the file has under
+    `protocol`. `line(*path)` returns a prefix such as "plan.yaml:3: ".
 
     Raises PlanError with every problem.
     """
@@ -150,12 +149,11 @@ def resolve_launcher(
     environ: Mapping[str, str],
     line: Callable[..., str] = lambda *path: "",
 ) -> Plan:
-    """Make a plan without tasks: what decides which servers are started, and the connection.
+    """Build a plan without tasks: the launcher, its options and the connection.
 
-    It is as `resolve` makes it of the same file. The connection tells that their logs have keys.
-
-    `settings` may have `model`, `include_path` and, in `set`, launcher.OPTION=VALUE. Raises
-    PlanError with every problem.
+    They are the same as those from `resolve` for the same file. The connection is needed for its
+    keys, which may occur in server logs. `settings` may have `model`, `include_path` and, in `set`,
+    launcher.OPTION=VALUE. Raises PlanError with every problem.
     """
     problems = Problems(line)
     values = scalars(file, settings, problems)
@@ -184,8 +182,7 @@ def resolve_launcher(
 
 
 def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> Plan:
-    """Make a plan without tasks: how a running endpoint is reached, as `resolve` makes it of the
-    same settings.
+    """Build a plan without tasks for a running endpoint, as `resolve` builds it.
 
     `settings` may have `base_url`, `model` and the fields of `connection`. Raises PlanError with
     every problem.
@@ -206,8 +203,9 @@ def resolve_address(settings: Mapping[str, Any], environ: Mapping[str, str]) -> 
 def _with_cases(
     tasks: list[Spec], given: str | list[str] | None, configured: set[str], problems: Problems
 ) -> PlannedCases:
-    """Return the tasks with those of the case files; `configured` are names that options are set
-    of.
+    """Return the tasks with those of the case files.
+
+    `configured` holds the names whose options are set.
     """
     if given is None:
         return PlannedCases(tasks=tasks, iterations={}, notes=())
@@ -216,7 +214,7 @@ def _with_cases(
     ]
     try:
         found = plan_tasks(tasks, paths, configured)
-    except PlanError as error:  # each with its own file and line
+    except PlanError as error:  # its problems have their own file and line
         problems.found += [*error.problems, *([error.hint] if error.hint else [])]
         return PlannedCases(
             tasks=[task for task in tasks if not is_mutable(task.name)], iterations={}, notes=()
@@ -227,14 +225,15 @@ def _with_cases(
 
 
 def _under(task: Spec, below: Mapping[str, object], above: Mapping[str, object]) -> Spec:
-    """Return a task with the choices for all tasks: those of the file below its own, those of flags
-    above.
+    """Return a task with the protocol options of all tasks.
+
+    Its own options override those of the file (`below`). Flags (`above`) override its own.
     """
     return Spec(name=task.name, options={**below, **task.options, **above})
 
 
 def _with_absolute_tokenizer(task: Spec) -> Spec:
-    """Return a task whose tokenizer is found by a run that goes on from another folder."""
+    """Return a task with an absolute tokenizer path, for a resume from another folder."""
     folder = task.options.get("tokenizer")
     return (
         replace(task, options={**task.options, "tokenizer": absolute(folder)})
@@ -244,9 +243,10 @@ def _with_absolute_tokenizer(task: Spec) -> Spec:
 
 
 def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) -> dict[str, Any]:
-    """Return how often prompts are asked, as fields of a plan.
+    """Return the number of repeats as fields of a plan.
 
-    One number holds for all of them; else a task has that of the plan, or of its case file.
+    A single number applies to all tasks. Otherwise a task uses the number of the plan, or of its
+    case file.
     """
     if isinstance(given, int):
         return {"repeats": given}
@@ -260,7 +260,7 @@ def _repeats(given: int | Mapping[str, int] | None, with_cases: PlannedCases) ->
 
 
 def _include(values: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
-    """Return the folders of the user's own code, and search them from now on."""
+    """Return the folders of the user's own code, and add them to the search path."""
     found = tuple(dict.fromkeys(_full_paths(values.get("include_path"))))
     try:
         extensions.include(found)
@@ -275,7 +275,7 @@ def _early_stop(given: bool | float | None) -> float | None:
 
 
 def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the given roots, then the layout of TensorRT-LLM's models root."""
+    """Return the given roots, followed by those of TensorRT-LLM's models root."""
     roots = _full_paths(given)
     if models := environ.get("LLM_MODELS_ROOT"):
         roots += _full_paths([str(Path(models) / "datasets"), models])
@@ -283,7 +283,7 @@ def _dataset_roots(given: str | list[str] | None, environ: Mapping[str, str]) ->
 
 
 def _full_paths(paths: str | list[str] | None) -> list[str]:
-    """Return the full paths of one or several."""
+    """Return the absolute paths of one or several paths."""
     return [
         path
         for given in ([paths] if isinstance(paths, str) else paths or [])

@@ -1,4 +1,4 @@
-"""Write a plan in the form of a plan file: what a run folder keeps, and what a dry run shows."""
+"""Write a plan in the form of a plan file, for a run folder or a dry run."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from serve_eval.evaluation.plan.parse import SECTIONS
 from serve_eval.schema import Plan
 
 NOT_SAVED = ("allow_code_execution", "base_url", "cases", "output_dir", "protocol")
-"""Keys of a plan file that `to_file` leaves out: the launcher holds the address, and the tasks the
-case files and the protocol. Running code has to be allowed each time."""
+"""Keys of a plan file that `to_file` leaves out. The launcher holds the address, and the tasks hold
+the case files and the protocol. Running code must be allowed each time."""
 
 
 def to_file(plan: Plan) -> dict[str, Any]:
     """Return the plan in the form of a plan file, which `resolve` reads back.
 
-    It leaves out `allow_code_execution`, which has to be given again: the folder of a run may come
-    from somebody else. For the same reason the `include_path` of a saved plan goes through
+    It leaves out `allow_code_execution`, which must be given again, since a run folder may come
+    from someone else. For the same reason, the `include_path` of a saved plan goes through
     `trust.trusted` first.
     """
     named = [

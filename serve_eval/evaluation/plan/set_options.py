@@ -12,13 +12,14 @@ from serve_eval.schema import Spec
 def apply_setting(
     text: str, tasks: list[Spec], launcher: Spec, verdict: Spec, problems: Problems
 ) -> tuple[list[Spec], Spec, Spec]:
-    """Apply one NAME.OPTION=VALUE; the value is YAML, so `null`, numbers and [lists] are what they
-    look like.
+    """Apply one NAME.OPTION=VALUE.
+
+    The value is YAML, so `null`, numbers and [lists] have their usual meaning.
     """
     import yaml
 
     target, _, raw = text.partition("=")
-    name, _, option = target.rpartition(".")  # names may have dots, options of tasks have none
+    name, _, option = target.rpartition(".")  # names may contain dots, options of tasks do not
     if target.startswith("launcher."):
         name, _, option = target.partition(".")
     try:
@@ -58,14 +59,14 @@ def _with_set(
     problems: Problems,
     before: str = "launcher",
 ) -> dict[str, object]:
-    """Return the options with one of them set, which may stand below others."""
+    """Return the options with one of them set. `path` may lead into nested options."""
     name, *below = path
     if not below:
         return {**options, name: value}
     found = options.get(name)
     if found is not None and not isinstance(found, Mapping):
         problems.add(
-            ("set",), f"{before}.{name} is {found!r} in this plan, below which nothing can be set"
+            ("set",), f"{before}.{name} is {found!r} in this plan, and has no options to set"
         )
         return dict(options)
     return {**options, name: _with_set(found or {}, below, value, problems, f"{before}.{name}")}

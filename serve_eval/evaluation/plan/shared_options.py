@@ -1,6 +1,4 @@
-"""Declare the options that several commands take: a structure of options names them as the types of
-its fields.
-"""
+"""Declare the options that several commands take, as types for the fields of option structures."""
 
 from __future__ import annotations
 
@@ -10,16 +8,15 @@ from serve_eval.evaluation.plan import flag_values
 from serve_eval.plugins.setting import Setting
 
 SPEC: Any = object()
-"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
-plan file."""
+"""The type of `tasks`, `launcher` and `verdict` in a plan file: a name, or a name with options."""
 INCLUDE_HELP = (
-    "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+    "Folder with your own tasks, scorers, launchers and verdict rules. Runs its code. Repeatable."
 )
 
 Model = Annotated[
     str | None,
     Setting(
-        "Model name. May be left out when the endpoint lists exactly one.",
+        "Model name. Optional if the endpoint lists exactly one.",
         flags=("--model", "-m"),
         metavar="NAME",
     ),
@@ -27,7 +24,7 @@ Model = Annotated[
 Tasks = Annotated[
     list[str] | None,
     Setting(
-        "Tasks, separated by commas: mmlu,gsm8k. Repeatable.",
+        "Tasks, comma-separated: mmlu,gsm8k. Repeatable.",
         flags=("--tasks", "-t"),
         metavar="NAMES",
         in_file=SPEC,
@@ -37,7 +34,7 @@ Tasks = Annotated[
 Cases = Annotated[
     list[str] | None,
     Setting(
-        "File or folder of your own cases (YAML), a task each. Repeatable.",
+        "File or folder of your own cases (YAML), one task each. Repeatable.",
         metavar="PATH",
         in_file=str | list[str],
     ),
@@ -45,7 +42,7 @@ Cases = Annotated[
 DatasetRoot = Annotated[
     str | None,
     Setting(
-        "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.",
+        "Folder with the data sets. LLM_MODELS_ROOT is searched too.",
         metavar="DIR",
         in_file=str | list[str],
     ),
@@ -64,7 +61,7 @@ IncludePath = Annotated[
     ),
 ]
 Limit = Annotated[
-    int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")
+    int | None, Setting("Ask only a seeded random subset of N samples per task.", metavar="N")
 ]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
@@ -80,7 +77,7 @@ Set = Annotated[
 ]
 AllowMismatch = Annotated[
     list[str] | None,
-    Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD"),
+    Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),
 ]
 VerdictRuleName = Annotated[
     str | None,
@@ -91,18 +88,18 @@ VerdictRuleName = Annotated[
     ),
 ]
 ReferenceModel = Annotated[
-    str | None, Setting("Look references up under this name instead of --model.", metavar="NAME")
+    str | None, Setting("Look up references under this name instead of --model.", metavar="NAME")
 ]
 ReferencesDir = Annotated[
     str | None, Setting("Folder of your own references, searched first.", metavar="DIR")
 ]
 NoReference = Annotated[
-    bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")
+    bool | None, Setting("Print the values without reference or verdict (exit code 3).")
 ]
 Margin = Annotated[
     float | None,
     Setting(
-        "Drop in points that matters, for the rules that compare pairs.",
+        "Smallest drop in points that matters, for paired rules.",
         metavar="POINTS",
         key="set",
         in_file=None,
@@ -112,7 +109,7 @@ Margin = Annotated[
 ApiKeyEnv = Annotated[
     str | None,
     Setting(
-        "Variable with the key (default OPENAI_API_KEY); '' sends none.",
+        "Environment variable with the API key (default OPENAI_API_KEY; '' sends none).",
         metavar="NAME",
         key="connection.api_key_env",
     ),
@@ -120,7 +117,7 @@ ApiKeyEnv = Annotated[
 Header = Annotated[
     list[str] | None,
     Setting(
-        "Extra header 'Name: value'; ${VARIABLE} is filled in. Repeatable.",
+        "Extra header 'Name: value', with ${VARIABLE} filled in. Repeatable.",
         metavar="HEADER",
         key="connection.headers",
         parse=flag_values.headers_of,
@@ -135,7 +132,7 @@ CaBundle = Annotated[
 MaxTokensField = Annotated[
     str | None,
     Setting(
-        "max_tokens (default) or max_completion_tokens, for chat.",
+        "Field for the token limit in chat: max_tokens (default) or max_completion_tokens.",
         metavar="FIELD",
         key="connection.max_tokens_field",
     ),
@@ -147,7 +144,7 @@ ApiKey = Annotated[
         in_file=None,
         variable="never",
         refused=(
-            "a key on the command line is seen by every user of this machine",
+            "a key on the command line is visible to every user of this machine",
             "Export OPENAI_API_KEY, or name another variable with --api-key-env.",
         ),
     ),
@@ -161,7 +158,7 @@ RateLimit = Annotated[
 Order = Annotated[
     str | None,
     Setting(
-        "Which samples first: random (default), natural, prefix, longest.",
+        "Order of samples: random (default), natural, prefix, longest.",
         metavar="ORDER",
         key="limits.order",
     ),
@@ -177,7 +174,7 @@ OrderSeed = Annotated[
 Stream = Annotated[
     bool | None,
     Setting(
-        "Ask for streams: adds times to the first token and per token.",
+        "Request streams, to measure times to the first token and per token.",
         flags=("--stream/--no-stream",),
         key="limits.stream",
     ),

@@ -1,6 +1,4 @@
-"""Score every answer and account for it: the sums of a task, its repeats, and a run that turns
-worse.
-"""
+"""Score every answer, sum up each task and its repeats, and detect a run that degrades."""
 
 __all__ = [
     "accumulator",

@@ -1,4 +1,4 @@
-"""Score the answers of a task as they come, and keep what each was worth."""
+"""Score the answers of a task as they come, and keep their scores."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from serve_eval.client.traffic import TrafficCounter
+from serve_eval.evaluation.results._scorer_errors import ScorerErrors
 from serve_eval.evaluation.results.sample_table import (
     FAILURE_CODES,
     OUTCOME_CODES,
@@ -28,7 +29,6 @@ from serve_eval.evaluation.storage.records.judgements import Judgements
 from serve_eval.evaluation.storage.records.scores import ScoreRecord, ScoreWriter
 from serve_eval.processes.bounded_call import Unfinished
 from serve_eval.schema import (
-    HOLDOUT,
     MEAN,
     Failure,
     FailureKind,
@@ -36,19 +36,15 @@ from serve_eval.schema import (
     Response,
     Sample,
     Score,
-    ScorerError,
     Task,
     TaskResult,
     Traffic,
 )
 
 _COUNTED = Score(value=0.0, outcome=Outcome.UNPARSED)
-"""In the place of the score of an answer that is only counted."""
-MOST_ERRORS = 20
-"""Different messages of a task's scorer that are kept."""
-OTHER_ERRORS = "other errors"
+"""Replaces the score of an answer that is only counted."""
 _TAIL, _LOOP, _TIMES = 400, 20, 6
-"""An answer goes in circles when its last characters stand so often within its tail."""
+"""An answer is repetitive if its last _LOOP characters occur _TIMES times in its last _TAIL."""
 _UNSCORED = FAILURE_CODES[FailureKind.SCORER_ERROR]
 
 
@@ -57,15 +53,14 @@ def _repetitive(text: str) -> bool:
 
 
 class ScoreAccumulator(SampleTable):
-    """Scores every response once, when it comes from the endpoint or out of the journal, and keeps
-    what it was worth. Writes each score to `scores` if given. With `repeats` every sample is there
-    so many times.
+    """Score every response once, from the endpoint or from the journal, and keep the result.
 
-    Answers of a task that runs them are scored by what that gave, out of `executions`, and those of
-    a task that asks judges by what they said, out of `judgements`; without them, as long as answers
-    come, they are counted and not scored. Of whom too little could be read has no score: that is a
-    failure. So is an answer on which the scorer raises or takes too long; with `apart` it is scored
-    in another process.
+    Writes each score to `scores` if given. With `repeats`, every sample occurs that number of
+    times. Answers of a task that runs them are scored by the results in `executions`, and those of
+    a task that asks judges by `judgements`. Without these, while answers come, they are only
+    counted. An answer with too few readable judgements has no score and counts as a failure. So
+    does an answer on which the scorer raises or exceeds its time limit. With `apart`, answers are
+    scored in another process.
     """
 
     def __init__(
@@ -87,8 +82,7 @@ class ScoreAccumulator(SampleTable):
         self._scores = scores
         self._apart = None if self._counts_only else apart
         self._being_scored: dict[int, Response] = {}
-        self._scorer_errors: dict[int, str] = {}
-        self._said: dict[str, str] = {}
+        self._scorer_errors = ScorerErrors()
         self._traffic = TrafficCounter()
         self._modes: Counter[str] = Counter()
         self._mode_names: list[str] = []
@@ -99,22 +93,20 @@ class ScoreAccumulator(SampleTable):
         self.forgot = False
 
     async def take_result(self, i: int, result: Response | Failure) -> None:
-        """As `add`, but the scoring of an answer is waited for where it is done in another
-        process.
-        """
+        """Add a result as `add` does. Wait for the score if it is computed in another process."""
         graded = None
         if self._apart is not None and (future := self.start_scoring(i, result)) is not None:
             assert isinstance(result, Response)
             self._being_scored[i] = result
             graded = await asyncio.wrap_future(future)
             if self._being_scored.pop(i, None) is not result:
-                return  # it was withdrawn meanwhile
+                return  # the answer was withdrawn meanwhile
         self.add(i, result, graded)
 
     def start_scoring(
         self, i: int, result: Response | Failure
     ) -> Future[Grade | Unfinished] | None:
-        """The scoring of a result in another process, where it is an answer that needs it."""
+        """Start to score a result in another process. Return None if it does not need that."""
         if self._apart is None or self.outcomes[i] or not isinstance(result, Response):
             return None
         sample = self.samples[i]
@@ -124,8 +116,9 @@ class ScoreAccumulator(SampleTable):
     def add(
         self, i: int, result: Response | Failure, graded: Grade | Unfinished | None = None
     ) -> None:
-        """Takes what was had for sample `i`, with its grade where that is known. A failure never
-        replaces a response; a newer response changes nothing.
+        """Add the result of sample `i`, with its grade if it is known.
+
+        A failure never replaces a response, and a newer response changes nothing.
         """
         self._traffic.see(result)
         if self.outcomes[i] or self.failures[i] == _UNSCORED:
@@ -138,21 +131,22 @@ class ScoreAccumulator(SampleTable):
             return
         graded = self._grade(sample, result, graded)
         if isinstance(graded, Unfinished):
-            self._note_scorer_error(i, sample, graded)
+            self._scorer_errors.note(i, sample, graded)
             self._fail(i, FailureKind.SCORER_ERROR, retryable=False)
             return
         self._take_answer(i, sample, result, *graded)
 
     def _take_failure(self, i: int, sample: Sample, failure: Failure) -> None:
-        """Count a sample without an answer, or without a score."""
+        """Count a sample without an answer or a score."""
         if failure.kind is FailureKind.SCORER_ERROR:
-            self._note_scorer_error(i, sample, Unfinished(failure.message, raised="an exception"))
+            raised = Unfinished(failure.message, raised="an exception")
+            self._scorer_errors.note(i, sample, raised)
         self._fail(i, failure.kind, retryable=failure.retryable)
 
     def _grade(
         self, sample: Sample, response: Response, graded: Grade | Unfinished | None
     ) -> Grade | Unfinished:
-        """Return the grade that is known, else score the answer here or in the process for it."""
+        """Return the known grade, or score the answer here or in its process."""
         if self._counts_only:
             return _COUNTED, None
         if graded is not None:
@@ -163,7 +157,7 @@ class ScoreAccumulator(SampleTable):
     def _take_answer(
         self, i: int, sample: Sample, response: Response, score: Score, mode: str | None
     ) -> None:
-        """Count a scored answer in every column, and keep its score."""
+        """Count a scored answer in every column and keep its score."""
         self.failed -= bool(self.failures[i])
         self.failures[i] = 0
         self.outcomes[i] = OUTCOME_CODES[score.outcome]
@@ -195,7 +189,7 @@ class ScoreAccumulator(SampleTable):
     def _keep_score(
         self, sample: Sample, response: Response, score: Score, mode: str | None
     ) -> None:
-        """Hand a score to the task that remembers it, and to the file of scores."""
+        """Pass a score to the task, if it remembers scores, and to the file of scores."""
         if self.task.remember is not None:
             self.task.remember(sample, score)
         if self._scores is not None:
@@ -213,17 +207,18 @@ class ScoreAccumulator(SampleTable):
             )
 
     def forget(self, i: int, response: Response) -> None:
-        """Takes the answer to sample `i` back: as if it had never come. Where it was written to the
-        scores, its line stays until `ScoreFile.settle`.
+        """Remove the answer to sample `i`, as if it had never come.
+
+        A line in the file of scores stays until `ScoreFile.settle`.
         """
         self.forgot = True
         if self._being_scored.pop(i, None) is not None:
-            return  # nothing of it was counted yet
+            return  # it was not counted yet
         self._traffic.see(response, -1)
         if self.failures[i] == _UNSCORED:
             self.failed -= 1
             self.failures[i] = 0
-            self._scorer_errors.pop(i, None)
+            self._scorer_errors.forget(i)
         if not self.outcomes[i]:
             return
         self.scored -= 1
@@ -239,11 +234,11 @@ class ScoreAccumulator(SampleTable):
             part[i] = 0.0
 
     def list_scored_ids(self) -> Iterator[str]:
-        """Yield the ids of the samples that have a score, in the order of the protocol."""
+        """Yield the ids of the samples with a score, in the order of the protocol."""
         return (sample.id for i, sample in enumerate(self.samples) if self.outcomes[i])
 
     def _count_mode(self, i: int, mode: str) -> None:
-        """Counts the way in which an answer failed, so that it can be taken back."""
+        """Count the way in which an answer failed, so that `forget` can undo it."""
         self._modes[mode] += 1
         if mode not in self._mode_names:
             self._mode_names.append(mode)
@@ -254,27 +249,8 @@ class ScoreAccumulator(SampleTable):
         self.failures[i] = FAILURE_CODES[kind]
         self.retryable[i] = retryable
 
-    def _note_scorer_error(self, i: int, sample: Sample, why: Unfinished) -> None:
-        """Keeps what a scorer raised; of a hold-out sample only the type, as messages quote what
-        was expected.
-        """
-        hidden = HOLDOUT in sample.metadata and why.raised is not None
-        said = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
-        if said not in self._said and len(self._said) >= MOST_ERRORS:
-            said = OTHER_ERRORS
-        self._scorer_errors[i] = self._said.setdefault(said, said)
-
-    def _errors_told(self) -> Iterator[ScorerError]:
-        """Yield the errors of scorers, the most frequent first."""
-        counts = Counter(self._scorer_errors.values())
-        first: dict[str, int] = {}
-        for i, said in self._scorer_errors.items():
-            first[said] = min(i, first.get(said, i))
-        for said, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-            yield ScorerError(told=said, count=count, sample=self.samples[first[said]].id)
-
     def _look_up(self, sample: Sample, response: Response) -> Response | Failure:
-        """The answer with what running it gave and what judges said of it."""
+        """Return the response with the result of running it and with its judgements."""
         if (
             self._executions is not None
             and (program := program_of(self.task, sample, response)) is not None
@@ -289,31 +265,32 @@ class ScoreAccumulator(SampleTable):
         )
 
     def count(self, earlier: Failure) -> None:
-        """Takes a failure of an earlier session, whose sample is asked again."""
+        """Count the traffic of a failure from an earlier session, whose sample is asked again."""
         self._traffic.see(earlier)
 
     @property
     def running_value(self) -> float | None:
-        """The mean so far in points, for display; None where the value is none."""
+        """The mean so far in points, for display. None if the value of the task is not a mean."""
         if not self.scored or self._counts_only or self.task.aggregation is not MEAN:
             return None
         return self.task.metric.scale * self._sum / self.scored
 
     @property
     def traffic(self) -> Traffic:
-        """What it took so far."""
+        """Requests, tokens and times so far."""
         return self._traffic.traffic()
 
     def result(self, *, spared: bool = False) -> TaskResult:
-        """Return counts, value and bounds. Independent of the order in which the answers came.
+        """Return counts, value and bounds, which do not depend on the order of the answers.
 
-        What has no answer counts as failed, but for what was not asked or given up when an early
-        stop `spared` it.
+        A sample without an answer counts as failed. If an early stop `spared` samples, those not
+        asked and those given up do not count.
         """
         assert not self._counts_only
-        return task_result(self, self._modes, tuple(self._errors_told()), spared=spared)
+        errors = tuple(self._scorer_errors.list(self.samples))
+        return task_result(self, self._modes, errors, spared=spared)
 
     def scores(self) -> array[float]:
-        """Return the score of each sample in the order of the protocol; NaN where there is none."""
+        """Return the score of each sample in the order of the protocol. NaN means no score."""
         assert not self._counts_only
         return super().scores()

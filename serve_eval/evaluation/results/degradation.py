@@ -1,11 +1,10 @@
-"""Detect a run that gets worse as it goes. A final mean hides an endpoint that fails from its
-hundredth request on.
+"""Detect a run that gets worse as it goes, which its final mean would hide.
 
-Looked at in the order in which requests were started, which is random: in another order hard
-questions may come last, and in that of completion long answers always do. What is bad is settled by
-the reference's scores of the same prompts, or without them by the first requests, and every look at
-a course so far is a part of the look at the whole one: looking while the run goes on adds no false
-alarm.
+Requests are examined in the order of their starts, which is random. In any other order, hard
+questions may come last, and in the order of completion, long answers always do. The reference's
+scores of the same prompts define bad answers. Without them, the first requests do. Every look at
+the course so far is part of the look at the whole course, so that looking during the run adds no
+false alarms.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ EMPTY, REPETITIVE, LONGER, SHORTER = (
     "shorter answers",
 )
 ALPHA = {VALUE: 0.008, EMPTY: 0.0005, REPETITIVE: 0.0005, LONGER: 0.0005, SHORTER: 0.0005}
-"""The probability of a false alarm in a whole run, by what is looked at: .01 together."""
+"""Probability of a false alarm in a whole run by measure. The sum is .01."""
 POINTS, SHARE_OF = 200, 20
-"""A picture of the course has so many points at most, each the share among the latest one of
-SHARE_OF requests."""
+"""A plot of the course has at most POINTS points. Each point is the share of bad answers in the
+latest 1/SHARE_OF of the requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The scored samples of a task in the random order in which a run starts them: seconds since
-    1970 of start and end, scores, tokens (or characters where the server does not count), and
-    whether there was no text or one that goes in circles. `places` are the positions of the samples
-    in the protocol, which tell their prompts.
+    """The scored samples of a task in the random order in which a run starts them.
+
+    Times of start and end are in seconds since 1970. `lengths` are in tokens, or in characters if
+    the server does not count tokens. `empty` and `repetitive` are flags of the answers. `places`
+    are the positions of the samples in the protocol, which identify their prompts.
     """
 
     started_s: array[float]
@@ -57,8 +57,10 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Samples of a course that are looked at together: which of them are `bad`, and their `numbers`
-    in the course counted from 1. `counted` says what is bad where a reference says it.
+    """Samples of a course that are examined together.
+
+    `bad` marks the bad samples. `numbers` are their positions in the course, counted from 1.
+    `counted` describes what is bad if a reference defines it.
     """
 
     measure: str
@@ -68,8 +70,10 @@ class _Look:
 
 
 class _Rule:
-    """What is bad in a run of `planned` samples, settled by the `start` of its course: its first
-    FIRST samples, or all there are. The same of the whole course and of any part of it.
+    """The definition of a bad answer in a run of `planned` samples.
+
+    It depends only on `start`, the first FIRST samples of the course or all there are. So it is the
+    same for the whole course and for any part of it.
     """
 
     def __init__(
@@ -88,8 +92,9 @@ class _Rule:
         self.planned = {**dict.fromkeys(ALPHA, planned), VALUE: by_value}
 
     def looks(self, course: Course) -> Iterator[_Look]:
-        """Yield what is looked at: the value by itself or against the reference, and the form of
-        the answers.
+        """Yield the samples by measure: the value and the form of the answers.
+
+        The value is compared with the reference, or with the first requests.
         """
         import numpy
 
@@ -110,13 +115,12 @@ class _Rule:
 def degradations(
     course: Course, metric: Metric, planned: int, expected: Expected | None = None
 ) -> tuple[Degradation, ...]:
-    """Return what turned worse, and from which request on, in a course of `planned` samples as far
-    as it came.
+    """Return the measures that got worse in a course of `planned` samples, each with its onset.
 
-    False with probability .01 at most for all its looks together, at the whole and at any of its
-    beginnings of FIRST requests or more, over the random order of the samples. With `expected` a
-    score is compared with those of the reference for the same prompt: of the samples that the
-    reference lets look at the order is random too.
+    The probability of a false alarm is at most .01 over the random order of the samples. It covers
+    all looks together: at the whole course and at any of its beginnings of at least FIRST requests.
+    With `expected`, each score is compared with the reference's scores of the same prompt. The
+    samples that the reference allows to compare are in random order too.
     """
     n = len(course.values)
     if n < LEAST:
@@ -136,7 +140,7 @@ def degradations(
                     after=one.after,
                     started_s=min(
                         course.started_s[since - 1 :]
-                    ),  # some may have been asked again much later
+                    ),  # some may have been sent again much later
                     course=_build_running(look, course.ended_s),
                     counted=look.counted,
                 )
@@ -145,8 +149,9 @@ def degradations(
 
 
 class Lookout:
-    """Finds the measures that turn worse in a course that grows, at the cost of what is new: those
-    that `degradations` finds in all of the course so far. It keeps a byte per sample and
+    """Find the measures that get worse in a growing course, at a cost proportional to the new part.
+
+    The result is that of `degradations` for the whole course so far. It keeps a byte per sample and
     measure.
     """
 
@@ -157,9 +162,10 @@ class Lookout:
         self._searched = dict.fromkeys(ALPHA, 0)
 
     def extend(self, part: Course, known: Set[str] = frozenset()) -> set[str]:
-        """Take the next part of the course, at first FIRST samples or all there are. Return the
-        measures that turned worse in it, but for those that are `known` to have done so: these are
-        not looked at any more.
+        """Take the next part of the course, and return the measures that got worse in it.
+
+        The first part has FIRST samples, or all there are. Measures that are `known` are no longer
+        examined.
         """
         import numpy
 
@@ -184,7 +190,7 @@ class Lookout:
 
 
 def _build_running(look: _Look, ended_s: array[float]) -> RunningShare:
-    """Return the course as a picture shows it: by starts, and by ends."""
+    """Return the running share of bad answers for a plot, by starts and by ends."""
     import numpy
 
     bad, n = look.bad, len(look.bad)
@@ -205,16 +211,16 @@ def _build_running(look: _Look, ended_s: array[float]) -> RunningShare:
 
 
 def describe(one: Degradation) -> str:
-    """A line for people."""
+    """Return a line about a degradation in a finished run."""
     return (
         f"degrading from request {one.since} of {one.of} on, in the order of their starts:"
-        f" {one.before:.1%} {what(one)} before, {one.after:.1%} from there on (noticed at request"
+        f" {one.before:.1%} {what(one)} before, {one.after:.1%} from there on (detected at request"
         f" {one.noticed})"
     )
 
 
 def describe_so_far(one: Degradation, planned: int) -> str:
-    """The same while the run goes on."""
+    """Return a line about a degradation while the run goes on."""
     return (
         f"degrading from request {one.since} on: {one.before:.1%} {what(one)} before,"
         f" {one.after:.1%} from there to request {one.of} of {planned}, in the order of their"
@@ -223,5 +229,5 @@ def describe_so_far(one: Degradation, planned: int) -> str:
 
 
 def what(one: Degradation) -> str:
-    """Say in words what is counted as bad."""
+    """Return a phrase for the bad answers that are counted."""
     return one.counted or ("bad scores" if one.measure == VALUE else one.measure)

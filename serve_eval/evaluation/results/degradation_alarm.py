@@ -1,8 +1,8 @@
-"""The alarm while a run goes on: it is told that the run turns worse as soon as that can be seen.
+"""Warn during a run as soon as it is clear that it gets worse.
 
-Only samples of which all that were started before are finished are looked at. What finished early
-beyond the first unfinished sample waits: quick answers are not like slow ones, and a long answer
-that is still missing is no good one.
+The alarm examines only the samples up to the first unfinished one, in the order of their starts.
+Samples that finished early have to wait: quick answers differ from slow ones, and a long answer
+that is still missing is often a bad one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from serve_eval.stats.onset import FIRST
 from serve_eval.verdicts.below_reference import Expected
 
 GROWTH, LATER_GROWTH, LATER = 0.02, 0.1, 4000
-"""By what share more samples have to be there for another look, and by what share once there are
-LATER of them. Small runs are told soon; in long ones a look keeps others waiting, and a share of
-them is many samples all the same."""
+"""Share of additional samples that triggers another look: GROWTH, and LATER_GROWTH from LATER
+samples on. Small runs are warned early. In long runs, looks take longer, and even a small share
+is many samples."""
 
 
 class DegradationAlarm:
-    """Watch a task whose samples are started in the random order `planned`, in this session or in
-    an earlier one.
+    """Watch a task whose samples start in the random order `planned`, over one or several sessions.
 
-    `notify` gets a line for each measure that turned worse, once. `expected` says which scores are
-    bad; without a reference it is None.
+    `notify` receives one line for each measure that gets worse. `expected` defines bad scores. It
+    is None without a reference.
     """
 
     def __init__(
@@ -47,14 +46,12 @@ class DegradationAlarm:
         self.restart()
 
     def restart(self) -> None:
-        """Looks from the beginning again: answers were withdrawn."""
+        """Start again from the first sample, because answers were withdrawn."""
         self._search = _Search(self._accumulator, self._planned, self._expected)
         self._came = 0
 
     async def look(self) -> None:
-        """Looks at what has finished without a gap, in a thread, where that is enough more than at
-        the last look.
-        """
+        """Examine the finished samples in a thread, if there are enough new ones."""
         accumulator, search, came = (
             self._accumulator,
             self._search,
@@ -76,7 +73,7 @@ class DegradationAlarm:
 
 
 class _Search:
-    """One search through a task, from its beginning on."""
+    """One search through a task, from its first sample."""
 
     def __init__(
         self, accumulator: ScoreAccumulator, planned: Sequence[int], expected: Expected | None
@@ -86,9 +83,7 @@ class _Search:
         self._finished = self._looked_at = self._taken = 0
 
     def go_on(self, known: Set[str]) -> tuple[Degradation, ...]:
-        """Return what has turned worse, when a measure that is not `known` yet did so since the
-        last look.
-        """
+        """Return what got worse if a measure that is not `known` did so since the last look."""
         accumulator, metric, planned = (
             self._accumulator,
             self._accumulator.task.metric,

@@ -1,4 +1,4 @@
-"""Repeat the samples of a task, so that every prompt is asked several times."""
+"""Repeat the samples of a task, to ask every prompt several times."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _TAKEN = re.compile(r"#\d+$")
 
 
 class Repeated(Sequence[Sample]):
-    """The samples `times` over: all of them once, then all of them again. A repeat's id has `#2`,
-    `#3`, ... at its end; the first has the sample's own, so that a finished run can be given more
-    repeats. Raises DatasetError for ids that end so already.
+    """A sequence of the samples, repeated `times` times as a whole.
+
+    The id of a repeat ends with `#2`, `#3`, ... The first repeat keeps the sample's own id, so that
+    a finished run can get more repeats. Raises DatasetError if an id already ends that way.
     """
 
     def __init__(self, samples: Sequence[Sample], times: int) -> None:
@@ -24,7 +25,7 @@ class Repeated(Sequence[Sample]):
         taken = next((sample.id for sample in samples if _TAKEN.search(sample.id)), None)
         if times > 1 and taken is not None:
             raise DatasetError(
-                f"the id {taken!r} reads as that of a repeat", hint="Leave --repeats out."
+                f"the id {taken!r} looks like that of a repeat", hint="Leave out --repeats."
             )
 
     def __len__(self) -> int:

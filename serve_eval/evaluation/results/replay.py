@@ -1,6 +1,4 @@
-"""Give an accumulator the records of a journal: what earlier sessions heard, or all there is to
-score again.
-"""
+"""Feed the records of a journal to an accumulator, to resume a run or to score it again."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from serve_eval.evaluation.storage.journal import Journal, Record
 from serve_eval.processes.bounded_call import Unfinished
 
 AHEAD = 16
-"""The number of answers that are given to other processes ahead."""
+"""Number of answers that are sent to other processes ahead of time."""
 
 
 def replay(journal: Journal, accumulator: ScoreAccumulator, *, failures_stand: bool = False) -> int:
-    """Give the accumulator the records of the journal. Return the number of responses."""
+    """Feed the records of the journal to the accumulator. Return the number of responses."""
     return (
         0 if journal.empty else take(journal.records(), accumulator, failures_stand=failures_stand)
     )
@@ -27,10 +25,12 @@ def replay(journal: Journal, accumulator: ScoreAccumulator, *, failures_stand: b
 def take(
     records: Iterable[Record], accumulator: ScoreAccumulator, *, failures_stand: bool = False
 ) -> int:
-    """Give the accumulator these records without those of other samples. Return the number of
-    responses.
+    """Feed records to the accumulator, except those of other samples.
 
-    A failed sample is asked again: its failure counts only in the traffic, unless `failures_stand`.
+    Return the number of responses.
+
+    A failed sample is asked again, so its failure counts only in the traffic. With
+    `failures_stand`, it counts as a failure.
     """
     index = {sample.id: i for i, sample in enumerate(accumulator.samples)}
     responses = 0
@@ -51,8 +51,9 @@ def take(
 def _grade_records(
     records: Iterable[Record], index: Mapping[str, int], accumulator: ScoreAccumulator
 ) -> Iterator[tuple[Record, Grade | Unfinished | None]]:
-    """The records in their order, with their grades where those are had from other processes: some
-    are asked for ahead, so that these have something to do.
+    """Yield the records in their order, with their grades if other processes compute them.
+
+    Requests some grades ahead, to keep these processes busy.
     """
     ahead: deque[tuple[Record, Future[Grade | Unfinished] | None]] = deque()
     for record in records:

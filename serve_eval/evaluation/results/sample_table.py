@@ -1,6 +1,4 @@
-"""Keep what is known of each sample of a task, by position, in flat arrays: some twenty bytes per
-sample.
-"""
+"""Keep the data of each sample of a task by position in flat arrays, about 20 bytes per sample."""
 
 from __future__ import annotations
 
@@ -18,15 +16,15 @@ TRUNCATED, STOPPED_IN_REASONING, REPETITIVE = 1, 2, 4
 OUTCOME_CODES: Final = {outcome: code for code, outcome in enumerate(Outcome, 1)}
 FAILURE_CODES: Final = {kind: code for code, kind in enumerate(FailureKind, 1)}
 _BLOCK = 4096
-"""Samples of an order that are looked at together for a gap."""
+"""Number of samples of an order that are searched together for a gap."""
 
 
 class SampleTable:
-    """A row per sample in the order of the protocol, with `repeats` so many times, see `Repeated`.
+    """A row per sample in the order of the protocol, repeated `repeats` times (see `Repeated`).
 
-    Columns are `values`, `outcomes` and `failures` (a code each, 0: none), `retryable`, `flags`,
-    times of the first request and of the answer's end in seconds since 1970, `lengths` in tokens or
-    else characters, `parts` by name, and with repeats what stands for the `answers`.
+    Columns are `values`, `outcomes` and `failures` (codes, 0: none), `retryable`, `flags`, the
+    times of the first request and of the end of the answer in seconds since 1970, `lengths` in
+    tokens or else characters, `parts` by name, and with repeats the hashes of the `answers`.
     """
 
     def __init__(self, task: Task, samples: Sequence[Sample], repeats: int = 1) -> None:
@@ -41,27 +39,26 @@ class SampleTable:
         self.scored, self.failed = 0, 0
 
     def score(self, i: int) -> float | None:
-        """The score of sample `i`; NaN when it failed in this session, None when nothing came of it
-        yet.
+        """Return the score of sample `i`, or None if it has no result.
+
+        NaN means that it failed in this session.
         """
         return self.values[i] if self.outcomes[i] else math.nan if self.failures[i] else None
 
     def scores(self) -> array[float]:
-        """The score of each sample in the order of the protocol; NaN where there is none."""
+        """Return the score of each sample in the order of the protocol. NaN means no score."""
         return array(
             "d", (v if o else math.nan for v, o in zip(self.values, self.outcomes, strict=True))
         )
 
     def runs(self) -> list[array[float]]:
-        """The scores of each repeat in the order of the protocol; NaN where there is none."""
+        """Return the scores of each repeat in the order of the protocol. NaN means no score."""
         scores = self.scores()
         n = len(scores) // self.repeats
         return [scores[start : start + n] for start in range(0, len(scores), n)]
 
     def votes(self) -> Iterator[list[tuple[int | None, float]]]:
-        """For each prompt that was scored every time, what stands for its answers, with their
-        scores.
-        """
+        """Yield the hashes and scores of the answers to each prompt that was scored every time."""
         assert self.answers is not None
         n = len(self.samples) // self.repeats
         for i in range(n):
@@ -70,15 +67,15 @@ class SampleTable:
                 yield [(self.answers[place] or None, self.values[place]) for place in places]
 
     def list_unanswered(self) -> Iterator[int]:
-        """Positions of the samples without a response, failed ones included."""
+        """Yield the positions of the samples without a response, including failed ones."""
         return (i for i, outcome in enumerate(self.outcomes) if not outcome)
 
     def worth_another_pass(self) -> Iterator[int]:
-        """Positions of the failed samples that a later attempt may still answer."""
+        """Yield the positions of the failed samples that a later attempt may still answer."""
         return (i for i, failure in enumerate(self.failures) if failure and self.retryable[i])
 
     def run_values(self) -> list[float]:
-        """The value of each repeat of which something was scored, in points."""
+        """Return the value in points of each repeat that has a score."""
         n = len(self.samples) // self.repeats
         rounds = [
             [i for i in range(start, start + n) if self.outcomes[i]]
@@ -95,7 +92,7 @@ class SampleTable:
         return (i for i, outcome in enumerate(self.outcomes) if outcome)
 
     def pairs(self, positions: Iterable[int]) -> Iterator[tuple[Sample, Score]]:
-        """Samples with their scores, whose answers are not kept."""
+        """Yield samples with their scores. The scores have no answers, since these are not kept."""
         outcomes = {code: outcome for outcome, code in OUTCOME_CODES.items()}
         for i in positions:
             parts = {name: part[i] for name, part in self.parts.items()}
@@ -105,16 +102,15 @@ class SampleTable:
             )
 
     def fates(self) -> Iterator[tuple[str, float, bool]]:
-        """Every sample with its score, NaN where it has none, and whether there was an answer
-        without any text.
-        """
+        """Yield each sample id with its score (NaN if none), and whether its answer had no text."""
         no_text = {OUTCOME_CODES[Outcome.EMPTY], OUTCOME_CODES[Outcome.REASONING_ONLY]}
         for i, outcome in enumerate(self.outcomes):
             yield self.samples[i].id, self.values[i] if outcome else math.nan, outcome in no_text
 
     def count_completed(self, order: Sequence[int], since: int = 0) -> int:
-        """How many samples of an order are answered or failed without a gap, when the first `since`
-        are.
+        """Return the number of samples of an order before the first unfinished one.
+
+        The first `since` samples are known to be finished, that is, answered or failed.
         """
         import numpy
 
@@ -130,13 +126,12 @@ class SampleTable:
         return max(since, len(order))
 
     def course(self, planned: Sequence[int]) -> Course:
-        """What came of the samples of an order that have a score, as far as all of them are
-        answered or failed.
+        """Return the scored samples of an order, up to the first that is not answered or failed.
 
-        `planned` is the random order of the run, and not that of the times: a sample that is asked
-        again, since it failed or the run was interrupted before its answer came, is one with a long
-        answer more often than others, and many of them in a row would look like an endpoint that
-        turned worse.
+        `planned` is the random order of the run, not the order of the times. A sample is asked
+        again if it failed, or if the run was interrupted before its answer came. Such samples have
+        long answers more often than others, and many in a row would look like a degradation of the
+        endpoint.
         """
         import numpy
 

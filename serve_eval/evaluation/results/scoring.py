@@ -1,9 +1,9 @@
-"""What an answer is worth, or why that cannot be said: a scorer that raises or never ends costs
-that answer its score, and nothing else.
+"""Score an answer, or report why it cannot be scored.
 
-Tasks that are not known to be quick are scored in processes of their own
-(serve_eval.processes.bounded_call), where each is built again of its name and options.
-`limits.scorer_timeout_s` bounds the time it takes there, and it never holds up the event loop.
+A scorer that raises or never ends costs only that answer its score. Tasks that are not known to be
+quick are scored in other processes (serve_eval.processes.bounded_call), where each task is built
+again from its name and options. There, `limits.scorer_timeout_s` bounds the time, and the event
+loop never waits.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from serve_eval.schema import DataRoots, Outcome, Response, Sample, Score, Spec,
 
 T = TypeVar("T")
 Grade = tuple[Score, str | None]
-"""A score with the way in which the answer failed (None: in none, or the task does not tell)."""
+"""A score with the way in which the answer failed (None: it did not, or the task does not say)."""
 SLACK = 1e-9
-"""By how much rounding may carry a score beyond its range."""
+"""Amount by which rounding may carry a score beyond its range."""
 _FLOATS, _TEXTS = frozenset({float}), frozenset({str})
 _REPEAT = re.compile(r"#\d+$")
 
 
 def score_response(task: Task, sample: Sample, response: Response) -> Score:
-    """The score of an answer. Without any text or tool call most tasks' scorers have nothing to
-    read: the outcome says why.
+    """Return the score of an answer.
+
+    Without text or tool call, most scorers have nothing to read, and the outcome says why.
     """
     said = (
         response.prompt_logprobs is not None
@@ -57,8 +58,9 @@ def score_response(task: Task, sample: Sample, response: Response) -> Score:
 
 
 def grade(task: Task, sample: Sample, response: Response) -> Grade:
-    """The score of an answer and in which way it failed. Raises what the scorer raises, and
-    ServeEvalError for what is no score.
+    """Return the score of an answer and the way in which it failed.
+
+    Raises any error of the scorer, and ServeEvalError for an invalid score.
     """
     score = score_response(task, sample, response)
     metric = task.metric
@@ -71,7 +73,7 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
         and _TEXTS.issuperset(map(type, score.parts))
         and "".join(
             score.parts
-        ).isprintable()  # half of a surrogate pair, which cannot be written, is not
+        ).isprintable()  # false for half of a surrogate pair, which cannot be written
     ):
         score = _in_form(score)
     lo, hi, value = metric.lo, metric.hi, score.value
@@ -79,13 +81,13 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
         (lo is None or lo - SLACK <= value)
         and (hi is None or value <= hi + SLACK)
         and value - value == 0.0
-    ):  # NaN and the infinities are in no range
+    ):  # NaN and the infinities are outside every range
         ends = f"{'-inf' if lo is None else f'{lo:g}'} to {'inf' if hi is None else f'{hi:g}'}"
-        raise ServeEvalError(f"the scorer gave {value:g}, which is not within {ends}")
+        raise ServeEvalError(f"the scorer returned {value:g}, which is not within {ends}")
     for name, part in score.parts.items():
         if part - part != 0.0:
             raise ServeEvalError(
-                f"the scorer gave {part:g} for its part {name!r}, which is no number"
+                f"the scorer returned {part:g} for its part {name!r}, which is not a finite number"
             )
     if task.failure_mode is None or score.outcome is Outcome.CORRECT:
         return score, None
@@ -99,30 +101,31 @@ def grade(task: Task, sample: Sample, response: Response) -> Grade:
 
 
 def try_grading(task: Task, sample: Sample, response: Response) -> Grade | Unfinished:
-    """The grade of an answer, or what the scorer raised, here and now."""
+    """Return the grade of an answer, or the error of the scorer."""
     try:
         return grade(task, sample, response)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit too: no scorer ends a run
+    except BaseException as error:  # including SystemExit: a scorer must not end a run
         return Unfinished(**describe_error(error))
 
 
 async def grade_answer(
     task: Task, sample: Sample, response: Response, apart: ScoredApart | None
 ) -> Grade | Unfinished:
-    """The grade of an answer, had in another process where there is one for the task."""
+    """Return the grade of an answer, computed in another process if the task has one."""
     if apart is None:
         return try_grading(task, sample, response)
     return await asyncio.wrap_future(apart(sample, response))
 
 
 def _in_form(score: Any) -> Score:
-    """A score in the types that a Score has, of one with others that mean the same, such as
-    numpy's.
+    """Return a score with the exact types of a Score.
+
+    Similar types, such as numpy's, are converted.
     """
     if not isinstance(score, Score):
-        raise ServeEvalError(f"the scorer gave a {type(score).__name__}, and not a Score")
+        raise ServeEvalError(f"the scorer returned a {type(score).__name__}, not a Score")
     try:
         return Score(
             value=float(score.value),
@@ -134,19 +137,19 @@ def _in_form(score: Any) -> Score:
         )
     except (TypeError, ValueError, AttributeError) as error:
         raise ServeEvalError(
-            f"the scorer gave a Score with a field that is none: {error}"
+            f"the scorer returned a Score with an invalid field: {error}"
         ) from error
 
 
-# -------------------------------------------------------------------------------------------- in
-# processes of their own
+# --- scoring in other processes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How a task is built again in another process. `wanted` is what its `load` is asked for,
-    `code` has the checksums of the code of others that this process runs, `places` the folders in
-    which it looks for tasks and scorers.
+    """The instructions to build a task again in another process.
+
+    `wanted` is the number of samples for `load`. `code` has the checksums of the third-party code
+    that this process runs. `places` are the folders that are searched for tasks and scorers.
     """
 
     spec: Spec
@@ -161,7 +164,7 @@ class Recipe:
 def recipe_for(
     spec: Spec, *, dataset_roots: tuple[str, ...], allow_hub: bool, wanted: int
 ) -> Recipe:
-    """Return how another process builds a task as it is built here."""
+    """Return the recipe with which another process builds the same task."""
     return Recipe(
         spec=spec,
         include_path=extensions.list_included(),
@@ -177,8 +180,9 @@ ScoredApart = Callable[[Sample, Response], "Future[Grade | Unfinished]"]
 
 
 class ScoringProcesses:
-    """Scores answers of tasks, by their names, in processes of their own, which start with the
-    first one.
+    """Score answers of tasks, by task name, in other processes.
+
+    The processes start with the first answer.
     """
 
     def __init__(self, recipes: Mapping[str, Recipe], *, limit_s: float) -> None:
@@ -186,16 +190,17 @@ class ScoringProcesses:
         self._apart = Apart(makers, limit_s=limit_s) if makers else None
 
     def of(self, name: str) -> ScoredApart | None:
-        """Return the scoring function of a task; None for one that is scored here."""
+        """Return the scoring function of a task, or None if the task is scored here."""
         apart = self._apart
         if apart is None or name not in apart.names:
             return None
         return lambda sample, response: apart.submit(name, sample, response)
 
     async def wait_for(self, scores: Callable[..., T], *args: Any) -> T:
-        """What `scores` gives, which waits for these processes: in a thread, so that a signal is
-        heard meanwhile. A cancellation ends them, and with them the wait. Where nothing is scored
-        so it is called here.
+        """Return the result of `scores`, a function that waits for these processes.
+
+        Runs it in a thread, so that signals are handled meanwhile. A cancellation ends the
+        processes and thereby the wait. Without processes, it is called directly.
         """
         if self._apart is None:
             return scores(*args)
@@ -208,7 +213,7 @@ class ScoringProcesses:
             raise
 
     def close(self) -> None:
-        """Ends the processes."""
+        """End the processes."""
         if self._apart is not None:
             self._apart.close()
 
@@ -220,8 +225,9 @@ class ScoringProcesses:
 
 
 def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
-    """Return the scoring function of a task that is built again here. Raises ServeEvalError where
-    it would be another one.
+    """Return the scoring function of a task that is built again in this process.
+
+    Raises ServeEvalError if the function would differ.
     """
     extensions.include(recipe.include_path)
     registry.look_in(recipe.places)
@@ -232,8 +238,8 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
     ]
     if changed:
         raise ServeEvalError(
-            f"{', '.join(changed)}: the file has changed since the command began",
-            hint="Give the command again: it scores all answers by the file as it is now.",
+            f"{', '.join(changed)}: the file has changed since the command started",
+            hint="Run the command again. It scores all answers with the current file.",
         )
     own: dict[str, Sample] = {}
     if task.scoring == "loaded":
@@ -244,9 +250,9 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
         mine = own.get(sample.id) or own.get(_REPEAT.sub("", sample.id))
         if mine is not None and (mine.target != sample.target or mine.metadata != sample.metadata):
             raise ServeEvalError(
-                f"the task's load gives sample {sample.id} another target or other metadata each"
-                " time",
-                hint="Let load give the same samples whenever it is called.",
+                f"the task's load returns sample {sample.id} with another target or other metadata"
+                " each time",
+                hint="Change load so that every call returns the same samples.",
             )
         return grade(task, sample, response)
 
@@ -254,7 +260,7 @@ def rebuilt(recipe: Recipe) -> Callable[[Sample, Response], Grade]:
 
 
 def why_not_rebuilt(recipe: Recipe, *, limit_s: float) -> Unfinished | None:
-    """Return why a task cannot be built and loaded in another process; None where it can."""
+    """Return why a task cannot be built and loaded in another process, or None if it can."""
     with Apart({"task": (_build, (recipe,))}, limit_s=limit_s, at_once=1) as apart:
         problem: Unfinished | None = apart.call("task")
         return problem

@@ -1,4 +1,4 @@
-"""Measure how the repeats of a task agree with one another."""
+"""Measure how well the repeats of a task agree."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from serve_eval.schema import MEAN, Sample, Stability, Task
 
 
 class RepeatedScores(Protocol):
-    """Scores of a task whose prompts were asked several times: `runs` has a row of values for each
-    repeat.
-    """
+    """Scores of a task whose prompts were asked several times. `runs` has a row for each repeat."""
 
     task: Task
     samples: Sequence[Sample]
@@ -28,12 +26,11 @@ class RepeatedScores(Protocol):
 
 
 def stability(scores: RepeatedScores) -> Stability | None:
-    """What the repeats of a task say of one another; None without repeats, or where no prompt was
-    scored each time.
+    """Return how well the repeats agree, or None without repeats.
 
-    pass@k and the vote need answers that are right or wrong, or discrete: see `stats.repeats`. A
-    value that is no mean of the scores has no vote, and varies as much as the values of the repeats
-    do.
+    Also returns None if no prompt was scored each time. pass@k and the vote need answers that are
+    right or wrong, or discrete: see `stats.repeats`. A value that is not a mean of the scores has
+    no vote, and its spread is that of the values of the repeats.
     """
     if scores.repeats < 2:
         return None

@@ -1,6 +1,4 @@
-"""Sum up what is known of each sample of a task: counts, value, bounds, and the figures of the
-task's own functions.
-"""
+"""Sum up the samples of a task: counts, value, bounds, and the figures of the task's functions."""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ T = TypeVar("T")
 def task_result(
     table: SampleTable, modes: Mapping[str, int], errors: tuple[ScorerError, ...], *, spared: bool
 ) -> TaskResult:
-    """Counts, value and bounds. Independent of the order in which the answers came.
+    """Return counts, value and bounds, which do not depend on the order of the answers.
 
-    What has no answer counts as failed, but for what was not asked or given up when an early stop
-    `spared` it.
+    A sample without an answer counts as failed. If an early stop `spared` samples, those not asked
+    and those given up do not count.
     """
     metric, planned, n = table.task.metric, len(table.samples), table.scored
     aggregation, hooks = table.task.aggregation, _Hooks()
@@ -105,8 +103,10 @@ def _count_flagged(table: SampleTable, flag: int) -> int:
 
 
 def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[float, float] | None:
-    """Lowest and highest value in points. None where something is missing and the metric is
-    unbounded or the aggregation not monotone.
+    """Return the lowest and the highest possible value in points.
+
+    Return None if scores are missing and the metric is unbounded or the aggregation is not
+    monotone.
     """
     metric, planned, aggregation = table.task.metric, len(table.samples), table.task.aggregation
     lo, hi = metric.lo, metric.hi
@@ -124,7 +124,7 @@ def _bounds(table: SampleTable, total: float, value: float | None) -> tuple[floa
 
 
 def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]]:
-    """Every sample with its score, those without one with `value`."""
+    """Yield every sample with its score, or with `value` if it has none."""
     yield from table.pairs(table.list_scored_places())
     yield from (
         (table.samples[i], Score(value=value, outcome=Outcome.PARTIAL))
@@ -133,15 +133,13 @@ def _complete(table: SampleTable, value: float) -> Iterator[tuple[Sample, Score]
 
 
 class _Hooks:
-    """Calls functions of a task that make figures of its scores; what they raise is kept and not
-    raised.
-    """
+    """Call functions of a task that compute figures from its scores, and keep their errors."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
 
     def call(self, name: str, of: Callable[[], T], without: T) -> T:
-        """Return the value of the function, and `without` where it raises."""
+        """Return the result of the function, or `without` if it raises."""
         try:
             return of()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Know the files of a run: the only package that reads and writes them."""
+"""Read and write the files of a run. No other package touches them."""
 
 __all__ = [
     "archive",

@@ -1,6 +1,4 @@
-"""Move records that no longer count out of the files of a task, to archive/<time>/ of the run
-folder.
-"""
+"""Move records that no longer count from a task's files to archive/<time>/ of the run folder."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from serve_eval.evaluation.storage.private_files import write_private
 
 
 class _Record(msgspec.Struct):
-    """So much of a line as tells whose it is."""
+    """The part of a line that names its sample."""
 
     id: str
 
@@ -26,10 +24,10 @@ T = TypeVar("T")
 
 
 def archive(run: Path, stamp: str, file: Path, stale: Callable[[str], bool]) -> None:
-    """Move the lines of stale samples to the archive, which has them before the file loses them.
+    """Move the lines of stale samples to the archive.
 
-    Raises RunFolderError for a damaged line, and RunFolderError or JournalError when it cannot be
-    written.
+    The lines are in the archive before they leave the file. Raises RunFolderError for a damaged
+    line, and RunFolderError or JournalError if a file cannot be written.
     """
     moved: list[bytes] = []
     kept: list[bytes] = []
@@ -49,8 +47,9 @@ def count_archived(run: Path, task: str) -> int:
 
 
 def whole_lines(file: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file that need not be there; a torn last one, of a kill, is passed
-    over.
+    """Yield the complete lines of a file, or none if the file does not exist.
+
+    Skips an incomplete last line, which a killed process leaves behind.
     """
     if file.exists():
         with file.open("rb") as content:
@@ -58,7 +57,7 @@ def whole_lines(file: Path) -> Iterator[bytes]:
 
 
 def decode_lines(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
-    """Yield what the whole lines of a file say. Raises RunFolderError at a damaged one."""
+    """Yield the decoded complete lines of a file. Raises RunFolderError for a damaged line."""
     for number, line in enumerate(whole_lines(file), 1):
         try:
             yield decoder.decode(line)

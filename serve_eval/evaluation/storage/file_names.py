@@ -1,26 +1,25 @@
-"""Name every file of a run's folder, and of the folders of comparisons, checks and suites that hold
-such runs.
+"""Name every file in the folder of a run, and of a comparison, check or suite that holds runs.
 
 The folder of a run:
 
-    plan.json                the plan and the protocol fingerprint of each task, signed by its user (see ownership)
-    environment.json         one entry per session: versions, endpoint, abilities, limits, and at its end the load
-    samples/<task>.jsonl     what the endpoint said (see journal)
-    scores/<task>.jsonl      what we made of it
+    plan.json                the plan and the fingerprint of each task, signed (see ownership)
+    environment.json         one entry per session: versions, endpoint, abilities, limits, load
+    samples/<task>.jsonl     the responses of the endpoint (see journal)
+    scores/<task>.jsonl      the scores of the answers
     executions/<task>.jsonl  the results of running the answers, for a task that runs them
-    judgements/<task>.jsonl  what judges said of the answers, for a task that asks them
+    judgements/<task>.jsonl  the responses of judges, for a task that asks them
     judgements/<task>.steps  the proofs of the connections to those judges
-    cases/<task>.jsonl       under what a user's own cases were asked
+    cases/<task>.jsonl       the expectation, scorer and versions of each user case
     archive/<time>/          records that no longer count
     report.json              the report
-    report.html              the same to look at
-    logs/                    of launched servers
-    served.jsonl             which server answered which request, where the endpoint tells it
-    steps.jsonl              which connections were proven to give each answer to its own request
-    order.json               the seed of the random order of its samples
-    looks.json               the tasks that a paired rule looked at on the way, and which rule
+    report.html              the report as a web page
+    logs/                    logs of launched servers
+    served.jsonl             the server that answered each request, if the endpoint reports it
+    steps.jsonl              the connections proven to return each response to its own request
+    order.json               the seed of the random order of the samples
+    looks.json               the tasks that a paired rule checked for an early stop, and the rule
     attribution.json         the result of `serve-eval attribute`
-    lm-eval/, capsules/      the results of `serve-eval export` and `serve-eval capsule`, unless they go elsewhere
+    lm-eval/, capsules/      default output of `serve-eval export` and `serve-eval capsule`
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ CASES, ARCHIVE, LOGS = "cases", "archive", "logs"
 LM_EVAL, CAPSULES = "lm-eval", "capsules"
 
 COMPARISON_PLAN, COMPARISON = "compare.json", "comparison.json"
-"""What a comparison compares and by which rule, and its result."""
+"""The sides and the rule of a comparison, and its result."""
 SIDE_A, SIDE_B, AGAIN = "a", "b", "again"
 """The folders of a comparison that hold its run folders."""
 
 INVARIANTS_PLAN, INVARIANTS, CHUNKS_FILE = "invariants_plan.json", "invariants.json", "chunks.json"
-"""What a check of invariants asks, its result, and the lengths of its prompts."""
+"""The plan of a check of invariants, its result, and the lengths of its prompts."""
 
 SUITE_FILE, SUITE_REPORT_FILE, SUITE_RUNS = "suite.json", "suite_report.json", "runs"
-"""The runs of a suite, its report, and the folder of a suite that holds its run folders."""
+"""The runs of a suite, its report, and the folder that holds its run folders."""
 
 SERVERS = "servers"
-"""The folder of a comparison, a check or a suite for the logs of servers that several runs
-share."""
+"""The folder in a comparison, check or suite for the logs of servers that several runs share."""
 
 RECORDS_OF_ANSWERS = (SAMPLES, EXECUTIONS, JUDGEMENTS)
-"""The folders whose files hold answers and what was found out about them, at a cost."""
+"""The folders that hold answers and the results of running or judging them. All are costly to
+redo."""
 PROTOCOL_FILES = (SESSIONS_FILE, ORDER_FILE, LOOKS_FILE, PROOFS_FILE)
-"""The files that say under which circumstances answers came."""
+"""The files that record the conditions under which answers came."""
 
 
 def samples_file(run: Path, task: str) -> Path:
@@ -73,29 +72,27 @@ def scores_file(run: Path, task: str) -> Path:
 
 
 def executions_file(run: Path, task: str) -> Path:
-    """Return the file of what running a task's answers gave."""
+    """Return the file with the results of running a task's answers."""
     return task_file(run / EXECUTIONS, task)
 
 
 def judgements_file(run: Path, task: str) -> Path:
-    """Return the journal of what judges said of a task's answers."""
+    """Return the journal of the judges' responses about a task's answers."""
     return task_file(run / JUDGEMENTS, task)
 
 
 def judges_proofs_file(judgements: Path) -> Path:
-    """Return the file of proofs for the connections to the judges whose answers are in
-    `judgements`.
-    """
+    """Return the file of proofs for the connections to the judges of `judgements`."""
     return judgements.with_suffix(".steps")
 
 
 def cases_file(run: Path, task: str) -> Path:
-    """Return the file that says under what the cases of a task were asked."""
+    """Return the file that records how the cases of a task were asked."""
     return task_file(run / CASES, task)
 
 
 def name_archive_file(run: Path, stamp: str, file: Path) -> Path:
-    """Return where lines of a task's file go that no longer count."""
+    """Return the archive file for lines of a task's file that no longer count."""
     return run / ARCHIVE / stamp / file.parent.name / file.name
 
 
@@ -110,5 +107,5 @@ def task_file(folder: Path, task: str) -> Path:
 
 
 def journals_below(folder: Path) -> list[Path]:
-    """Return the journals of all tasks, in the folder of a run or of several runs below it."""
+    """Return the journals of all tasks in a run folder, or in all run folders below a folder."""
     return sorted(folder.glob(f"**/{SAMPLES}/*.jsonl"))

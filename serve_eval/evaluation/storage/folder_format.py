@@ -1,10 +1,9 @@
-"""The version of a run folder's format, kept as `schema_version` of plan.json, and its check by
-every reader.
+"""Check the format version of a run folder, which is `schema_version` in plan.json.
 
-Raise FOLDER_FORMAT when an older serve-eval would misread what a newer one writes: another file or
-folder of which its verdict depends, another meaning of a field. A field with a default, or a file
-that only informs, needs no new version. A reader takes every version up to its own. A plan.json
-without one is of format 1.
+Every reader checks it and accepts every version up to its own. Raise FOLDER_FORMAT when an older
+serve-eval would misread the new files, such as a new file that the verdict depends on, or a field
+with a new meaning. A field with a default, or a file that is only informative, needs no new
+version. A plan.json without a version has format 1.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FORMAT_KEY = "schema_version"
 
 
 class Versioned(msgspec.Struct):
-    """So much of a file as tells its version; one without is of the first."""
+    """The part of a file that holds its version. A file without one has version 1."""
 
     schema_version: int = 1
 
@@ -34,8 +33,9 @@ _decoder = msgspec.json.Decoder(Versioned)
 
 
 def check_format(run: Path) -> None:
-    """Raise RunFolderError for a run folder of a newer format; a folder without a readable
-    plan.json is of none.
+    """Raise RunFolderError for a run folder with a newer format.
+
+    A folder without a readable plan.json passes.
     """
     try:
         found = _decoder.decode((run / PLAN_FILE).read_bytes())
@@ -45,11 +45,11 @@ def check_format(run: Path) -> None:
 
 
 def decode_known(file: Path, of: type[T], known: int) -> T:
-    """Return the content of a file with a version of its own, which is looked at first: a newer one
-    has other fields.
+    """Return the content of a file after checking its own version.
 
-    Raises RunFolderError where the version is newer than `known`, and OSError, MsgspecError or
-    UnicodeDecodeError for a file that is not there or damaged.
+    The version comes first, since a newer file has other fields. Raises RunFolderError if the
+    version is newer than `known`, and OSError, MsgspecError or UnicodeDecodeError if the file is
+    missing or damaged.
     """
     data = file.read_bytes()
     refuse_newer(file, _decoder.decode(data).schema_version, known)
@@ -57,13 +57,12 @@ def decode_known(file: Path, of: type[T], known: int) -> T:
 
 
 def refuse_newer(path: Path, version: int, known: int) -> None:
-    """Raise RunFolderError where a version is newer than the newest that is known."""
+    """Raise RunFolderError if a version is newer than the newest known version."""
     if version > known:
         raise RunFolderError(
-            f"{path} is of format {version}, and this version of serve-eval"
+            f"{path} has format {version}, but this version of serve-eval"
             f" ({serve_eval.__version__}) reads formats up to {known}",
             hint=(
-                "Read it with the serve-eval that made it, or with a newer one: pip install"
-                " --upgrade serve-eval"
+                "Use the serve-eval that wrote it, or a newer one: pip install --upgrade serve-eval"
             ),
         )

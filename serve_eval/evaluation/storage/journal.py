@@ -1,10 +1,9 @@
-"""Append-only records of what an endpoint said: one JSON line per finished sample, in the file when
-`append` returns.
+"""Append-only journal of responses and failures: one JSON line per finished sample.
 
-A record that was written counts until it is withdrawn: a killed run goes on behind its last whole
-line. Later records of a sample replace earlier ones, except that a failure never replaces a
-response. A withdrawal takes all responses to its sample back that stand before it, and readers are
-given what stands.
+A record is in the file when `append` returns, and it counts until it is withdrawn. A killed run
+resumes after its last complete line. Later records of a sample replace earlier ones, except that a
+failure never replaces a response. A withdrawal takes back all earlier responses to its sample.
+Readers get only the records that count.
 """
 
 from __future__ import annotations
@@ -23,12 +22,13 @@ from serve_eval.errors import JournalError, RunFolderError
 from serve_eval.schema import Failure, Response, Sample
 
 FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-NO_ROOM_HINT = "Make room, then run the same command again: every answer written so far is kept."
+NO_ROOM_HINT = "Free disk space, then run the same command again. All answers so far are kept."
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One finished sample: exactly one of `response` and `failure` is set. Or, with neither,
-    `withdrawn`: why its response does not count.
+    """One finished sample, with exactly one of `response`, `failure` and `withdrawn`.
+
+    `withdrawn` is the reason why the earlier response does not count.
     """
 
     id: str
@@ -38,15 +38,16 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _WITHDRAWN = b'"withdrawn":'
-"""Stands in every withdrawal, and hardly in another record: within a JSON string its quotes are
-escaped."""
+"""Part of every withdrawal, and rarely of another record: quotes in a JSON string are escaped."""
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Record)
 
 
 def read(path: Path) -> Iterator[Record]:
-    """The records that stand in a file that is only looked at, in the order of their writing; a
-    torn last line is passed over. Raises RunFolderError at a damaged line.
+    """Yield the records that count in a file, in the order in which they were written.
+
+    The file is not changed. Skips an incomplete last line. Raises RunFolderError for a damaged
+    line.
     """
     gone = withdrawals(path)
     for number, line in _lines(path):
@@ -58,7 +59,7 @@ def read(path: Path) -> Iterator[Record]:
 
 
 def withdrawals(path: Path) -> dict[str, int]:
-    """The samples whose answers were withdrawn, with the line of the last withdrawal of each."""
+    """Return the samples with withdrawn responses, and the line of the last withdrawal of each."""
     lines = (
         (number, _decode(path, number, line)) for number, line in _lines(path) if _WITHDRAWN in line
     )
@@ -86,8 +87,9 @@ def _decode(path: Path, number: int, line: bytes) -> Record:
 def answers(
     samples: Iterable[Sample], records: Iterable[Record]
 ) -> Iterator[tuple[Sample, Response]]:
-    """The answers among the records, with the sample that each is to; those to other samples are
-    left out.
+    """Yield the responses among the records, each with its sample.
+
+    Skips responses to samples that are not in `samples`.
     """
     known = {sample.id: sample for sample in samples}
     for record in records:
@@ -97,10 +99,10 @@ def answers(
 
 
 class Journal:
-    """The records of one task in one file, private to the user.
+    """The records of one task in one file that only the user can read.
 
-    Opening drops a torn last line, which a kill in the middle of a write leaves behind;
-    `dropped_bytes` says how much.
+    Opening the file drops an incomplete last line, which a kill during a write leaves behind.
+    `dropped_bytes` is the length of that line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -121,7 +123,7 @@ class Journal:
         trace: TracebackType | None,
     ) -> None:
         try:
-            self._unsynced = True  # a sync that was under way may not have come to its end
+            self._unsynced = True  # a sync in another thread may not have finished
             self.sync()
         finally:
             os.close(self._fd)
@@ -141,14 +143,17 @@ class Journal:
         return size - end
 
     def records(self) -> Iterator[Record]:
-        """The records that stand, in the order of their writing. Raises RunFolderError at a damaged
-        line.
+        """Yield the records that count, in the order in which they were written.
+
+        Raises RunFolderError for a damaged line.
         """
         return read(self.path)
 
     def append(self, record: Record) -> None:
-        """Writes one record. Raises JournalError when it cannot be written whole; nothing torn is
-        left then.
+        """Write one record.
+
+        Raises JournalError if the record cannot be written whole, and then removes the part that
+        was written.
         """
         data = _encode(record) + b"\n"
         written = 0
@@ -158,9 +163,7 @@ class Journal:
             self._size += len(data)
             self._unsynced = True
         except OSError as error:
-            with suppress(
-                OSError
-            ):  # a torn line that stays is dropped when the journal is opened again
+            with suppress(OSError):  # the next opening drops an incomplete line that stays
                 if written and os.fstat(self._fd).st_size == self._size + written:
                     os.ftruncate(self._fd, self._size)
             raise JournalError(
@@ -169,11 +172,10 @@ class Journal:
             ) from error
 
     def sync(self) -> None:
-        """Forces what was written to the disk, for the case that the machine dies and not only the
-        process.
+        """Force the written records to disk, so that they survive a crash of the machine.
 
-        Raises JournalError when the disk has no room or fails, and when the file was removed
-        meanwhile; a file system that cannot sync is left to itself.
+        Raises JournalError if the disk is full or fails, or if the file was removed meanwhile.
+        Ignores a file system that cannot sync.
         """
         if not self._unsynced:
             return

@@ -1,12 +1,11 @@
-"""The seed of the random order of a run, drawn for the run and kept in its folder as order.json.
+"""Draw and keep the seed of the random order of a run, in order.json of its folder.
 
-A false alarm that depends on the order is as rare as promised only over orders: in one order for
-every night, what alarms by chance in one night alarms in the next one too. An order that is drawn
-again while a run goes on would be another chance. So every run draws a seed before its first
-answer, and keeps it.
+The promised rate of false alarms holds over random orders. With one fixed order, a chance alarm in
+one nightly run would recur every night. A new order on each resume would give an alarm a further
+chance. So every run draws a seed before its first answer, and keeps it.
 
-Older folders took the seed of the plan, and drew one, `early_stop_seed`, only for tasks that may
-stop early. What they hold is resumed and judged in the order in which it was asked.
+Older folders used the seed of the plan, and drew a separate `early_stop_seed` only for tasks that
+may stop early. Such a folder is resumed and judged in the order in which it was asked.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ _SEED, _OLD_EARLY_SEED = "order_seed", "early_stop_seed"
 
 @dataclass(frozen=True, slots=True)
 class OrderSeeds:
-    """The seeds of a run's random orders: of its samples, and of the samples of a task that may
-    stop early.
+    """The seed for the order of a run's samples, and the seed for tasks that may stop early.
 
-    They differ in folders of older versions only. `early_stop` is None where none was drawn.
+    They differ only in folders of older versions. `early_stop` is None if none was drawn.
     """
 
     samples: int
@@ -48,11 +46,11 @@ def read_seeds(folder: Path, plan: Plan) -> OrderSeeds:
 
 
 def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
-    """Keep the seeds of a run that has answers; give one that has none the seed `given`, or draw
-    it.
+    """Return the seeds of a run, and store new ones for a run without answers.
 
-    Raises RunFolderError for a damaged file, and RunFolderError or JournalError when it cannot be
-    written.
+    A run with answers keeps its seeds. A run without answers takes `given`, or draws a seed if
+    `given` is None. Raises RunFolderError for a damaged file, and RunFolderError or JournalError if
+    it cannot be written.
     """
     if not has_answers(folder):
         seed = _draw() if given is None else given
@@ -67,11 +65,11 @@ def settle_seeds(folder: Path, plan: Plan, given: int | None) -> OrderSeeds:
 
 
 def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
-    """Settle one seed for several runs of a folder, in which it is kept beside them.
+    """Return one seed for several runs of a folder, and store it next to them.
 
-    Without one it is the seed that `plan` gives, else a drawn one; where one of the `runs` has
-    answers already, for which an older version asked, it is theirs: `plan.seed`. Raises
-    RunFolderError and JournalError as `settled` does.
+    The order of preference is the stored seed, the seed of `plan`, and a drawn seed. If one of the
+    `runs` already has answers, an older version asked them, and the seed is `plan.seed`. Raises
+    RunFolderError and JournalError as `settle_seeds` does.
     """
     if (seed := _read_stored(folder / ORDER_FILE).get(_SEED)) is not None:
         return seed
@@ -84,12 +82,12 @@ def settle_shared(folder: Path, plan: Plan, runs: Iterable[Path]) -> int:
 
 
 def not_followed(plan: Plan, seed: int) -> str | None:
-    """Say that the plan gives another seed than the one that the folder's answers were asked by."""
+    """Return a note if the plan names another seed than the folder uses, else None."""
     if plan.limits.order_seed in (None, seed):
         return None
     return (
-        f"order_seed {plan.limits.order_seed} is not followed: the folder keeps the order of seed"
-        f" {seed}, in which it was begun; for another order use another folder"
+        f"order_seed {plan.limits.order_seed} is ignored: this folder was started with order seed"
+        f" {seed} and keeps it; use another folder for another order"
     )
 
 
@@ -103,7 +101,7 @@ def _read_stored(file: Path) -> dict[str, int]:
             f"{file} cannot be read: {error}", hint="Use another folder with -o."
         ) from error
     if not stored.keys() & {_SEED, _OLD_EARLY_SEED}:
-        raise RunFolderError(f"{file} holds no {_SEED}", hint="Use another folder with -o.")
+        raise RunFolderError(f"{file} has no {_SEED}", hint="Use another folder with -o.")
     return stored
 
 

@@ -1,9 +1,9 @@
-"""Whose a saved plan is: what this user saved carries a signature that only this user can make.
+"""Sign saved plans, so that a plan that this user saved is distinguished from any other.
 
-The owner of a file tells nothing, since whoever unpacks an archive or clones a repository owns what
-comes out of it. So there is a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME where that
-is set), mode 0600, made with the first run. A signature is HMAC-SHA256 over the content and the
-real path of its folder: what was edited, copied or moved has none that counts.
+The owner of a file proves nothing: a user who unpacks an archive or clones a repository owns its
+files. Therefore the first run creates a key, ~/.local/state/serve-eval/key (below XDG_STATE_HOME if
+that is set), with mode 0600. A signature is HMAC-SHA256 over the content and the real path of its
+folder. Content that was edited, copied or moved has no valid signature.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ import msgspec
 
 KEY_FILE, KEY_BYTES = "key", 32
 SIGNATURE = "signature"
-"""The key under which a file of ours holds its signature, beside what is signed."""
+"""The key under which a signed file holds its signature, next to the signed content."""
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's state lies. A relative path does not count, as its specification says: it
-    would lead into the folder of somebody else. Raises RuntimeError where no home is known.
+    """Return the folder for this user's state.
+
+    Ignores a relative XDG_STATE_HOME, as the XDG specification requires: it would lead into the
+    current folder, which may belong to someone else. Raises RuntimeError if no home is known.
     """
     given = (environ.get("XDG_STATE_HOME") or "", "~/.local/state")
     found = next((path for text in given if (path := Path(text).expanduser()).is_absolute()), None)
     if found is None:
-        raise RuntimeError("HOME is no absolute path")
+        raise RuntimeError("HOME is not an absolute path")
     return found / "serve-eval"
 
 
 def add_signature(
     content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
 ) -> dict[str, object]:
-    """The content with the signature of this user for this folder; without one where no key can be
-    kept.
+    """Return the content with this user's signature for this folder.
+
+    The content has no signature if no key can be stored.
     """
     plain = {name: value for name, value in content.items() if name != SIGNATURE}
     key = _key(environ, make=True)
@@ -50,7 +53,7 @@ def add_signature(
 def is_own(
     content: Mapping[str, object], folder: Path, environ: Mapping[str, str] = os.environ
 ) -> bool:
-    """Tell whether the content was signed by this user, for this folder, and is unchanged."""
+    """Return True if this user signed the content for this folder, and it is unchanged."""
     given, key = content.get(SIGNATURE), _key(environ, make=False)
     if key is None or not isinstance(given, str):
         return False
@@ -59,12 +62,12 @@ def is_own(
 
 
 def has_key(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether there is a key, making one where that is possible."""
+    """Return True if there is a key. Create one if possible."""
     return _key(environ, make=True) is not None
 
 
 def _signature(key: bytes, plain: Mapping[str, object], folder: Path) -> str:
-    value: Any = msgspec.json.decode(msgspec.json.encode(plain))  # as it comes back out of a file
+    value: Any = msgspec.json.decode(msgspec.json.encode(plain))  # as it is read from a file
     text = (
         os.fsencode(os.path.realpath(folder)) + b"\0" + msgspec.json.encode(value, order="sorted")
     )
@@ -72,7 +75,7 @@ def _signature(key: bytes, plain: Mapping[str, object], folder: Path) -> str:
 
 
 def _key(environ: Mapping[str, str], *, make: bool) -> bytes | None:
-    """The key; None where there is none, or one that others could have written or read."""
+    """Return the key, or None if there is none or others could have read or written it."""
     try:
         file = state_folder(environ) / KEY_FILE
         if make and not file.exists():
@@ -91,7 +94,7 @@ def _key(environ: Mapping[str, str], *, make: bool) -> bytes | None:
 
 
 def _make(file: Path) -> None:
-    """Puts a new key there in one step, unless another process was first. Raises OSError."""
+    """Create a new key in one step, unless another process was first. Raises OSError."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = file.with_name(f"{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:

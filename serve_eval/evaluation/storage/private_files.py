@@ -1,4 +1,4 @@
-"""Write files whole, and readable by their user alone."""
+"""Write whole files that only their user can read."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from serve_eval.evaluation.storage.journal import FULL_DISK, NO_ROOM_HINT
 
 
 def private_file(path: Path) -> BinaryIO:
-    """Open a new, empty file for writing that the user alone can read.
+    """Open a new, empty file for writing that only the user can read.
 
-    No link is followed that a folder of somebody else has there. Raises OSError.
+    Follows no link, since a folder from someone else may contain one. Raises OSError.
     """
     return os.fdopen(
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
@@ -23,7 +23,7 @@ def private_file(path: Path) -> BinaryIO:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all, readable by the user alone.
+    """Write a file whole or not at all, readable only by the user.
 
     Raises JournalError for a full disk, else RunFolderError.
     """
@@ -43,8 +43,9 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def pretty_json(value: object) -> bytes:
-    """Return JSON for people: two spaces of indentation and a final newline. Non-finite numbers
-    become null.
+    """Return JSON for people, with two spaces of indentation and a final newline.
+
+    Non-finite numbers become null.
     """
     return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
 

@@ -1,5 +1,6 @@
-"""Hold a run's folder: locked while it is used, bound to one plan, private to the user (files: see
-file_names).
+"""Open a run folder: lock it, bind it to one plan, and keep it private to the user.
+
+See file_names for the files in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.storage import ownership
+from serve_eval.evaluation.storage._mutable_parts import drop_mutable_parts
 from serve_eval.evaluation.storage.file_names import (
     LOCK_FILE,
     LOGS,
@@ -31,8 +33,7 @@ from serve_eval.evaluation.storage.file_names import (
 from serve_eval.evaluation.storage.folder_format import FOLDER_FORMAT, FORMAT_KEY, check_format
 from serve_eval.evaluation.storage.private_files import pretty_json, private_file, write_private
 from serve_eval.evaluation.storage.sessions import forget_sessions
-from serve_eval.plugins import registry
-from serve_eval.schema import Plan, is_mutable
+from serve_eval.schema import Plan
 
 FREE_FIELDS = (
     "limits",
@@ -44,39 +45,42 @@ FREE_FIELDS = (
     "allow_code_execution",
     "include_path",
 )
-"""Fields of the plan that may differ on resuming: they say how fast, how far, how often, how
-reached, where data and code lie and what is allowed, not what is asked. The content of the data is
-held by the fingerprints."""
+"""Fields of the plan that may change when a run is resumed. They say how to send requests, how
+many, where data and code are and what is allowed, but not what to ask. Fingerprints cover the
+content of the data."""
 
 
 def holds_run(path: Path) -> bool:
-    """Tell whether a folder is that of a run, finished or not."""
+    """Return True if a folder is that of a run, finished or not."""
     return (path / PLAN_FILE).exists()
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan of a run folder. Raises RunFolderError when there is none."""
+    """Return the plan of a run folder. Raises RunFolderError if there is none."""
     return _read_stored(path)[0]
 
 
 def plan_and_owner(path: Path) -> tuple[Plan, bool]:
-    """The plan of a run folder, and whether this user saved it there. Raises RunFolderError when
-    there is none.
+    """Return the plan of a run folder, and whether this user saved it there.
+
+    Raises RunFolderError if there is no plan.
     """
     plan, _, own = _read_stored(path)
     return plan, own
 
 
 def read_fingerprints(path: Path) -> dict[str, dict[str, str]]:
-    """The protocol fingerprint of each task of a run folder. Raises RunFolderError when there is
-    none.
+    """Return the protocol fingerprint of each task of a run folder.
+
+    Raises RunFolderError if there is none.
     """
     return _read_stored(path)[1]
 
 
 def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
-    """The plan and the fingerprints of a run folder, and whether this user saved them; fields that
-    a newer version added have their defaults.
+    """Return the plan and fingerprints of a run folder, and whether this user saved them.
+
+    Fields that the file lacks have their defaults.
     """
     check_format(path)
     file = path / PLAN_FILE
@@ -92,28 +96,29 @@ def _read_stored(path: Path) -> tuple[Plan, dict[str, dict[str, str]], bool]:
 
 
 def has_answers(path: Path) -> bool:
-    """Tell whether a run folder holds a record of any sample."""
+    """Return True if a run folder holds a record of any sample."""
     return any(file.stat().st_size for file in (path / SAMPLES).glob("*.jsonl"))
 
 
 def has_answers_below(path: Path) -> bool:
-    """Tell whether any of the run folders in a folder holds a record of a sample."""
+    """Return True if any run folder in a folder holds a record of a sample."""
     return any(has_answers(one) for one in path.iterdir() if one.is_dir())
 
 
 def holds_answer(path: Path) -> bool:
-    """Tell whether a folder holds an answer, in the folder of a run or of several runs below it."""
+    """Return True if a run folder, or any run folder below a folder, holds a response."""
     for file in journals_below(path):
         with suppress(OSError), file.open("rb") as lines:
-            # Within a JSON string its quotes are escaped.
+            # Quotes in a JSON string are escaped, so only a record's own key matches.
             if any(b'"response":{' in line for line in lines):
                 return True
     return False
 
 
 def read_looks(path: Path) -> dict[str, str]:
-    """Read which tasks a paired rule looked at for an early stop, and which rule. Raises
-    RunFolderError for a damaged file.
+    """Return the tasks that a paired rule checked for an early stop, with the rule.
+
+    Raises RunFolderError for a damaged file.
     """
     file = path / LOOKS_FILE
     try:
@@ -126,8 +131,9 @@ def read_looks(path: Path) -> dict[str, str]:
 
 
 def note_looks(path: Path, tasks: Mapping[str, str]) -> None:
-    """Keep that paired rules look at these tasks: alpha that was spent stays so when the run goes
-    on without looks.
+    """Record that paired rules check these tasks for an early stop.
+
+    The alpha that was spent stays spent when the run is resumed without an early stop.
     """
     before = read_looks(path)
     if (after := {**before, **tasks}) != before:
@@ -143,13 +149,12 @@ def open_folder(
     moved: bool = False,
     own: bool = False,
 ) -> Iterator[Path]:
-    """The folder, created or found again, locked until the end of the block (also when the process
-    is killed).
+    """Yield the folder of a run, created if necessary, locked until the end of the block.
 
-    A folder without any answer yet takes another plan; `moved` allows another base URL. `own`: the
-    plan is that of this user, who gave it or said that it is trusted; it is saved with a signature.
-    Raises RunFolderError when another process has it, when it belongs to another plan or other data
-    (the differing field is named), or when it holds other files than a run's.
+    A folder without answers takes another plan. `moved` allows another base URL. `own` means that
+    this user gave or trusts the plan, so that it is saved with a signature. Raises RunFolderError
+    if another process uses the folder, if it belongs to another plan or other data (and names the
+    field that differs), or if it holds files other than a run's.
     """
     with hold(path, PLAN_FILE):
         _bind(path, plan, fingerprints, moved=moved, own=own)
@@ -160,20 +165,17 @@ def open_folder(
 
 @contextmanager
 def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
-    """The folder, created or found again, locked until the end of the block (also when the process
-    is killed).
+    """Create the folder if necessary, and lock it until the end of the block.
 
-    `sign` is the file by which a folder is known as one of ours, of that `kind`. Raises
-    RunFolderError when another process has it, or when it holds other files and no such sign.
+    A killed process releases the lock. `sign` is the file that marks a folder of this `kind`.
+    Raises RunFolderError if another process uses the folder, or if it holds other files and no
+    `sign`.
     """
     import fcntl
 
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ours = (
-            LOCK_FILE,
-            f"{sign}.partial",
-        )  # what a kill before the sign was written leaves behind
+        ours = (LOCK_FILE, f"{sign}.partial")  # a kill before `sign` is written leaves these
         foreign = not (path / sign).exists() and any(p.name not in ours for p in path.iterdir())
         lock = (
             None
@@ -193,7 +195,7 @@ def hold(path: Path, sign: str, kind: str = "run") -> Iterator[None]:
             holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
             raise RunFolderError(
                 f"{path} is in use by another run (process {holder or 'unknown'})",
-                hint="Wait for it, or use another -o.",
+                hint="Wait until it ends, or choose another folder with -o.",
             ) from error
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -217,23 +219,23 @@ def _bind(
                 del content["plan"][field]
             if moved:
                 content["plan"]["launcher"]["options"].pop("base_url", None)
-        _drop_what_lives(found, wanted)
+        drop_mutable_parts(found, wanted)
         differing = differences(found, wanted)
         if asked and differing:
             raise RunFolderError(
                 f"{path} holds another run:\n" + "\n".join(f"  {line}" for line in differing),
-                hint="Use another folder with -o, or go on with what that run was: --resume.",
+                hint="Use another folder with -o, or continue that run with --resume.",
             )
         if differing:
-            forget_sessions(path)  # sessions of the other plan, without an answer
+            forget_sessions(path)  # they belong to the other plan and have no answers
         elif not moved:
             later = replace(old_plan, tasks=plan.tasks, early_stop=plan.early_stop)
             later = replace(later, repeats=plan.repeats, repeats_of=plan.repeats_of)
-            if own and not was_own:  # nobody said so of the connection that is saved there
+            if own and not was_own:  # the saved connection is not trusted
                 later = replace(later, connection=plan.connection)
             if later == old_plan and fingerprints == old_prints and was_own >= own:
                 return
-            plan, own = later, own or was_own  # later commands go by it
+            plan, own = later, own or was_own  # later commands read it
     saved: dict[str, object] = {
         FORMAT_KEY: FOLDER_FORMAT,
         "plan": plan,
@@ -244,39 +246,8 @@ def _bind(
     )
 
 
-def _drop_what_lives(*stored: dict[str, Any]) -> None:
-    """Leaves out of two stored plans what may change: which cases a user has, in which files, and
-    how they are scored. What is chosen for all of them, such as a temperature, stays: an id does
-    not tell it.
-    """
-    both = set.intersection(*({task["name"] for task in one["plan"]["tasks"]} for one in stored))
-    for one in stored:
-        one["fingerprints"] = {
-            name: found for name, found in one["fingerprints"].items() if not is_mutable(name)
-        }
-        one["plan"]["tasks"] = [
-            _drop_own_options(task) for task in one["plan"]["tasks"] if _stays(task["name"], both)
-        ]
-
-
-def _stays(task: str, both: set[str]) -> bool:
-    return task in both or not is_mutable(task)
-
-
-def _drop_own_options(task: dict[str, Any]) -> dict[str, Any]:
-    """A stored task that lives, without the options that say which its cases are."""
-    if not is_mutable(task["name"]):
-        return task
-    own = registry.options_of(registry.load("serve_eval.tasks", task["name"]))
-    return {
-        "name": task["name"],
-        "options": {k: v for k, v in task["options"].items() if k not in own},
-    }
-
-
 def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
-    """Copy the answers to these tasks, and under which circumstances they came, to another run
-    folder.
+    """Copy the answers to these tasks, and the conditions of their requests, to another run folder.
 
     Raises OSError.
     """
@@ -289,7 +260,7 @@ def copy_answers(source: Path, target: Path, tasks: Iterable[str]) -> None:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Where two JSON values differ, as lines `path: was X, now Y`."""
+    """Return the differences between two JSON values as lines `path: was X, now Y`."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [*old, *(k for k in new if k not in old)]
         return [

@@ -1,8 +1,8 @@
-"""The logs of launched servers, read by the times of their lines.
+"""Read the logs of launched servers by the times of their lines.
 
-A line without a time of its own, such as those of a traceback, belongs to the one before it. Times
-without a zone are those of this machine's: where a log was written under another one, its lines are
-looked for at the wrong hour.
+A line without a time, such as a line of a traceback, belongs to the line before it. Times without a
+zone are read in the zone of this machine, so a log from a machine with another zone is searched at
+the wrong hour.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_eval.masking import Masking
 from serve_eval.schema import ServerInfo
 
 LONGEST_LINE = 2000
-"""Characters that are kept of a line."""
+"""Characters kept of a line."""
 
 # trtllm-serve: [11/21/2026-21:28:15] [TRT-LLM] [E] ...; Python's logging and ISO 8601: 2026-11-21
 # 21:28:15,123
@@ -30,7 +30,7 @@ _ISO = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6})\d*)?(Z|[+-]\d\d:?\d\d)?"
 )
 _WITHIN = 60
-"""Characters at the beginning of a line in which its time stands."""
+"""Characters at the start of a line in which its time is searched."""
 _ERROR = re.compile(
     r"\[(?:E|F)\]|\b(?:ERROR|CRITICAL|FATAL)\b|Traceback \(most"
     r" recent|\b\w*(?:Error|Exception)\b(?=[:(]|$)"
@@ -39,26 +39,29 @@ _ERROR = re.compile(
 
 
 class LogLine(NamedTuple):
-    """`at_s` in seconds since 1970 (None: no line before it has a time either)."""
+    """A line of a log, with its time in seconds since 1970.
+
+    `at_s` is None if neither the line nor any earlier line has a time.
+    """
 
     at_s: float | None
     text: str
 
     @property
     def error(self) -> bool:
-        """Whether it tells of something that went wrong."""
+        """True if the line reports an error."""
         return _ERROR.search(self.text) is not None
 
 
 def log_files(
     run: Path, sessions: Sequence[SessionRecord], at_hand: ServerInfo | None = None
 ) -> list[Path]:
-    """The logs of the servers of a run, as far as they are there: those in its folder, those of a
-    comparison or a suite that launched its servers, those that its sessions name, and those of the
-    endpoint `at_hand`, by its info.
+    """Return the existing log files of the servers of a run.
 
-    Logs are told and written to, and a folder may come from somebody else: a session names files
-    only where this user noted it, and links that lead out of the folder are not followed.
+    They are the logs in the run folder, those of a comparison or suite that launched the servers,
+    those that the sessions name, and those of the endpoint `at_hand`. These files are read and
+    overwritten, and a run folder may come from someone else. So a session's files count only if
+    this user recorded it, and links that lead out of the folder are not followed.
     """
     beside = run.parent / SERVERS
     found = _below(run.resolve(), run / LOGS)
@@ -71,8 +74,9 @@ def log_files(
 
 
 def trace_files(at_hand: ServerInfo) -> list[Path]:
-    """The traces of requests that the servers of an endpoint write, by its info; none of servers
-    that were not launched, whose files are not ours to write to.
+    """Return the request traces that the launched servers of an endpoint write.
+
+    Returns none for servers that were not launched, since their files must not be overwritten.
     """
     told = at_hand.perf_metrics
     folder = None if told is None or at_hand.log_dir is None else told.trace_dir
@@ -88,8 +92,10 @@ def _below(place: Path, folder: Path) -> list[Path]:
 
 
 def hide_secrets(paths: Iterable[Path], masking: Masking) -> list[Path]:
-    """Overwrites the secrets in logs with as many stars, in place: a server may be writing on.
-    Returns those that hold one and cannot be written, such as what a container of root wrote.
+    """Overwrite the secrets in logs with stars of the same length. Return the files that failed.
+
+    Writes in place, since a server may still append to a log. A file fails if it holds a secret and
+    cannot be written, such as one that root wrote in a container.
     """
     left = []
     for path in paths:
@@ -117,7 +123,7 @@ def _overwritten(path: Path, start: int, text: str) -> bool:
 
 
 def read(path: Path) -> Iterator[LogLine]:
-    """The lines of a log; none where it cannot be read."""
+    """Yield the lines of a log, or none if it cannot be read."""
     at_s: float | None = None
     try:
         with path.open(errors="replace") as file:
@@ -130,7 +136,7 @@ def read(path: Path) -> Iterator[LogLine]:
 
 
 def time_of(text: str) -> float | None:
-    """When a line was written, in seconds since 1970; None where it does not say."""
+    """Return the time of a line in seconds since 1970, or None if it has none."""
     start = text[:_WITHIN]
     if match := _TRTLLM.search(start):
         month, day, year, *clock = map(int, match.groups())
@@ -141,31 +147,32 @@ def time_of(text: str) -> float | None:
     else:
         return None
     try:
-        when = datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001  (the zone comes next, or is the machine's)
+        when = datetime(*parts)  # type: ignore[arg-type]  # noqa: DTZ001  (the zone is set below, or is local)
         if zone == "Z":
             when = when.replace(tzinfo=UTC)
         elif zone:
             when = datetime.fromisoformat(f"{when.isoformat()}{zone[:3]}:{zone[-2:]}")
         return when.timestamp() + fraction
     except (ValueError, OverflowError):
-        return None  # what looks like a time and is none
+        return None  # it looks like a time but is not valid
 
 
 def between(lines: Iterable[LogLine], start_s: float, end_s: float) -> list[LogLine]:
-    """The lines of that time."""
+    """Return the lines written from `start_s` to `end_s`."""
     return [line for line in lines if line.at_s is not None and start_s <= line.at_s <= end_s]
 
 
 def errors_near(
     path: Path, at_s: float, *, before_s: float, after_s: float, most: int
 ) -> list[str]:
-    """The first lines that tell of errors around a moment. Of a log without any times the last
-    ones, since nothing says which they are: of a server that ended, they tell why.
+    """Return the first lines that report errors around a time, at most `most`.
+
+    For a log without any times, return its last errors: if the server ended, they show why.
     """
     near: list[str] = []
     untimed: deque[str] = deque(maxlen=most)
     timed = False
-    for line in read(path):  # one at a time: logs may be larger than the memory
+    for line in read(path):  # one at a time, since a log may not fit into memory
         if line.at_s is None:
             untimed += [f"(no time) {line.text}"] if line.error else []
             continue

@@ -1,8 +1,8 @@
-"""Read and write environment.json: an entry per session of a run, oldest first.
+"""Read and write environment.json, which has one entry per session of a run, oldest first.
 
-A session is noted before its first request, with the versions at work, the endpoint and what it can
-do; its load is added at its end. The endpoint is signed, since later commands send prompts there.
-Fields that this version does not know stay in the file.
+A session is recorded before its first request, with the versions in use, the endpoint and its
+abilities. Its load is added at its end. The endpoint is signed, since later commands send prompts
+to it. Fields that this version does not know stay in the file.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from serve_eval.schema import Ability, Endpoint, Limits, Load
 
 
 class UsedCode(msgspec.Struct, frozen=True):
-    """Code of others that made numbers of a session, as far as a later one compares it."""
+    """Third-party code that affects the numbers of a session, for comparison with a later one."""
 
     sha256: str | None = None
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One session of a run. Times are UTC in ISO 8601; what an older version did not note has its
-    default.
+    """One session of a run.
 
-    `own` says that this user noted the endpoint in this folder; `stored` is the whole entry, with
-    the versions.
+    Times are UTC in ISO 8601. Fields that an older version did not record have their defaults.
+    `own` means that this user recorded the endpoint in this folder. `stored` is the whole entry,
+    with the versions.
     """
 
     started_at: str = ""
@@ -46,8 +46,9 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_sessions(run: Path) -> list[SessionRecord]:
-    """Return the sessions that asked something, oldest first. Raises RunFolderError for a damaged
-    file.
+    """Return the sessions that sent requests, oldest first.
+
+    Raises RunFolderError for a damaged file.
     """
     try:
         return [_read_entry(run, entry) for entry in _read_stored(run)]
@@ -56,54 +57,54 @@ def read_sessions(run: Path) -> list[SessionRecord]:
 
 
 def note_session(run: Path, session: Mapping[str, object]) -> None:
-    """Add a session, with its endpoint signed."""
+    """Append a session with its signed endpoint."""
     _write(run, [*_read_stored(run), _with_signature(session, run)])
 
 
 def note_endpoint(run: Path, endpoint: Endpoint) -> None:
-    """Replace the endpoint of the last session, of which more is known at its end."""
+    """Replace the endpoint of the last session, since more is known at its end."""
     entries = _read_stored(run)
     entries[-1] = _with_signature({**entries[-1], "endpoint": endpoint}, run)
     _write(run, entries)
 
 
 def note_load(run: Path, load: Load) -> None:
-    """Add to the last session, if it was noted, what the engine did in it."""
+    """Add the engine's load figures to the last session, if there is one."""
     if entries := _read_stored(run):
         entries[-1]["load"] = load
         _write(run, entries)
 
 
 def loads(run: Path) -> tuple[Load, ...]:
-    """Return what the engine did in each session that came to its end, oldest first."""
+    """Return the load of each session that finished, oldest first."""
     return tuple(session.load for session in read_sessions(run) if session.load is not None)
 
 
 def read_unsupported(run: Path) -> Mapping[str, Ability]:
-    """Return what the endpoint of the last session lacked, by task. Raises RunFolderError for a
-    damaged file.
+    """Return the abilities that the endpoint of the last session lacked, by task.
+
+    Raises RunFolderError for a damaged file.
     """
     noted = read_sessions(run)
     return noted[-1].unsupported if noted else {}
 
 
 def own_endpoint(run: Path) -> bool:
-    """Tell whether this user noted the endpoint of the last session there, or there was no session
-    yet.
-    """
+    """Return True if this user recorded the last session's endpoint, or there is no session."""
     noted = read_sessions(run)
     return not noted or noted[-1].own
 
 
 def sessions_fingerprint(run: Path) -> bytes:
-    """Return what two copies of one run have in common: the record of their sessions. Raises
-    OSError without one.
+    """Return the bytes of the session file, which are equal for two copies of one run.
+
+    Raises OSError if there is no file.
     """
     return (run / SESSIONS_FILE).read_bytes()
 
 
 def forget_sessions(run: Path) -> None:
-    """Remove the sessions of a folder that has taken another plan before any answer came."""
+    """Remove the sessions of a folder that took another plan before any answer came."""
     (run / SESSIONS_FILE).unlink(missing_ok=True)
 
 
@@ -141,7 +142,8 @@ def _read_stored(run: Path) -> list[dict[str, Any]]:
 
 def _build_error(run: Path, error: Exception) -> RunFolderError:
     return RunFolderError(
-        f"{run / SESSIONS_FILE} cannot be read: {error}", hint="It only informs: delete it."
+        f"{run / SESSIONS_FILE} cannot be read: {error}",
+        hint="Delete it. It is only informative.",
     )
 
 

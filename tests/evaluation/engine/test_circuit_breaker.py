@@ -206,5 +206,5 @@ def test_the_most_frequent_cause_is_the_one_that_is_said() -> None:
     _one_by_one(watch, [ANSWER] * 45)
     _one_by_one(watch, [_failure(status=500 + i, message="other") for i in range(6)])
     _one_by_one(watch, [_failure(status=400, message="too long")] * 6)
-    with pytest.raises(EndpointError, match="7 of them as this one: too long"):
+    with pytest.raises(EndpointError, match="7 of them with: too long"):
         _one_by_one(watch, [_failure(status=400, message="too long")])

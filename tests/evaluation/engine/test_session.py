@@ -168,6 +168,6 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
             )
         )
     assert told == [
-        "warning: a connection gave an answer that nobody had asked for, and so later ones to other"
-        " requests; those that may be wrong are withdrawn and asked again"
+        "warning: a connection returned a response that no request had asked for, which shifted"
+        " later responses to other requests; doubtful answers are withdrawn and asked again"
     ]

@@ -112,8 +112,8 @@ def test_a_judge_out_of_step_is_told_of_in_the_report(tmp_path: Path) -> None:
         await evaluate(plan, out, environ={})
         judges_proofs(out / FILE).note(ConnectionStep("a session", 1, out="for the test"))
         for report in (await evaluate(plan, out, environ={}), judge_again(plan, out)):
-            (line,) = [line for line in report.warnings if "nobody had asked for" in line]
-            assert line.startswith(f"1 connection of the judges of {TASK} gave")
+            (line,) = [line for line in report.warnings if "no request had asked for" in line]
+            assert line.startswith(f"1 connection of the judges of {TASK} returned")
 
     _with([JudgeServer()], story)
 
@@ -244,7 +244,7 @@ def test_a_record_that_is_no_judgement_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text(
         '{"id": "abc", "failure": {"kind": "timeout", "message": ""}}\n'
     )
-    with pytest.raises(RunFolderError, match="'abc' is no judgement"):
+    with pytest.raises(RunFolderError, match="'abc' is not a judgement"):
         Judgements(tmp_path / "t.jsonl")
 
 

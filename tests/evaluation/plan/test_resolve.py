@@ -205,19 +205,19 @@ api_key: sk-abcdefgh
         ("tasks: [gsm8k]\nbase_url: 'http://me:pw@host'\n", "credentials"),
         (
             "tasks: [gsm8k]\nbase_url: h:1\nlauncher: {name: simulated}\n",
-            "base_url: excludes the launcher",
+            "base_url: cannot be used with the launcher",
         ),
         ("tasks: [gsm8k]\nreferences_dir: /nowhere/at/all\n", "is not a folder"),
-        ("tasks: [gsm8k]\nearly_stop: 1.5\n", "early_stop: must be true, false or a probability"),
+        ("tasks: [gsm8k]\nearly_stop: 1.5\n", "early_stop: must be true, false, or a probability"),
         ("tasks: [gsm8k]\nearly_stop: soon\n", "early_stop: Expected"),
         (
             "tasks: [gsm8k]\nearly_stop: true\nlimits: {order: longest}\n",
-            "early_stop: starts the samples in random",
+            "early_stop: needs the random order of samples",
         ),
         (
             "tasks: [gsm8k]\nearly_stop: 0.05\nverdict: elsewhere\n",
             (
-                "early_stop: is known for the rules classic, noninferiority, paired, not for"
+                "early_stop: works with the rules classic, noninferiority, paired, not with"
                 " 'elsewhere'"
             ),
         ),

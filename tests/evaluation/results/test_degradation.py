@@ -129,7 +129,7 @@ def test_numbers_are_those_of_the_run_although_only_some_requests_are_looked_at(
     assert (
         describe(one)
         == f"degrading from request 201 of 400 on, in the order of their starts: 0.0% {RIGHT}"
-        f" before, 100.0% from there on (noticed at request {one.noticed})"
+        f" before, 100.0% from there on (detected at request {one.noticed})"
     )
     [alone] = degradations(course, Metric(), 400)
     assert alone.since == 102

@@ -120,7 +120,7 @@ def test_each_repeat_is_a_run_of_a_reference_and_of_a_comparison(
 def test_ids_that_look_like_repeats_are_refused() -> None:
     samples = [Sample(id="a#2", prompt="p", target="t")]
     assert [sample.id for sample in Repeated(samples, 1)] == ["a#2"]
-    with pytest.raises(DatasetError, match="'a#2' reads as that of a repeat"):
+    with pytest.raises(DatasetError, match="'a#2' looks like that of a repeat"):
         Repeated(samples, 2)
 
 

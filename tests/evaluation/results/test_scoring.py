@@ -153,9 +153,9 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert told["raises"] == f"OverflowError: 1e400 ({own / 'tasks/odd.py'}:{line})"
     assert told["exits"].startswith("SystemExit: 3 (")
     assert told["hangs"] == "took longer than 0.5 s"
-    assert told["none"] == "the scorer gave a NoneType, and not a Score"
-    assert told["nan"] == "the scorer gave nan, which is not within 0 to 1"
-    assert told["beyond"] == "the scorer gave 1.5, which is not within 0 to 1"
+    assert told["none"] == "the scorer returned a NoneType, not a Score"
+    assert told["nan"] == "the scorer returned nan, which is not within 0 to 1"
+    assert told["beyond"] == "the scorer returned 1.5, which is not within 0 to 1"
     assert "odd: failures: scorer_error 6\n" in run.stdout, "a scorer's error is no failed request"
     assert "1 answer has no score, such as that to " in run.stdout
     assert "scorer_error" in (out / "report.html").read_text()
@@ -199,7 +199,7 @@ def test_a_file_that_changes_during_a_run_scores_nothing_by_halves(own: Path) ->
     with ScoringProcesses({"odd": recipe}, limit_s=20.0) as scoring:
         found = _graded(scoring, "odd", Sample(id="fine-0", prompt="", target="fine"), " y")
     assert isinstance(found, Unfinished)
-    assert found.told == "tasks.odd: the file has changed since the command began"
+    assert found.told == "tasks.odd: the file has changed since the command started"
 
 
 def test_data_that_are_others_each_time_are_not_scored(own: Path) -> None:
@@ -433,19 +433,19 @@ class _Odd:
         (Score(value=_Odd(), outcome="partial", parts={"a": _Odd()}), None),  # type: ignore[arg-type,dict-item]
         (Score(value=0.5, outcome="good"), "'good' is not a valid Outcome"),  # type: ignore[arg-type]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": None}), "float() argument"),  # type: ignore[dict-item]
-        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "gave inf"),
-        (Score(value=-0.1, outcome=Outcome.PARTIAL), "gave -0.1"),
+        (Score(value=float("inf"), outcome=Outcome.PARTIAL), "returned inf"),
+        (Score(value=-0.1, outcome=Outcome.PARTIAL), "returned -0.1"),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("nan")}),
-            "gave nan for its part 'a'",
+            "returned nan for its part 'a'",
         ),
         (
             Score(value=0.5, outcome=Outcome.PARTIAL, parts={"a": float("-inf")}),
-            "gave -inf for its part 'a'",
+            "returned -inf for its part 'a'",
         ),
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={(1, 2): 0.5}), None),  # type: ignore[dict-item]
         (Score(value=0.5, outcome=Outcome.PARTIAL, parts={"\ud800": 0.5}), None),
-        (0.5, "gave a float, and not a Score"),
+        (0.5, "returned a float, not a Score"),
     ],
 )
 def test_what_is_no_score_is_an_error_of_the_scorer(score: Any, told: str | None) -> None:

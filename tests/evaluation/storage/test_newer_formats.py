@@ -54,12 +54,12 @@ def test_a_newer_file_is_refused(reader: str, more: dict[str, Any], tmp_path: Pa
     text = json.dumps({"schema_version": known + 4, **more})
     (tmp_path / name).write_text(text)
     said = (
-        f"{re.escape(str(tmp_path / name))} is of format {known + 4}, and .* reads formats up to"
+        f"{re.escape(str(tmp_path / name))} has format {known + 4}, but .* reads formats up to"
         f" {known}$"
     )
     with pytest.raises(RunFolderError, match=said) as caught:
         read(tmp_path)
-    assert "with a newer one" in caught.value.hint
+    assert "or a newer one" in caught.value.hint
     assert (tmp_path / name).read_text() == text
 
 

@@ -161,9 +161,7 @@ def test_a_plan_may_give_the_seed_which_binds_nothing(
     report = _whole(_run(other, config, out))
     assert (_seed(out), _asked(out)) == (5, _of_seed(plan, 5))
     assert [
-        line
-        for line in report.warnings
-        if "order_seed 6 is not followed" in line and "seed 5" in line
+        line for line in report.warnings if "order_seed 6 is ignored" in line and "seed 5" in line
     ]
     assert not [line for line in _whole(_run(given, config, out)).warnings if "order_seed" in line]
 

@@ -87,4 +87,4 @@ def test_a_damaged_file_is_told(tmp_path: Path, content: str) -> None:
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(RunFolderError, match=r"environment\.json cannot be read") as refused:
         read_sessions(tmp_path)
-    assert refused.value.hint == "It only informs: delete it."
+    assert refused.value.hint == "Delete it. It is only informative."

@@ -140,7 +140,7 @@ def test_what_a_newer_version_found_is_not_replaced(
         return [worker(url) for url in there.workers.values()]
 
     with pytest.raises(
-        RunFolderError, match=rf"attribution\.json is of format {ATTRIBUTION_SCHEMA + 1}, and"
+        RunFolderError, match=rf"attribution\.json has format {ATTRIBUTION_SCHEMA + 1}, but"
     ):
         asked(plan, tmp_path, 1, 2, answers=answers, workers=after_the_run)
     assert (tmp_path / "attribution.json").read_text() == newer

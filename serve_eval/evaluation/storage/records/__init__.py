@@ -1,4 +1,4 @@
-"""Keep what there is of each answer: scores, judgements, results of programs, proofs and traces."""
+"""Keep the records of each answer: scores, judgements, results of programs, proofs and traces."""
 
 __all__ = [
     "asked_cases",

@@ -1,5 +1,6 @@
-"""Read and write cases/<task>.jsonl: under which expectation, scorer and versions each case was
-asked.
+"""Read and write cases/<task>.jsonl, which records how each case was asked.
+
+A line has the expectation, the scorer and the versions.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from serve_eval.evaluation.storage.private_files import write_private
 
 
 class AskedCase(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Under what a sample was asked. Expectations are hashes: a hold-out set has lines too."""
+    """The conditions under which a sample was asked.
+
+    Expectations are hashes, since hold-out sets have lines too.
+    """
 
     id: str
     case: str
@@ -32,13 +36,17 @@ _encode = msgspec.json.Encoder().encode
 
 
 def read_asked_cases(run: Path, task: str) -> dict[str, AskedCase]:
-    """Return by sample under what it was asked last. Raises RunFolderError for a damaged line."""
+    """Return the conditions under which each sample was last asked, by sample.
+
+    Raises RunFolderError for a damaged line.
+    """
     return {line.id: line for line in decode_lines(cases_file(run, task), _decoder)}
 
 
 def add_asked_cases(run: Path, task: str, lines: Iterable[AskedCase]) -> None:
-    """Add lines to those of a task. Raises RunFolderError or JournalError when they cannot be
-    written.
+    """Append lines to those of a task.
+
+    Raises RunFolderError or JournalError if they cannot be written.
     """
     file = cases_file(run, task)
     file.parent.mkdir(mode=0o700, exist_ok=True)

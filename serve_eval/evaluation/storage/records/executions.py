@@ -1,9 +1,8 @@
-"""Running what was answered, after the last answer came: each program once, its result kept beside
-the answers.
+"""Run answers after the last one came, each program once, and keep the results.
 
-executions/<task>.jsonl of a run folder: a line for the isolation when it is first used, then a line
-per program. With them a run is judged, scored again or registered without running anything, unless
-another program is to be run.
+executions/<task>.jsonl of a run folder has a line for each isolation that was used, and a line per
+program. With these results a run is judged, scored again or registered without running anything,
+unless it has a new program.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from serve_eval.schema import Progress
 
 KEPT_CHARACTERS = 2000
-"""What is kept of the end of a program's stdout and stderr each."""
+"""Characters kept from the end of a program's stdout, and of its stderr."""
 
 
 class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,9 +42,10 @@ _decoder = msgspec.json.Decoder(_Line)
 
 
 class Executions:
-    """What the programs of one task's answers became. With `keep`, new results are added to the
-    file, which need not be there; else they are known as long as this object. Raises RunFolderError
-    for a damaged file.
+    """The results of the programs of one task's answers.
+
+    With `keep`, new results are appended to the file, which may not exist. Without it, they are
+    kept in memory. Raises RunFolderError for a damaged file.
     """
 
     def __init__(self, path: Path, *, keep: bool) -> None:
@@ -70,7 +70,7 @@ class Executions:
             self._ran[line.program] = line.ran
 
     def result(self, program: Program) -> ExecutionResult:
-        """What became of a program. Raises SandboxError when it has not been run."""
+        """Return the result of a program. Raises SandboxError if it has not been run."""
         try:
             return self._ran[_key(program)]
         except KeyError:
@@ -82,7 +82,7 @@ class Executions:
     def list_pending(
         self, task: Task, samples: Sequence[Sample], records: Iterable[Record]
     ) -> dict[str, Program]:
-        """The programs of the answers in `records` that have not been run, by their keys."""
+        """Return the programs of the answers in `records` that have not been run, by key."""
         keyed = ((_key(program), program) for program in _programs(task, samples, records))
         return {key: program for key, program in keyed if key not in self._ran}
 
@@ -94,8 +94,9 @@ class Executions:
         isolation: Isolation,
         progress: Progress | None,
     ) -> None:
-        """Runs programs, as many at once as the sandbox has room for. What came to its end stays
-        when this is cancelled.
+        """Run programs, as many at a time as the sandbox allows.
+
+        Results of finished programs are kept if this is cancelled.
         """
         self._add([_Line(isolation=isolation)] if isolation not in self.isolations else [])
         left, done, shown = iter(programs.items()), 0, f"{name}, running the answers"
@@ -133,7 +134,7 @@ class Executions:
         self.path.parent.mkdir(mode=0o700, exist_ok=True)
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(file, self._whole)  # behind it lies what a kill left of a line
+            os.ftruncate(file, self._whole)  # drop the incomplete line that a kill left
             for line in lines:
                 self._whole += os.pwrite(file, _encode(line) + b"\n", self._whole)
         finally:
@@ -154,24 +155,26 @@ def _programs(
 
 
 def program_of(task: Task, sample: Sample, response: Response) -> Program | Unfinished | None:
-    """What is to be run of an answer; None for a task that runs nothing, and where there is nothing
-    to run. Unfinished where the task's function raises.
+    """Return the program to run for an answer, or None if there is nothing to run.
+
+    Return Unfinished if the task's function raises.
     """
     if task.program is None or not response.text.strip():
         return None
     try:
         return task.program(sample, response)
-    except Exception as error:  # of code of others
+    except Exception as error:  # third-party code
         return Unfinished(**describe_error(error))
 
 
 async def permit(names: Sequence[str], *, allowed: bool) -> tuple[Sandbox, Isolation]:
-    """A sandbox for the answers of these tasks. Raises SandboxError where that is not allowed or
-    not possible.
+    """Return a sandbox for the answers of these tasks.
+
+    Raises SandboxError if that is not allowed or not possible.
     """
     if not allowed:
         raise SandboxError(
             f"{', '.join(names)}: runs code that the model writes on this machine",
-            hint="Read what keeps it from harm in docs/code.md, then say --allow-code-execution.",
+            hint="Read docs/code.md about its isolation, then pass --allow-code-execution.",
         )
     return await strongest()

@@ -1,9 +1,8 @@
-"""What judges said of answers: judgements/<task>.jsonl of a run folder, a record for every question
-that one was asked.
+"""Keep the responses of judges in judgements/<task>.jsonl, one record for each question.
 
-A record is known by what was asked, so that nothing is judged twice: not when a run goes on, not
-when it is scored again or registered, and not when a repeat gave the same answer. Its id is the
-hash of that, and behind it, for people, the judge, the metric, the round and the sample.
+A record is identified by its question, so that nothing is judged twice: not if a run is resumed,
+scored again or registered, and not if a repeat gave the same answer. Its id is the hash of the
+question, followed, for people, by the judge, the metric, the round and the sample.
 """
 
 from __future__ import annotations
@@ -33,15 +32,16 @@ from serve_eval.schema import (
 )
 
 LEAST_READABLE = 0.5
-"""The share of the judgements of each metric that have to be readable: with fewer an answer has no
+"""Share of the judgements of each metric that must be readable. With fewer, an answer has no
 score."""
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class Judgements:
-    """What the judges of one task's answers said, as far as the file tells, which need not be
-    there. Raises RunFolderError for a damaged one.
+    """The judgements about the answers of one task, from a file that may not exist.
+
+    Raises RunFolderError for a damaged file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,16 +53,17 @@ class Judgements:
             judge, said = told.partition(" ")[0], record.response or record.failure
             if not judge or said is None:
                 raise RunFolderError(
-                    f"{path}: the record {record.id!r} is no judgement",
-                    hint="Delete that line: what it stood for is then asked again.",
+                    f"{path}: the record {record.id!r} is not a judgement",
+                    hint="Delete that line. Its question is then asked again.",
                 )
             self._traffic.setdefault(judge, TrafficCounter()).see(said)
             if record.response is not None or not isinstance(self._said.get(key), Response):
                 self._said[key] = said
 
     def apply(self, task: Task, sample: Sample, response: Response) -> Response | Failure:
-        """The answer with what was said of it, where the task asks judges about it; a failure where
-        too little could be read, and where the task's function raises.
+        """Return the response with its judgements, if the task asks judges about it.
+
+        Return a failure if too few judgements are readable, or if the task's function raises.
         """
         questions = questions_of(task, sample, response)
         if isinstance(questions, Unfinished):
@@ -83,8 +84,10 @@ class Judgements:
         *,
         again: bool = True,
     ) -> dict[str, Question]:
-        """What is to be asked about the answers in `records`, by the ids of its records: all that
-        was not, and `again` what could not be read where an answer has no score for that.
+        """Return the questions still to ask about the answers in `records`, by record id.
+
+        With `again`, they include unreadable judgements of answers that lack a score for that
+        reason.
         """
         found: dict[str, tuple[str, Question]] = {}
         for sample, response in answers(samples, records):
@@ -102,7 +105,7 @@ class Judgements:
     def figures(
         self, task: Task, samples: Sequence[Sample], records: Iterable[Record]
     ) -> tuple[JudgeReport, ...]:
-        """What each judge was asked about the answers in `records`, and what came of it."""
+        """Return what each judge was asked about the answers in `records`, counted by outcome."""
         judges: dict[str, Judge] = {}
         counts: dict[str, Counter[str]] = {}
         for sample, response in answers(samples, records):
@@ -142,14 +145,16 @@ class Judgements:
 
 
 def questions_of(task: Task, sample: Sample, response: Response) -> Sequence[Question] | Unfinished:
-    """What judges are asked of an answer; nothing for a task that asks none, and of an answer
-    without any text or tool call. Unfinished where the task's function raises.
+    """Return the questions to judges about an answer.
+
+    There are none for a task without judges, and for an answer without text or tool call. Return
+    Unfinished if the task's function raises.
     """
     if task.questions is None or not (response.text.strip() or response.tool_calls):
         return ()
     try:
         return task.questions(sample, response)
-    except Exception as error:  # of code of others
+    except Exception as error:  # third-party code
         return Unfinished(**describe_error(error))
 
 
@@ -159,16 +164,17 @@ def _list_known_questions(task: Task, sample: Sample, response: Response) -> Seq
 
 
 def _read(question: Question, said: Response) -> float | None:
-    """Return what a judge said; None where it cannot be read, also since reading it raises."""
+    """Return the value that a judge gave, or None if it cannot be read or reading it raises."""
     try:
         return question.read(said.text)
-    except Exception:  # of code of others
+    except Exception:  # third-party code
         return None
 
 
 def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
-    """Every judge of a task, with how many judgements it is asked for when all samples are
-    answered. Raises PlanError for two that have the same name.
+    """Return each judge of a task with its number of judgements if all samples are answered.
+
+    Raises PlanError if two judges have the same name.
     """
     answer = Response(text="?", finish_reason="stop")
     counts: dict[str, tuple[Judge, int]] = {}
@@ -177,8 +183,8 @@ def judges_of(task: Task, samples: Iterable[Sample]) -> list[tuple[Judge, int]]:
             judge, count = counts.get(q.judge.name, (q.judge, 0))
             if judge != q.judge:
                 raise PlanError(
-                    f"{task.name}: two judges that are not the same are both called {judge.name!r}",
-                    hint="Give each a name of its own: `name: ...` beside its model.",
+                    f"{task.name}: two different judges are both called {judge.name!r}",
+                    hint="Give each judge its own name: `name: ...` next to its model.",
                 )
             counts[judge.name] = judge, count + 1
     return list(counts.values())
@@ -191,7 +197,7 @@ def _key(question: Question) -> str:
 
 
 def _short_of(said: Sequence[Judgement]) -> str:
-    """Which metric has too few readable judgements, in words; nothing where each has enough."""
+    """Return a message about a metric with too few readable judgements, or "" if there is none."""
     asked = Counter(one.metric for one in said)
     readable = Counter(one.metric for one in said if one.value is not None)
     for metric, count in asked.items():

@@ -1,9 +1,8 @@
-"""Which kept connections gave the answers to their own requests, and the withdrawal of answers that
-may be others'.
+"""Record which kept connections matched responses to requests, and withdraw doubtful responses.
 
-steps.jsonl of a run folder: a line when answers of a connection were proven in step, and one when a
-connection was out of step. Answers that are neither stand as long as no connection to the endpoint
-was out of step, in any session.
+steps.jsonl of a run folder has a line for each proof that the responses of a connection were in
+step, and a line for each connection that was out of step. Other responses count as long as no
+connection to the endpoint was out of step in any session.
 """
 
 from __future__ import annotations
@@ -26,15 +25,16 @@ from serve_eval.evaluation.storage.journal import (
 from serve_eval.schema import Response
 
 SESSION_CHARACTERS = 24
-"""So much of the id of a request is that of its session."""
+"""Number of characters at the start of a request id that name its session."""
 
 Key = tuple[str, int]
 """A session and the number of one of its connections."""
 
 
 class ConnectionStep(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A finding about a connection: that its first `turns` answers were in step, or `out` why it
-    was not.
+    """A finding about a connection.
+
+    Its first `turns` responses were in step, or `out` says why it was out of step.
     """
 
     session: str
@@ -48,8 +48,9 @@ _decode = msgspec.json.Decoder(ConnectionStep).decode
 
 
 class Proofs:
-    """The findings about connections, kept in a file that need not be there (None: in memory only).
-    Lines that cannot be read are passed over: what is not proven is at worst asked again.
+    """The findings about connections, kept in a file that may not exist yet (None: in memory only).
+
+    Skips lines that cannot be read. At worst, a sample without a proof is asked again.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -68,7 +69,7 @@ class Proofs:
         return len(self._out)
 
     def note(self, step: ConnectionStep) -> None:
-        """Keeps what was found. Raises JournalError when it cannot be written."""
+        """Record a finding. Raises JournalError if it cannot be written."""
         self._take(step)
         if self._path is None:
             return
@@ -88,8 +89,9 @@ class Proofs:
             ) from error
 
     def doubt(self, response: Response, open_now: Collection[Key] = ()) -> str | None:
-        """Why an answer does not count; None for one that stands. Connections that are `open_now`
-        may still be proven.
+        """Return why a response does not count, or None if it does.
+
+        Connections that are `open_now` may still be proven.
         """
         for attempt in response.attempts:
             if not attempt.turn:
@@ -122,14 +124,14 @@ def judges_proofs(judgements: Path) -> Proofs:
 
 
 def _is_torn(path: Path) -> bool:
-    """Return whether a kill left a part of a line at the end."""
+    """Return True if a kill left an incomplete line at the end."""
     return path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
 
 
 def doubtful(
     records: Iterable[Record], proofs: Proofs, open_now: Collection[Key] = ()
 ) -> Iterator[tuple[str, Response, str]]:
-    """The answers among the records that do not count, by their samples, and why."""
+    """Yield the sample, the response and the reason for each response that does not count."""
     for record in records:
         if (
             record.response is not None
@@ -139,23 +141,25 @@ def doubtful(
 
 
 def withdraw(journal: Journal, found: Iterable[tuple[str, Response, str]]) -> None:
-    """Takes answers back. Raises JournalError when that cannot be written."""
+    """Withdraw responses. Raises JournalError if that cannot be written."""
     for sample, _, why in found:
         journal.append(Record(id=sample, withdrawn=why))
 
 
 def withdraw_all(journal: Journal, proofs: Proofs) -> None:
-    """Takes back what earlier sessions left without a proof, where any connection was out of step.
+    """Withdraw unproven responses of earlier sessions if any connection was out of step.
 
-    Raises RunFolderError for a damaged record, and JournalError when that cannot be written.
+    Raises RunFolderError for a damaged record, and JournalError if the withdrawal cannot be
+    written.
     """
     if proofs.out and not journal.empty:
         withdraw(journal, list(doubtful(journal.records(), proofs)))
 
 
 def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]:
-    """The records without the answers that do not count, of a folder that is only read: a killed
-    run has not withdrawn those yet.
+    """Yield the records without responses that do not count, for a folder that is only read.
+
+    A killed run has not withdrawn those responses yet.
     """
     return (one for one in records if one.response is None or proofs.doubt(one.response) is None)
 
@@ -163,8 +167,9 @@ def keep_standing(records: Iterable[Record], proofs: Proofs) -> Iterator[Record]
 def describe_proofs(
     proofs: Proofs, journals: Iterable[Path], of: str = "the endpoint"
 ) -> list[str]:
-    """What a reader should know of connections that were out of step, and of the answers that were
-    withdrawn; `of` says whose they are.
+    """Return lines about connections that were out of step and about withdrawn responses.
+
+    `of` names the server side of the connections.
     """
     if not proofs.out:
         return []
@@ -172,6 +177,6 @@ def describe_proofs(
     connections = f"{proofs.out} connection{'s' if proofs.out > 1 else ''}"
     answers = f"{gone} answer{'s were' if gone != 1 else ' was'} withdrawn and asked again"
     return [
-        f"{connections} of {of} gave an answer that nobody had asked for, so that later answers"
-        f" were those to other requests: {answers}; a proxy before the server may answer twice"
+        f"{connections} of {of} returned a response that no request had asked for, which shifted"
+        f" later responses to other requests: {answers}; a proxy may have responded twice"
     ]

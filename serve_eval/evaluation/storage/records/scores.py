@@ -1,5 +1,4 @@
-"""Read and write scores/<task>.jsonl: what each answer of a task was worth, one JSON line per
-sample.
+"""Read and write scores/<task>.jsonl, the scores of a task's answers, one JSON line per sample.
 
 {"id":"3","outcome":"wrong","value":0.0,"answer":"12","target":"18","truncated":false,"parts":{}}
 """
@@ -20,12 +19,13 @@ from serve_eval.evaluation.storage.private_files import private_file
 from serve_eval.schema import Outcome, Score
 
 _BLOCK = 1 << 20
-"""Bytes of a file that are decoded together: fast, and the file is never in memory whole."""
+"""Bytes of a file that are decoded together. This is fast and keeps memory small."""
 
 
 class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The score of one answer. `mode` is the way in which it failed, for a task that tells such
-    ways apart.
+    """The score of one answer.
+
+    `mode` names the way in which the answer failed, for a task that distinguishes such ways.
     """
 
     id: str
@@ -43,7 +43,7 @@ class ScoreRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Value(msgspec.Struct, gc=False):
-    """So much of a record as tells the value."""
+    """The part of a record that holds its value."""
 
     id: str
     value: float
@@ -56,28 +56,29 @@ T = TypeVar("T")
 
 
 def read_scores(run: Path, task: str, *, unfinished: bool = False) -> dict[str, ScoreRecord]:
-    """Return the scores of a task by the ids of its samples.
+    """Return the scores of a task by sample id.
 
-    With `unfinished` the run may have been killed: a missing file holds none, and a torn last line
-    is passed over. Raises RunFolderError for a file that is missing or damaged.
+    With `unfinished`, the run may have been killed: a missing file has no scores, and an incomplete
+    last line is skipped. Raises RunFolderError for a file that is missing or damaged.
     """
     return {record.id: record for record in score_records(run, task, unfinished=unfinished)}
 
 
 def score_records(run: Path, task: str, *, unfinished: bool = False) -> Iterator[ScoreRecord]:
-    """Yield the scores of a task in the order of the file, as `read_scores`."""
+    """Yield the scores of a task in the order of the file.
+
+    Options and errors are as in `read_scores`.
+    """
     return _read(run, task, _decoder, unfinished=unfinished)
 
 
 def read_values(run: Path, task: str) -> dict[str, float]:
-    """Return the values of a task's scores by the ids of its samples, in less memory than
-    `read_scores`.
-    """
+    """Return the values of a task's scores by sample id, in less memory than `read_scores`."""
     return {record.id: record.value for record in _read(run, task, _values, unfinished=False)}
 
 
 def has_scores(run: Path, task: str) -> bool:
-    """Tell whether a run folder has scores of a task on file."""
+    """Return True if a run folder has a file with scores of a task."""
     return scores_file(run, task).exists()
 
 
@@ -95,9 +96,7 @@ def _read(
 
 
 def _blocks(path: Path, *, torn: bool) -> Iterator[bytes]:
-    """Yield a file in blocks of whole lines, and at its end a torn line where `torn` ones are
-    wanted.
-    """
+    """Yield a file in blocks of complete lines, and with `torn` also an incomplete last line."""
     rest = b""
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -120,7 +119,7 @@ def _refuse(run: Path, file: Path, error: Exception) -> NoReturn:
 def encode(record: ScoreRecord) -> bytes:
     """Return a record as a JSON line.
 
-    Half of a surrogate pair, which a model may write, cannot be encoded: it is escaped.
+    Escapes half of a surrogate pair, which a model may write and JSON cannot encode.
     """
     try:
         return _encode(record)
@@ -137,12 +136,12 @@ def encode(record: ScoreRecord) -> bytes:
 
 
 def as_on_file(record: ScoreRecord) -> ScoreRecord:
-    """Return a record as it comes back out of a file."""
+    """Return a record as it is read from a file."""
     return _decode(encode(record))
 
 
 class ScoreWriter(Protocol):
-    """Where scores go as they come, such as a file."""
+    """A destination for scores as they come, such as a file."""
 
     def write(self, record: ScoreRecord, /) -> object:
         """Take one score."""
@@ -159,8 +158,9 @@ class ScoreFile:
         self._file.write(encode(record) + b"\n")
 
     def settle(self, samples: Iterable[str]) -> None:
-        """Keep the last score of each of these samples alone, in their order: those of others were
-        withdrawn.
+        """Keep only the last score of each of these samples, in their order.
+
+        Scores of other samples were withdrawn.
         """
         self._file.flush()
         with self._path.open("rb") as file:
@@ -179,7 +179,7 @@ def pick_last_lines(lines: Iterable[bytes], samples: Iterable[str]) -> Iterator[
 
 @contextmanager
 def write_scores(run: Path, task: str) -> Iterator[ScoreFile]:
-    """Open the scores of a task for writing, without those of before. Raises OSError."""
+    """Open an empty file for the scores of a task. Raises OSError."""
     path = scores_file(run, task)
     with private_file(path) as file:
         yield ScoreFile(file, path)

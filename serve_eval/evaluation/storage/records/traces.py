@@ -1,4 +1,4 @@
-"""Read and write served.jsonl: which servers behind one address answered which request."""
+"""Read and write served.jsonl: the server behind a shared endpoint that answered each request."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from serve_eval.evaluation.storage.file_names import TRACE_FILE
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
-    """The servers of one request: for a sample `id` of a task, begun at `started_s` as its last
-    attempt says.
+    """The servers of one request: the last attempt of a sample `id`, which began at `started_s`.
 
-    `how` says by what the request was matched (a word of `attribution.matching`). Time and size of
-    the transfer of its KV cache are there where a server reported them.
+    `how` names the match between request and server (a word of `attribution.matching`). The time
+    and size of the transfer of its KV cache are set if a server reported them.
     """
 
     task: str
@@ -35,9 +34,9 @@ _decoder = msgspec.json.Decoder(Served)
 
 
 def read_traces(run: Path) -> dict[str, dict[str, list[Served]]] | None:
-    """Return the lines of a run folder by task and sample; None where there is no such file.
+    """Return the lines of a run folder by task and sample, or None if there is no such file.
 
-    Lines that cannot be read are passed over: the file only informs.
+    Skips lines that cannot be read, since the file is only informative.
     """
     try:
         lines = (run / TRACE_FILE).read_bytes().splitlines()
@@ -52,7 +51,7 @@ def read_traces(run: Path) -> dict[str, dict[str, list[Served]]] | None:
 
 
 def append_traces(run: Path, lines: Iterable[Served]) -> None:
-    """Add lines to those of a run folder. Raises OSError."""
+    """Append lines to those of a run folder. Raises OSError."""
     with os.fdopen(
         os.open(run / TRACE_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb"
     ) as file:

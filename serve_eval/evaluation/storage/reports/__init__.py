@@ -1,4 +1,4 @@
-"""Keep what each story ends with: reports, comparisons, invariants, suites and attributions."""
+"""Keep the results: reports, comparisons, invariants, suites and attributions."""
 
 __all__ = [
     "attribution_file",

@@ -1,4 +1,4 @@
-"""Write attribution.json, what asking each worker by itself told."""
+"""Write attribution.json, the results of asking each worker separately."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ from serve_eval.evaluation.storage.private_files import (
 )
 
 ATTRIBUTION_SCHEMA = 1
-"""The version of the file that this version writes, and the newest that it replaces."""
+"""The version that this serve-eval writes, and the newest that it replaces."""
 
 
 def check_attribution(run: Path) -> None:
-    """Raise RunFolderError where a newer serve-eval wrote the file: it would be lost. A damaged one
-    may be replaced.
+    """Raise RunFolderError if a newer serve-eval wrote the file, since it would be lost.
+
+    A damaged file may be replaced.
     """
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError):
         decode_known(run / ATTRIBUTION_FILE, Versioned, ATTRIBUTION_SCHEMA)
 
 
 def write_attribution(run: Path, told: object) -> None:
-    """Write what the workers told. Raises RunFolderError, and JournalError for a full disk."""
+    """Write the results of the workers. Raises RunFolderError, and JournalError for a full disk."""
     write_private(run / ATTRIBUTION_FILE, pretty_json(told))
 
 
 def attribution_text(run: Path) -> str:
-    """Return what was just written, as it stands in the file."""
+    """Return the text of the file that was just written."""
     return read_written_text(run / ATTRIBUTION_FILE)

@@ -1,6 +1,4 @@
-"""Read and write the files of a comparison's folder: compare.json, what is compared and how, and
-comparison.json.
-"""
+"""Read and write the plan (compare.json) and the result (comparison.json) of a comparison."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ from serve_eval.evaluation.storage.private_files import pretty_json, write_priva
 from serve_eval.schema import Comparison
 
 COMPARISON_SCHEMA = 1
-"""The version of both files that this version writes, and the newest that it reads."""
+"""The version of both files that this serve-eval writes, and the newest that it reads."""
 
 
 class _Side(msgspec.Struct):
-    """So much of a side as tells where a finished run of it lies."""
+    """The part of a side that names the folder of a finished run."""
 
     run: str | None = None
 
@@ -32,15 +30,14 @@ class _Sides(msgspec.Struct):
 
 
 def is_comparison(folder: Path) -> bool:
-    """Tell whether a folder is that of a comparison."""
+    """Return True if a folder is that of a comparison."""
     return (folder / COMPARISON_PLAN).exists()
 
 
 def locate_runs(folder: Path) -> list[tuple[str, Path]]:
-    """Return A and B with their run folders: below the comparison's, or where a finished run lies.
+    """Return A and B with their run folders, in the comparison's folder or that of a finished run.
 
-    Raises RunFolderError for a file that is damaged or not there, and for one that a newer
-    serve-eval wrote.
+    Raises RunFolderError for a file that is missing or damaged, or that a newer serve-eval wrote.
     """
     file = folder / COMPARISON_PLAN
     try:
@@ -52,9 +49,9 @@ def locate_runs(folder: Path) -> list[tuple[str, Path]]:
 
 
 def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
-    """Return what is compared, as JSON values without the version; None for a new folder.
+    """Return the plan as JSON values without the version, or None for a new folder.
 
-    Raises RunFolderError for a file that is damaged, and for one that a newer serve-eval wrote.
+    Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
     file = folder / COMPARISON_PLAN
     try:
@@ -69,17 +66,14 @@ def read_comparison_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def write_comparison_plan(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write down what is compared and how. Raises RunFolderError, and JournalError for a full
-    disk.
-    """
+    """Write the plan of a comparison. Raises RunFolderError, and JournalError for a full disk."""
     write_private(folder / COMPARISON_PLAN, pretty_json({FORMAT_KEY: COMPARISON_SCHEMA, **content}))
 
 
 def find_comparison(folder: Path) -> Comparison | None:
-    """Return the result of an earlier session; None where none came to its end, or it cannot be
-    read.
+    """Return the result of an earlier session, or None if there is no readable one.
 
-    Raises RunFolderError for one that a newer serve-eval wrote.
+    Raises RunFolderError for a result that a newer serve-eval wrote.
     """
     try:
         return decode_known(folder / COMPARISON, Comparison, COMPARISON_SCHEMA)
@@ -93,5 +87,5 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
 
 
 def drop_comparison(folder: Path) -> None:
-    """Remove the result, which tells of an earlier state."""
+    """Remove the result, which describes an earlier state."""
     (folder / COMPARISON).unlink(missing_ok=True)

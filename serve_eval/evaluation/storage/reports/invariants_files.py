@@ -1,6 +1,4 @@
-"""Read and write the files of a folder of invariants: the plan, the prompts' lengths, and the
-result.
-"""
+"""Read and write the files of a check of invariants: plan, prompt lengths and result."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from serve_eval.evaluation.storage.private_files import pretty_json, write_priva
 from serve_eval.schema import Invariants, Plan
 
 INVARIANTS_SCHEMA = 1
-"""The version of plan and result that this version writes, and the newest that it reads."""
+"""The version of plan and result that this serve-eval writes, and the newest that it reads."""
 
 
 class _Saved(msgspec.Struct):
@@ -25,9 +23,9 @@ class _Saved(msgspec.Struct):
 
 
 def read_invariants_plan(folder: Path) -> Plan | None:
-    """Return the plan of a folder; None for a new one.
+    """Return the plan of a folder, or None for a new folder.
 
-    Raises RunFolderError for a file that is damaged, and for one that a newer serve-eval wrote.
+    Raises RunFolderError for a file that is damaged, or that a newer serve-eval wrote.
     """
     file = folder / INVARIANTS_PLAN
     try:
@@ -39,15 +37,16 @@ def read_invariants_plan(folder: Path) -> Plan | None:
 
 
 def write_invariants_plan(folder: Path, plan: Plan) -> None:
-    """Write down what is asked. Raises RunFolderError, and JournalError for a full disk."""
+    """Write the plan. Raises RunFolderError, and JournalError for a full disk."""
     write_private(
         folder / INVARIANTS_PLAN, pretty_json({FORMAT_KEY: INVARIANTS_SCHEMA, "plan": plan})
     )
 
 
 def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
-    """Return the lengths that earlier sessions settled on, by size, each `of` that type; none that
-    cannot be read.
+    """Return the lengths that earlier sessions settled on, by size, converted to the type `of`.
+
+    Return none if they cannot be read.
     """
     try:
         return msgspec.json.decode((folder / CHUNKS_FILE).read_bytes(), type=dict[str, of])
@@ -56,8 +55,9 @@ def find_chunks(folder: Path, of: Any) -> dict[str, Any]:
 
 
 def write_chunks(folder: Path, chunks: Mapping[str, object]) -> None:
-    """Write the lengths that this session settled on. Raises RunFolderError, and JournalError for a
-    full disk.
+    """Write the lengths that this session settled on.
+
+    Raises RunFolderError, and JournalError for a full disk.
     """
     write_private(folder / CHUNKS_FILE, pretty_json(chunks))
 
@@ -68,5 +68,5 @@ def write_invariants(folder: Path, found: Invariants) -> None:
 
 
 def drop_invariants(folder: Path) -> None:
-    """Remove the result, which tells of an earlier state."""
+    """Remove the result, which describes an earlier state."""
     (folder / INVARIANTS).unlink(missing_ok=True)

@@ -17,22 +17,21 @@ from serve_eval.evaluation.storage.private_files import (
 from serve_eval.schema import Report
 
 REPORT_SCHEMA = 2
-"""The version of report.json that this version writes, and the newest that it reads."""
+"""The version of report.json that this serve-eval writes, and the newest that it reads."""
 
 
 _decoder, _versioned = msgspec.json.Decoder(Report), msgspec.json.Decoder(Versioned)
 
 
 def has_report(run: Path) -> bool:
-    """Tell whether a run came to its end."""
+    """Return True if a run finished."""
     return (run / REPORT_FILE).exists()
 
 
 def read_report(run: Path) -> Report:
     """Return the report of a finished run.
 
-    Raises RunFolderError where there is none, where it is damaged, and where a newer serve-eval
-    wrote it.
+    Raises RunFolderError if it is missing or damaged, or if a newer serve-eval wrote it.
     """
     check_format(run)
     file = run / REPORT_FILE
@@ -46,7 +45,7 @@ def read_report(run: Path) -> Report:
     except FileNotFoundError as error:
         raise RunFolderError(
             f"{run} holds no finished run: there is no {REPORT_FILE}",
-            hint=f"Let it come to its end first: serve-eval run --resume {run}",
+            hint=f"Finish the run first: serve-eval run --resume {run}",
         ) from error
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(
@@ -57,8 +56,9 @@ def read_report(run: Path) -> Report:
 
 
 def find_report(run: Path) -> Report | None:
-    """Return the report of a run; None where it has not come to its end. Raises RunFolderError as
-    `read_report`.
+    """Return the report of a run, or None if the run has not finished.
+
+    Raises RunFolderError as `read_report` does.
     """
     if has_report(run):
         return read_report(run)
@@ -72,11 +72,11 @@ def write_report(run: Path, report: Report) -> None:
 
 
 def report_text(run: Path) -> str:
-    """Return the report that was just written, as it stands in the file."""
+    """Return the text of the report that was just written."""
     return read_written_text(run / REPORT_FILE)
 
 
 def drop_report(run: Path) -> None:
-    """Remove the report and its page, which tell of an earlier state."""
+    """Remove the report and its page, which describe an earlier state."""
     for name in (REPORT_FILE, PAGE_FILE):
         (run / name).unlink(missing_ok=True)

@@ -1,6 +1,4 @@
-"""Read and write the files of a suite's folder: suite.json, its runs and waivers, and
-suite_report.json.
-"""
+"""Read and write the files of a suite: suite.json (runs and waivers) and suite_report.json."""
 
 from __future__ import annotations
 
@@ -16,22 +14,23 @@ from serve_eval.evaluation.storage.private_files import pretty_json, write_priva
 from serve_eval.schema import Suite, SuiteReport
 
 SUITE_SCHEMA = 1
-"""The version of both files that this version writes, and the newest that it reads."""
+"""The version of both files that this serve-eval writes, and the newest that it reads."""
 
 
 def holds_suite(folder: Path) -> bool:
-    """Tell whether a folder is that of a suite."""
+    """Return True if a folder is that of a suite."""
     return (folder / SUITE_FILE).exists()
 
 
 def read_suite(folder: Path) -> Suite:
-    """Return the suite of a folder. Raises RunFolderError when there is none."""
+    """Return the suite of a folder. Raises RunFolderError if there is none."""
     return suite_and_owner(folder)[0]
 
 
 def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
-    """Return the suite of a folder, and whether this user saved it there. Raises RunFolderError
-    when there is none.
+    """Return the suite of a folder, and whether this user saved it there.
+
+    Raises RunFolderError if there is none.
     """
     file = folder / SUITE_FILE
     try:
@@ -45,14 +44,15 @@ def suite_and_owner(folder: Path) -> tuple[Suite, bool]:
     for run in suite.runs:
         if run.name in ("", ".", "..") or "/" in run.name or "\0" in run.name:
             raise RunFolderError(
-                f"{file}: {run.name!a} is no name of a folder, as each of its runs has one"
+                f"{file}: the run name {run.name!a} cannot be used as the name of a folder"
             )
     return suite, own
 
 
 def write_suite(folder: Path, suite: Suite) -> None:
-    """Write the suite, signed by this user. Raises RunFolderError, and JournalError for a full
-    disk.
+    """Write the suite, signed by this user.
+
+    Raises RunFolderError, and JournalError for a full disk.
     """
     content = ownership.add_signature({"schema_version": SUITE_SCHEMA, "suite": suite}, folder)
     write_private(folder / SUITE_FILE, pretty_json(content))
@@ -64,5 +64,5 @@ def write_suite_report(folder: Path, report: SuiteReport) -> None:
 
 
 def drop_suite_report(folder: Path) -> None:
-    """Remove the report, which tells of an earlier state."""
+    """Remove the report, which describes an earlier state."""
     (folder / SUITE_REPORT_FILE).unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""Collect the errors of a task's scorer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from serve_eval.processes.bounded_call import Unfinished
+from serve_eval.schema import HOLDOUT, Sample, ScorerError
+
+MOST_ERRORS = 20
+"""Number of different messages of a task's scorer that are kept."""
+OTHER_ERRORS = "other errors"
+
+
+class ScorerErrors:
+    """The errors of a task's scorer, by the positions of the samples."""
+
+    def __init__(self) -> None:
+        self._by_sample: dict[int, str] = {}
+        self._messages: dict[str, str] = {}
+
+    def note(self, i: int, sample: Sample, why: Unfinished) -> None:
+        """Record the error of a sample.
+
+        For a hold-out sample, keep only the type, since messages quote the expected answer.
+        """
+        hidden = HOLDOUT in sample.metadata and why.raised is not None
+        said = str(why.raised) if hidden else f"{why.told}. {why.hint}" if why.hint else why.told
+        if said not in self._messages and len(self._messages) >= MOST_ERRORS:
+            said = OTHER_ERRORS
+        self._by_sample[i] = self._messages.setdefault(said, said)
+
+    def forget(self, i: int) -> None:
+        """Remove the error of a sample, if it has one."""
+        self._by_sample.pop(i, None)
+
+    def list(self, samples: Sequence[Sample]) -> Iterator[ScorerError]:
+        """Yield the errors, the most frequent first."""
+        counts = Counter(self._by_sample.values())
+        first: dict[str, int] = {}
+        for i, said in self._by_sample.items():
+            first[said] = min(i, first.get(said, i))
+        for said, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            yield ScorerError(told=said, count=count, sample=samples[first[said]].id)
