@@ -100,7 +100,7 @@ async def run_checks(
             found = fail_check(
                 f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None
             )
-            stopped = "the endpoint could not be reached"
+            stopped = "the endpoint cannot be checked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
         rows.append(row)
         notify(row)

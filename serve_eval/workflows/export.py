@@ -243,7 +243,7 @@ def _requests(
     """Return what was asked, what came back and what was extracted, per request.
 
     For a hold-out set, the question and the answer are left out, since the answer may be the right
-    one and these files are meant to be shared.
+    one and these files are made for sharing.
     """
     if sample.choices:
         asked: list[list[Any]] = [list(pair) for pair in sample.continued]

@@ -34,8 +34,7 @@ SELF = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSide:
-    """A side of the comparison: the run in `folder`, or without a folder, the run that `plan`
-    gives."""
+    """A side of the comparison: the run in `folder`, or if None, the run that `plan` gives."""
 
     plan: Plan
     folder: Path | None = None
@@ -126,7 +125,7 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
 
 
 def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
-    """Return the tasks in the order of `first`; in another order both sides get different prompts."""
+    """Return the tasks in the order of `first`; any other order gives both different prompts."""
     places = {spec.name: place for place, spec in enumerate(first)}
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
