@@ -67,7 +67,7 @@ def _row(file: Path, line: int, raw: Mapping[str, Any]) -> ResultRow:
         ) from error
     if not all(0.0 <= share <= 1.0 for share in shares) or len(shares) not in (1, iterations):
         raise DatasetError(
-            f"{file}:{line}: {raw['score']!r} is not a score of {iterations} iterations"
+            f"{file}:{line}: score {raw['score']!r} is not valid for {iterations} iterations"
         )
     return ResultRow(
         model=raw["model_name"],
