@@ -220,7 +220,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         capsules(out, ["test-1"], to, environ={"MY_TOKEN": "Question"})
     assert not (to / "word_problems_test-1").exists()
     capsules(out, ["test-1"], to, environ={})
-    with pytest.raises(RunFolderError, match="there already"):
+    with pytest.raises(RunFolderError, match="already exists"):
         capsules(out, ["test-1"], to, environ={})
     saved = (out / "plan.json").read_text()
     (out / "plan.json").write_text(saved.replace('"num_samples": 100', '"num_samples": 99'))

@@ -114,7 +114,10 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
     "oddity",
     [
         "t.yaml: Org/Model-7B: quant_algo=FP8: key 'mtp_enabled' dropped, the suite ignores it",
-        "t.yaml: Org/Model-7B: quant_algo=NVFP4: key 'reference_note' dropped, texts are not imported",
+        (
+            "t.yaml: Org/Model-7B: quant_algo=NVFP4: key 'reference_note' dropped,"
+            " texts are not imported"
+        ),
         "t.yaml: Org/Model-7B: quant_algo=FP8: shadowed duplicate with the same value, dropped",
         (
             "t.yaml: Org/Model-7B: dtype=auto quant_algo=NVFP4: "
@@ -155,8 +158,8 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
                 "b.yaml": "GPT-OSS/120B-MXFP4: [{accuracy: 1.5}]",
             },
             (
-                "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names for what seems to be one"
-                " model (GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)"
+                "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names for what seems to be"
+                " one model (GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)"
             ),
         ),
         (

@@ -205,7 +205,7 @@ def test_a_replacement_needs_a_reason_and_keeps_the_old_one(finished: Path, tmp_
     refs = tmp_path / "refs"
     register([finished / "0"], refs)
     before = (refs / "gsm8k.yaml").read_text()
-    with pytest.raises(ReferenceFileError, match="already has a reference for .*quant_algo=FP8"):
+    with pytest.raises(ReferenceFileError, match=r"already has a reference for .*quant_algo=FP8$"):
         register([finished / "1"], refs)
     assert (refs / "gsm8k.yaml").read_text() == before
     old = references.find("gsm8k", MODEL, FP8, [refs])
