@@ -1,4 +1,4 @@
-"""What came back for one request, read leniently: the checks say what is wrong with it. Pure."""
+"""Read the response to one request leniently, so that the checks can say what is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _SHOWN = 160
 
 
 class AnswerChoice(NamedTuple):
-    """One answer, the `number`-th (from 0). `thoughts` is what a server keeps apart from `text`;
-    `raw` is the choice as it came.
+    """One choice of a response, with its `number` from 0.
+
+    `thoughts` is the reasoning that the server keeps apart from `text`. `raw` is the choice as
+    received.
     """
 
     number: int
@@ -38,16 +40,18 @@ class AnswerChoice(NamedTuple):
 
     @property
     def said(self) -> str:
-        """All that was generated."""
+        """The whole generated text."""
         return self.thoughts + self.text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """`status` is 0 when no answer began. `problem` says why what came is not whole ("": it is);
-    `cut_by_us`: because it was longer than we would read. `seconds` is from before the connection
-    was made to the end. `mask` takes secrets out of what the pieces of a stream spell together.
-    `starting`: the server says that it loads its model.
+    """The response to one request.
+
+    `status` is 0 if no response began. `problem` says why the response is incomplete ("" if it is
+    complete); `cut_by_us` is set if it was longer than the read limit. `seconds` runs from before
+    the connection was made to the end. `mask` removes secrets that the pieces of a stream form
+    together. `starting` is set if the server reports that it is loading its model.
     """
 
     sent: SentRequest
@@ -62,7 +66,7 @@ class Answer:
 
     @cached_property
     def parsed(self) -> Mapping[str, Any]:
-        """The JSON object of the body; empty when it is none."""
+        """The JSON object of the body; empty if the body is not one."""
         try:
             found = msgspec.json.decode(self.content)
         except UNREADABLE:
@@ -71,7 +75,7 @@ class Answer:
 
     @cached_property
     def choices(self) -> list[AnswerChoice]:
-        """The choices of a whole answer; empty where it has none."""
+        """The choices of a complete response; empty if it has none."""
         if self.status != 200 or self.problem or self.parsed.get("error"):
             return []
         return [_choice(raw) for raw in _as_list(self.parsed.get("choices"))]
@@ -86,17 +90,19 @@ class Answer:
 
     @property
     def first(self) -> AnswerChoice:
-        """The first choice. Only where it is `answered`."""
+        """The first choice. Valid only if `answered`."""
         return self.choices[0]
 
     def tokens(self, kind: str = "completion_tokens") -> int | None:
-        """A count of `usage`; None where it is not told."""
+        """Return a token count of `usage`, or None if the server does not report it."""
         return count(self.parsed.get("usage"), kind)
 
     @property
     def wraps_a_refusal(self) -> bool:
-        """An orchestrator of trtllm-serve hands its worker's 400 on as a 500, and answers what it
-        lacks itself so.
+        """True if HTTP 500 stands for a refusal.
+
+        The orchestrator of trtllm-serve forwards a 400 of its worker as a 500, and reports what it
+        does not support itself in the same way.
         """
         message = describe(self.content)
         wrapped = not retry.worth_retrying(500, message) or _REFUSED_AS_500.search(message)
@@ -104,12 +110,12 @@ class Answer:
 
     @property
     def refused(self) -> bool:
-        """Whether the server said that it does not do this."""
+        """True if the server says that it does not support the request."""
         return not self.problem and (self.status in _REFUSALS or self.wraps_a_refusal)
 
     @property
     def told(self) -> str:
-        """What came instead of an answer."""
+        """A description of what came instead of an answer."""
         if not self.status:
             return self.problem
         if self.problem:
@@ -120,7 +126,7 @@ class Answer:
         return f"HTTP {self.status}{what}: {short(describe(self.content))}"
 
     def instead(self) -> CheckResult:
-        """The row of a check whose request was not answered."""
+        """Return the row of a check whose request was not answered."""
         if self.refused:
             return CheckResult(
                 outcome=CheckOutcome.UNSUPPORTED, told=f"refused: {self.told}", sent=self.sent
@@ -137,9 +143,10 @@ class NotAnswered(Exception):
 
 
 class Stream(NamedTuple):
-    """An event stream put together. `broken` is the first data line that is no JSON object, `error`
-    an error that was sent as an event; `done`: [DONE] was its end. `chunks` counts pieces of an
-    answer.
+    """An assembled event stream.
+
+    `broken` is the first data line that is not a JSON object. `error` is an error that was sent as
+    an event. `done`: the stream ended with [DONE]. `chunks` counts the pieces of the answer.
     """
 
     text: str
@@ -157,7 +164,7 @@ class Stream(NamedTuple):
 
 
 def read_stream(answer: Answer) -> Stream:
-    """What the events of an answer say."""
+    """Return what the events of a response contain."""
     lines = EventLines()
     payloads = [payload for payload in [*lines.feed(answer.content), *lines.close()] if payload]
     text, thoughts = "", ""
@@ -185,13 +192,13 @@ def read_stream(answer: Answer) -> Stream:
 
 
 def count(usage: object, kind: str) -> int | None:
-    """A count of tokens; None where it is not told."""
+    """Return a token count, or None if it is missing or invalid."""
     told = usage.get(kind) if isinstance(usage, dict) else None
     return told if type(told) is int and told >= 0 else None
 
 
 def short(text: str, most: int = _SHOWN) -> str:
-    """A text in one line, cut where it is long."""
+    """Return a text in one line, cut to `most` characters."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
@@ -215,7 +222,7 @@ def _choice(raw: Mapping[str, Any]) -> AnswerChoice:
 
 
 def _text(content: object) -> str:
-    """A content as a text, or as a list of parts."""
+    """Return a content that is a text, or a list of parts, as text."""
     if isinstance(content, str):
         return content
     return "".join(part["text"] for part in _as_list(content) if isinstance(part.get("text"), str))

@@ -1,6 +1,4 @@
-"""A check: one thing that an endpoint does or does not do, with what finding it out costs at
-most.
-"""
+"""Describe a check: one capability of an endpoint, and the most that testing it costs."""
 
 from __future__ import annotations
 
@@ -13,11 +11,13 @@ from serve_eval.checks.session import CheckSession
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """`run` sends at most `requests` requests that generate at most `tokens` tokens in all; their
-    prompts have about `prompt_tokens`. `full`: only at --level full. `model`: it tests the model,
-    and not only its server.
+    """A check that an endpoint has one capability.
 
-    `run` may raise NotAnswered, whose answer then is the row.
+    `run` sends at most `requests` requests that generate at most `tokens` tokens in total; their
+    prompts have about `prompt_tokens` tokens. `full`: only at --level full. `model`: it tests the
+    model, not only its server.
+
+    `run` may raise NotAnswered, whose answer then becomes the row.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A request as a line for a shell, with variables where secrets stand. Pure."""
+"""Write a request as a shell command, with variables in place of secrets. Pure."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ def curl(
     body_file: str | None = None,
     base_variable: str | None = None,
 ) -> str:
-    """The command that sends a request again. `variables` are the names of those that the
-    environment has. With `body_file` the body is the bytes of that file, else it stands in the
-    command. The URL goes on behind the value of `base_variable`, if one is given.
+    """Return the curl command that sends a request again.
+
+    `variables` are the names of the environment variables that are set. With `body_file` the body
+    is read from that file; otherwise the command contains it. If `base_variable` is given, the URL
+    is appended to its value.
     """
     base = "" if base_variable is None else f'"${{{base_variable}}}"'
     url = escape(sent.url)
     words = ["curl", "-sS", base + shlex.quote(url)]
-    if (
-        base or "/." in url
-    ):  # curl would leave "/.." out, and take brackets, which `escaped` has none of, for several
+    # Without these, curl removes "/..", and expands brackets, which an escaped URL does not have.
+    if base or "/." in url:
         words += ["--globoff", "--path-as-is"]
     given = {name.lower() for name in connection.headers}
     if sent.body is not None and "content-type" not in given:
@@ -53,17 +54,19 @@ def curl(
 
 
 def escape(url: str) -> str:
-    """A URL, or the end of one, with its path as a client of ours sends it."""
+    """Return a URL, or the end of one, with its path as the client of serve-eval sends it."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # of a folder of somebody else
+    except ValueError:  # From a folder that someone else wrote.
         return url
     return urlunsplit(parts._replace(path=on_the_wire(parts.path)))
 
 
 def _quote(text: str) -> str:
-    """A word of a shell in which `${VARIABLE}` is filled in and nothing else is, also where
-    somebody pastes it: within double quotes bash would take a `!` for a command of its history.
+    """Return a shell word in which `${VARIABLE}` is expanded and nothing else.
+
+    This also holds if a user pastes it into bash, which expands a `!` within double quotes from its
+    history.
     """
     pieces, end = [], 0
     for found in _VARIABLE.finditer(text):

@@ -1,4 +1,4 @@
-"""A row of the table: what one check found."""
+"""Describe a row of the table: the result of one check."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 
 class CheckOutcome(StrEnum):
-    """PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses it, or ignores what an
-    endpoint may lack. FAIL: it takes the request and does something else, it errs, or it lacks what
-    every endpoint has.
+    """The outcome of a check.
+
+    PASS: the endpoint does what the request asks. UNSUPPORTED: it refuses the request, or ignores a
+    feature that is optional. FAIL: it accepts the request and does something else, it returns an
+    error, or it lacks what every endpoint must have.
     """
 
     PASS = "PASS"
@@ -21,9 +23,7 @@ class CheckOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentRequest:
-    """A request as it was sent, without its headers: `curl` tells how to send it again. `body` is
-    None for a GET.
-    """
+    """A request as sent, without its headers: `curl` adds them. `body` is None for a GET."""
 
     url: str
     body: Mapping[str, Any] | None = None
@@ -31,7 +31,7 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What a check saw, in a line, and the request that showed it where there is one."""
+    """The finding of a check, in one line, and the request that shows it, if there is one."""
 
     outcome: CheckOutcome
     told: str
@@ -40,9 +40,11 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRow:
-    """`name` is what --require takes. `model`: it is the model that was tested, not only its
-    server. `time_s` is that of all requests of the check. `curl` sends the offending request again;
-    None where there is none to show.
+    """A row of the table.
+
+    `name` is the name for --require. `model`: the check tests the model, not only its server.
+    `time_s` covers all requests of the check. `curl` sends the offending request again; None if
+    there is no such request.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Run checks one after the other, and keep a row of what each one found."""
+"""Run checks one after the other, and keep a row for each."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ Level = Literal["quick", "full"]
 def choose_checks(
     level: Level, *, passkey_tokens: int | None = None, context_tokens: int | None = None
 ) -> list[Check]:
-    """The checks of a level, in their order. `passkey_tokens` adds a key hidden in so many. What
-    has ended early versions of servers comes last.
+    """Return the checks of a level in their order.
+
+    `passkey_tokens` adds a check with a key hidden in a prompt of that length. Requests that have
+    crashed early versions of servers come last.
     """
     given = [quality.passkey_check("passkey", passkey_tokens)] if passkey_tokens else []
     every = [
@@ -58,7 +60,10 @@ def choose_checks(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedRows:
-    """What checks found. `stopped` says why the others were left out ("": none was)."""
+    """The rows of the checks.
+
+    `stopped` says why the remaining checks did not run ("" if all ran).
+    """
 
     rows: Sequence[CheckRow]
     stopped: str
@@ -72,11 +77,12 @@ async def run_checks(
     curl: Callable[[SentRequest], str],
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> CheckedRows:
-    """Run the checks one after the other; `notify` receives each row at once. UNSUPPORTED in
-    `needed` is FAIL.
+    """Run the checks one after the other, and pass each row to `notify` immediately.
 
-    Stops where nothing is left to be checked: the endpoint is starting, is not reached, answers
-    neither kind of request, or does not answer a short request after a check that failed.
+    UNSUPPORTED counts as FAIL for the checks in `needed`.
+
+    Stops when nothing is left to check: the endpoint is starting, cannot be reached, answers
+    neither chat nor completions, or does not answer a short request after a failed check.
     """
     rows, stopped = list[CheckRow](), ""
     for check in checks:
@@ -94,7 +100,7 @@ async def run_checks(
             found = fail_check(
                 f"{error}. {error.hint}".rstrip(". "), asked.sent if asked is not None else None
             )
-            stopped = "the endpoint could not be asked"
+            stopped = "the endpoint cannot be checked"
         row = _row(check, found, time.monotonic() - start, session, needed, curl)
         rows.append(row)
         notify(row)
@@ -127,7 +133,7 @@ def _row(
 
 
 async def _stops(check: Check, row: CheckRow, session: CheckSession) -> str:
-    """Why nothing more can be checked; nothing where it can."""
+    """Return why no further check can run, or "" if one can."""
     if check.name == "completions" and not (session.chat or session.text):
         return "the endpoint answers neither chat nor completions"
     if (
@@ -135,5 +141,5 @@ async def _stops(check: Check, row: CheckRow, session: CheckSession) -> str:
         and (session.chat or session.text)
         and not await session.alive()
     ):
-        return f"after {check.name} a short request was not answered any more"
+        return f"a short request was no longer answered after {check.name}"
     return ""

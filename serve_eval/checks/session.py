@@ -1,6 +1,4 @@
-"""The session of a smoke test: sends the requests of the checks, and keeps what later ones want to
-know.
-"""
+"""Send the requests of the checks, and keep what later checks need."""
 
 from __future__ import annotations
 
@@ -25,20 +23,23 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 TIMEOUT_S = 60.0
-"""How long a request may take, unless it is told otherwise."""
+"""Default time limit of a request, in seconds."""
 ALIVE_TOKENS = 2
-"""Of one token a disaggregated generation server would not hear."""
+"""Tokens of the request that tests whether the endpoint is alive. A disaggregated deployment
+answers one token without its generation server."""
 
 
 class OverBudget(Exception):
-    """A check wanted to send more than it had stated: a defect of the check."""
+    """A check sent more than it declared: a defect of the check."""
 
 
 @dataclass(slots=True)
 class Known:
-    """What the checks found out so far. `varied`: temperature changed an answer; `takes_seed`: the
-    field is not refused; `goes_on`: the answer that counts was cut at the few tokens that it was to
-    have; `streams` holds the streams that came to their end, by kind of request.
+    """Findings of the checks so far.
+
+    `varied`: temperature changed an answer. `takes_seed`: the seed field is not refused. `goes_on`:
+    the counting answer was cut at its token limit, as expected. `streams` holds the streams that
+    were complete, by kind of request.
     """
 
     listed: list[str] = field(default_factory=list)
@@ -53,11 +54,11 @@ class Known:
 
 
 class CheckSession:
-    """Sends requests through `client`, each once and on a connection of its own.
+    """A session that sends each request once through `client`, on a separate connection.
 
-    `base_path` is the path up to /v1 and `model` the name that is sent; both are settled by the
-    first check. `chat` and `text` say which kinds of requests are answered. `openai` makes the
-    official package's client for a base URL. `allow` bounds what may be sent from then on.
+    `base_path` is the path up to /v1 and `model` the name that is sent; the first check sets both.
+    `chat` and `text` say which kinds of requests are answered. `openai` makes the client of the
+    official package for a base URL. `allow` limits what may be sent from then on.
     """
 
     def __init__(
@@ -88,11 +89,11 @@ class CheckSession:
         return self.base_path.removesuffix("/v1")
 
     def allow(self, requests: int, tokens: int) -> None:
-        """From now on at most so many requests, with at most so many tokens to generate in all."""
+        """Permit `requests` more requests, with at most `tokens` generated tokens in total."""
         self._requests_left, self._tokens_left = requests, tokens
 
     async def get(self, path: str) -> Answer:
-        """A GET of a path below the host."""
+        """Send a GET for a path below the host."""
         return await self._exchange("GET", path, None, self.timeout_s, None)
 
     async def post(
@@ -102,8 +103,9 @@ class CheckSession:
         timeout_s: float | None = None,
         most_bytes: int | None = None,
     ) -> Answer:
-        """A request for an answer, of chat where it has messages. Beyond `most_bytes` the
-        connection is closed.
+        """Send a request for an answer, by chat if it has messages.
+
+        The connection is closed beyond `most_bytes`.
         """
         route = CHAT_COMPLETIONS if "messages" in body else COMPLETIONS
         limit_s = self.timeout_s if timeout_s is None else timeout_s
@@ -115,8 +117,9 @@ class CheckSession:
     def body(
         self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
     ) -> dict[str, Any]:
-        """The body of a request for `prompt`: greedy unless it says otherwise, by chat where that
-        is answered.
+        """Return the body of a request for `prompt`.
+
+        It is greedy unless `more` says otherwise, and a chat request if the endpoint answers chat.
         """
         by_chat = self.chat if chat is None else chat
         asked: dict[str, Any] = {"model": self.model or ""}
@@ -132,23 +135,23 @@ class CheckSession:
     async def ask(
         self, prompt: str, *, chat: bool | None = None, max_tokens: int, **more: Any
     ) -> Answer:
-        """The answer to a prompt. Raises NotAnswered."""
+        """Return the answer to a prompt. Raises NotAnswered."""
         return require_answer(
             await self.post(self.body(prompt, chat=chat, max_tokens=max_tokens, **more))
         )
 
     async def alive(self) -> bool:
-        """Whether a short request is answered now. It is no check's own, so nothing bounds it."""
+        """Return whether a short request is answered now. It counts towards no check's limits."""
         self.allow(1, ALIVE_TOKENS)
         return (await self.post(self.body("Hello", max_tokens=ALIVE_TOKENS))).answered
 
     def sdk(self, body: Mapping[str, Any]) -> AsyncOpenAI:
-        """The official package's client, to send this body once."""
+        """Return the client of the official package, to send this body once."""
         self._spend(body)
         return self._openai(self.base_url)
 
     def _spend(self, body: Mapping[str, Any] | None) -> None:
-        """Counts a request that is about to be sent. Raises OverBudget."""
+        """Count a request that is about to be sent. Raises OverBudget."""
         self._requests_left -= 1
         self._tokens_left -= 0 if body is None else _most_tokens(body)
         if min(self._requests_left, self._tokens_left) < 0:
@@ -188,27 +191,25 @@ class CheckSession:
 
 
 def require_answer(answer: Answer) -> Answer:
-    """The answer, where it is one. Raises NotAnswered."""
+    """Return the response if it is an answer. Raises NotAnswered."""
     if not answer.answered:
         raise NotAnswered(answer)
     return answer
 
 
 class StillStarting(EndpointError):
-    """The endpoint says that it loads its model: nothing of it can be checked, and nothing has
-    failed.
-    """
+    """The endpoint reports that it is loading its model: nothing can be checked, nothing failed."""
 
 
 def explain_unauthorized(session: CheckSession, answer: Answer) -> EndpointError | None:
-    """What to do about a key that is missing or wrong."""
+    """Return an error that says what to do about a missing or wrong key, or None."""
     if answer.status not in (401, 403):
         return None
     return EndpointError(f"{answer.sent.url}: {answer.told}", hint=key_advice(session.client))
 
 
 def _most_tokens(body: Mapping[str, Any]) -> int:
-    """The most tokens that a request may have generated."""
+    """Return the most tokens that a request can generate."""
     prompt = body.get("prompt")
     several = (
         len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str) else 1

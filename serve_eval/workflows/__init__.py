@@ -1,4 +1,4 @@
-"""Tell every other story: one folder or module per command."""
+"""Provide every workflow except the evaluation itself: one folder or module per command."""
 
 __all__ = [
     "attribute",

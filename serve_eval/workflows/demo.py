@@ -1,9 +1,7 @@
-"""The demo: the main job on a real model, sound and with its weights rounded to fewer and fewer
-bits.
+"""Define the runs of the demo: one real model, intact and with coarsely rounded weights.
 
-The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval;
-none of the runs declares that anything was done to the weights, as a deployment that went wrong
-would not.
+The model is the embedded one, a toy that solves word problems. Its reference ships with serve-eval.
+No run declares that its weights were changed, just as a faulty deployment would not.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ MODEL, TASK = "embedded", "word_problems"
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """A run of the demo: the name of its folder, what it shows, and the exit code that is
-    expected.
-    """
+    """A run of the demo: the name of its folder, a title, its plan and the expected exit code."""
 
     name: str
     title: str
@@ -30,25 +26,27 @@ class Act:
 
 
 def acts() -> Iterator[Act]:
-    """The runs, in the order in which they are shown."""
-    yield Act("bf16", "The model as it was trained. Expected: PASS.", _plan("none"), PASS)
+    """Yield the runs in the order in which they are shown."""
+    yield Act("bf16", "The model as trained. Expected: PASS.", _plan("none"), PASS)
     yield Act(
         "int8",
-        "Its weights rounded to 8 bits, which costs nothing. Expected: PASS.",
+        "Weights rounded to 8 bits, which costs no accuracy. Expected: PASS.",
         _plan("int8"),
         PASS,
     )
-    yield Act("int3", "Rounded to 3 bits, which ruins it. Expected: FAIL.", _plan("int3"), FAIL)
+    yield Act(
+        "int3", "Weights rounded to 3 bits, which ruins it. Expected: FAIL.", _plan("int3"), FAIL
+    )
     yield Act(
         "int4-g32",
-        "Rounded to 4 bits in groups of 32: a few points, too few for the classic test of 500"
-        " answers. Expected: PASS.",
+        "Weights rounded to 4 bits in groups of 32: a few points lost, too few for the classic"
+        " test to detect with 500 answers. Expected: PASS.",
         _plan("int4-g32"),
         PASS,
     )
     yield Act(
         "int4-g32-paired",
-        "The same, compared with the reference answer by answer. Expected: FAIL.",
+        "The same weights, compared with the reference answer by answer. Expected: FAIL.",
         _plan("int4-g32", verdict="paired"),
         FAIL,
     )

@@ -1,4 +1,4 @@
-"""A finished run in the files of another tool."""
+"""Export a finished run in the file format of another tool."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _HIDDEN = "(of a hold-out set)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The files that were written, and what a reader of them should know."""
+    """The files that were written, and remarks for their reader."""
 
     files: tuple[Path, ...]
     notes: tuple[str, ...]
@@ -56,13 +56,14 @@ class Exported:
 
 @with_scope
 def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = ()) -> Exported:
-    """Writes results_<time>.json and a samples_<task>_<time>.jsonl per task in lm-eval's layout,
-    below `to` in a folder with the model's name. The time is that of the run's start, so the same
-    run gives the same files. `include_path` has the folders of code that may be used, which the
-    saved plan alone does not allow.
+    """Write results_<time>.json and one samples_<task>_<time>.jsonl per task in lm-eval's layout.
 
-    Raises RunFolderError for a run without a report, DatasetError when the samples are not those of
-    the run.
+    The files go to a folder named after the model, below `to`. The time is the start of the run, so
+    the same run always gives the same files. `include_path` lists folders with code that may be
+    loaded; the saved plan alone does not permit that.
+
+    Raises RunFolderError for a run without a report, and DatasetError if the samples differ from
+    those of the run.
     """
     saved, prints = to_read(run, include_path), run_folder.read_fingerprints(run)
     report = read_report(run)
@@ -73,22 +74,21 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
     for p in prepared:
         if p.fingerprint["samples"] != prints.get(p.task.name, {}).get("samples"):
             raise DatasetError(
-                f"{p.task.name}: the data is not what {run} asked",
-                hint="Put the data back that the run was made with.",
+                f"{p.task.name}: the data differs from the data of {run}",
+                hint="Restore the data that the run used.",
             )
         times = saved.times(p.task.name)
         one, more = _build_log(saved, run, p, told[p.task.name], times)
         notes += more
         if times > 1 and p.task.name.startswith(LM_EVAL):
             notes.append(
-                f"{one.task}: the first of {times} answers to each document; the others are"
-                " left out"
+                f"{one.task}: only the first of {times} answers to each document is exported"
             )
         logged.append(one)
         if one.answered < one.planned:
             notes.append(
-                f"{one.task}: {one.answered} of {one.planned} samples have a score; the others are"
-                " left out"
+                f"{one.task}: {one.answered} of {one.planned} samples have a score; the others"
+                " are not exported"
             )
     started = datetime.fromisoformat(report.started_at)
     model = str(report.endpoint.model or saved.model)
@@ -114,7 +114,7 @@ def export(run: Path, to: Path | None = None, *, include_path: Sequence[str] = (
 
 
 def _about(report: Report, started: datetime) -> dict[str, Any]:
-    """What lm-eval writes of the machine and the time, as far as a run tells."""
+    """Return what lm-eval records about the machine and the time, as far as the run has it."""
     environment: Mapping[str, Any] = report.environment
     return {
         "date": started.timestamp(),
@@ -156,7 +156,7 @@ def _build_log(
 def _of_lm_eval(
     saved: Plan, prepared: PreparedTask, answered: Mapping[str, Response]
 ) -> tuple[Logged, tuple[str, ...]]:
-    """Judge a task of lm-eval as in a run: in a process of its own, in bounded time."""
+    """Judge a task of lm-eval as in a run: in a separate process with a time limit."""
     from serve_eval.harness.log import Judged, build_log
     from serve_eval.harness.measures import list_results
     from serve_eval.tasks.lm_eval import load_parts
@@ -176,7 +176,7 @@ def _of_lm_eval(
             else:
                 judged[doc] = Judged(results=results[doc], found=found[0], filtered=found[1])
     notes = (
-        (f"{name}: {len(why)} answers are left out, as they cannot be scored: {why[0]}",)
+        (f"{name}: {len(why)} answers cannot be scored and are not exported: {why[0]}",)
         if why
         else ()
     )
@@ -184,9 +184,7 @@ def _of_lm_eval(
 
 
 def _build_measure(recipe: Recipe) -> Callable[[str, Sequence[Any]], Any]:
-    """Build a task of lm-eval again, and return the function that scores an answer to one of its
-    documents.
-    """
+    """Rebuild a task of lm-eval, and return the function that scores an answer to a document."""
     from serve_eval.harness.measures import measure_document
     from serve_eval.tasks.lm_eval import load_parts
 
@@ -202,8 +200,9 @@ def _ours(
     scores: Mapping[str, Score],
     repeats: int,
 ) -> Logged:
-    """A task of ours: its score and the score's parts are the metrics, the repeats of a sample its
-    responses.
+    """Return the log of a task of serve-eval.
+
+    The score and its parts are the metrics. The repeats of a sample are its responses.
     """
     task, metric = prepared.task, prepared.task.metric
     rows, values = [], []
@@ -241,8 +240,10 @@ def _ours(
 def _requests(
     task: Task, sample: Sample, responses: Sequence[Response], scores: Sequence[Score]
 ) -> tuple[list[list[Any]], list[list[Any]], list[Any]]:
-    """What was asked, what came back, and what was made of it, per request. Of a hold-out set
-    neither question nor answer, which may be the right one: such files are made to be handed on.
+    """Return what was asked, what came back and what was extracted, per request.
+
+    For a hold-out set, the question and the answer are left out, since the answer may be the right
+    one and these files are made for sharing.
     """
     if sample.choices:
         asked: list[list[Any]] = [list(pair) for pair in sample.continued]

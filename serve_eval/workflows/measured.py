@@ -1,6 +1,4 @@
-"""What a finished run measured that helps to plan the next: the spread of its scores, and its
-throughput.
-"""
+"""Measure what helps to plan the next run: the spread of scores and the throughput of a run."""
 
 from __future__ import annotations
 
@@ -17,9 +15,11 @@ from serve_eval.schema import MEAN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """Of one task: `sigma` is the standard deviation of its scores in points, `bernoulli` that of
-    right-or-wrong scores with the same mean, `per_second` the samples that the last session
-    finished (None: not known).
+    """The measurements of one task.
+
+    `sigma` is the standard deviation of its scores in points, `bernoulli` that of right-or-wrong
+    scores with the same mean. `per_second` is the number of samples per second in the last session
+    (None: not known).
     """
 
     task: str
@@ -31,8 +31,10 @@ class Measured:
 
 
 def measure_run(run: Path) -> list[Measured]:
-    """The tasks of a run folder. Raises RunFolderError when it has no report or no score, and for a
-    task whose value is no mean of scores: their spread does not tell its own.
+    """Return the measurements of the tasks of a run folder.
+
+    Raises RunFolderError if the run has no report or no score, or if the value of a task is not a
+    mean of scores: the spread of the scores then says nothing about the spread of the value.
     """
     report, loads = read_report(run), sessions.loads(run)
     rate = loads[-1].finished / loads[-1].wall_s if loads and loads[-1].wall_s else None
@@ -41,7 +43,7 @@ def measure_run(run: Path) -> list[Measured]:
         name, scale, how = task.result.task, task.result.metric.scale, task.result.aggregation
         if how != MEAN.name:
             raise RunFolderError(
-                f"{run}: the value of {name} is the {how}, whose spread is not that of its scores"
+                f"{run}: {name} is the {how} of its scores, not their mean: its spread is not known"
             )
         values = [scale * value for value in read_values(run, name).values()]
         if not values:

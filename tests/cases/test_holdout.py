@@ -137,5 +137,5 @@ def test_a_comparison_counts_its_flips_and_shows_none(sealed: Path, tmp_path: Pa
     sides = [tmp_path / "right", tmp_path / "wrong"]
     done = serve_eval("compare", *sides, "-o", tmp_path / "out", SERVE_EVAL_HOLDOUT_KEY=KEY)
     written = (tmp_path / "out" / "comparison.json").read_text()
-    assert "1 flips are of a hold-out set, and not listed" in done.stdout, done.stderr
+    assert "1 flips belong to a hold-out set and are not listed" in done.stdout, done.stderr
     assert "vault" not in (done.stdout + written).lower()

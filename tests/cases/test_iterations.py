@@ -130,7 +130,7 @@ def test_a_comparison_asks_both_sides_as_often_and_twice_what_is_asked_once(
     assert [task.result.task for task in read_report(tmp_path / "out" / "again").tasks] == [PLAIN]
     assert all(task.itself is not None and task.itself.prompts == LIMIT for task in found.tasks)
     anchors = CompareRules(rule=Spec(name="anchors"), again=0)
-    with pytest.raises(NotComparableError, match="answer each prompt 2 times or more"):
+    with pytest.raises(NotComparableError, match="answer each prompt at least 2 times"):
         asyncio.run(compare(sides[0], sides[1], anchors, tmp_path / "other", environ={}))
 
 

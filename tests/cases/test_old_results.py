@@ -10,7 +10,8 @@ from serve_eval.errors import DatasetError, NotComparableError, ReferenceFileErr
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.schema import Plan, Spec
 from serve_eval.verdicts import reference_samples, references
-from serve_eval.workflows.references.import_biochatter import import_results, read
+from serve_eval.workflows.references.biochatter_rows import read
+from serve_eval.workflows.references.import_biochatter import import_results
 from tests.cases.made import write_biochatter
 
 HEAD = "model_name,subtask,score,iterations,md5_hash,datetime,biochatter_version\n"
@@ -63,7 +64,7 @@ def test_a_file_without_the_columns_is_told(tmp_path: Path) -> None:
     (tmp_path / "r.csv").write_text("model_name,confidence\nm,1\n")
     with pytest.raises(
         DatasetError,
-        match="no result file: there is no column subtask, score, iterations, md5_hash",
+        match="not a result file: there is no column subtask, score, iterations, md5_hash",
     ):
         read(tmp_path / "r.csv")
 
@@ -89,8 +90,8 @@ def test_a_model_with_results_of_every_case_becomes_a_reference_with_its_scores(
         ("old", 1, 5, 0),
     ]
     assert found.warnings == [
-        "cases:medical_exam: 1 model has results of some of the 5 cases alone, such as old (1): no"
-        " scores per sample are kept of it"
+        "cases:medical_exam: 1 model has results of only some of the 5 cases, such as old (1): no"
+        " scores per sample are kept for it"
     ]
     by_model = references.load(tmp_path / "refs/cases-medical_exam.yaml")
     [whole] = by_model["org/m:7"]
@@ -129,7 +130,7 @@ def test_the_newest_row_of_a_case_counts_and_an_entry_is_replaced_for_a_reason(
     results = _csv(tmp_path / "r.csv", ("m", "0/1", 1, exam[0]), ("m", "1/1", 1, exam[0]))
     [written] = import_results([results], _specs(tmp_path), tmp_path / "refs").written
     assert written.value == 100.0
-    with pytest.raises(ReferenceFileError, match="has a reference for"):
+    with pytest.raises(ReferenceFileError, match="already has a reference for"):
         import_results([results], _specs(tmp_path), tmp_path / "refs")
     import_results([results], _specs(tmp_path), tmp_path / "refs", reason="again")
 
@@ -142,7 +143,7 @@ def test_results_of_a_task_that_is_scored_otherwise_are_refused(
     lenient = Spec(name=spec.name, options={**spec.options, "as_biochatter": False})
     with pytest.raises(DatasetError, match="is not scored as BioChatter scored") as error:
         import_results([results], [lenient], tmp_path / "refs")
-    assert "Give --set cases:medical_exam.as_biochatter=true, and no scorer" in error.value.hint
+    assert "Give --set cases:medical_exam.as_biochatter=true and no scorer" in error.value.hint
     assert not (tmp_path / "refs").exists()
 
 
@@ -168,7 +169,8 @@ def test_nothing_is_written_where_one_of_the_tasks_or_models_cannot_be(
         [_csv(tmp_path / "rag.csv", ("m", "1/1", 1, rag.md5))], [second], tmp_path / "refs"
     )
     with pytest.raises(
-        ReferenceFileError, match=r"cases-rag_interpretation\.yaml: m has a reference for default"
+        ReferenceFileError,
+        match=r"cases-rag_interpretation\.yaml: m already has a reference for default",
     ):
         import_results([both], [first, second], tmp_path / "refs")
     assert [path.name for path in (tmp_path / "refs").glob("*.yaml")] == [
@@ -200,8 +202,8 @@ def test_models_without_results_of_every_case_are_told_in_one_line(
     found = import_results([results, results], _specs(tmp_path), tmp_path / "refs")
     assert found.rows == 3
     assert found.warnings == [
-        "cases:medical_exam: 3 models have results of some of the 5 cases alone, such as a (1): no"
-        " scores per sample are kept of them"
+        "cases:medical_exam: 3 models have results of only some of the 5 cases, such as a (1): no"
+        " scores per sample are kept for them"
     ]
 
 

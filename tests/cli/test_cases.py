@@ -192,19 +192,21 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     command = ["cases", "import-results", "some.csv", "--references-dir", "refs", "--cases", "data"]
     lacking = serve_eval(*command)
     assert lacking.returncode == 2
-    assert lacking.stderr.splitlines()[0] == "error: some.csv: no row is of a case that is asked"
+    assert (
+        lacking.stderr.splitlines()[0] == "error: some.csv: no row belongs to a case that is asked"
+    )
     assert lacking.stderr.splitlines()[1].startswith(
-        "1 rows are of cases that are not asked: BioChatter asks it with"
+        "1 rows belong to cases that are not asked: BioChatter asks it with"
     )
     assert f"to ask without, set your own: --set '{setting}'" in lacking.stderr
     given = serve_eval(*command, "--set", setting)
     assert given.returncode == 0, given.stderr
     assert "1 of 1 rows matched a case" in given.stdout
-    assert "cases:mcp_edam_qa: BioChatter asked with prompts of its Python code" in given.stderr
+    assert "cases:mcp_edam_qa: BioChatter used the prompts of its Python code" in given.stderr
     _results("some.csv", "f" * 32)
     unknown = serve_eval(*command)
     assert unknown.returncode == 2
-    assert "none of the 1 rows is of a case of these files" in unknown.stderr
+    assert "none of the 1 rows belongs to a case of these files" in unknown.stderr
 
 
 def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> None:

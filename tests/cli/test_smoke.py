@@ -65,7 +65,7 @@ def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     quirks = _quirks("unskilled")
     table = _smoke(quirks, "--junit", out).stdout
     assert re.search(r"\(a curl line of \d{4,5} characters: see --json or --junit\)", table)
-    assert "one that is no instructed model fails them on a sound server" in table
+    assert "a model without instruction tuning fails them on a sound server" in table
     failure = ElementTree.parse(out).find("testcase[@name='passkey_1k']/failure")
     assert failure is not None
     assert (failure.text or "").startswith("curl ")
@@ -80,7 +80,7 @@ def test_required_checks_fail_where_they_are_unsupported() -> None:
     assert _smoke(_quirks("no_tools")).returncode == 0
     done = _smoke(_quirks("no_tools"), "--require", "chat, tools")
     assert done.returncode == 1
-    assert "required: tools were taken" in done.stdout
+    assert "required: tools were accepted" in done.stdout
 
 
 def test_a_key_is_sent_and_never_shown(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
     [
         (["--level", "some"], "--level: quick or full"),
         (["--require", "caht"], "Did you mean 'chat'?"),
-        (["--require", "cancel"], "cancel is checked at --level full only"),
+        (["--require", "cancel"], "cancel is only checked at --level full"),
         (["--passkey", "0"], "--passkey must be above 0"),
         (["--timeout", "-1"], "--timeout must be above 0"),
         (["--api-key", "x"], "visible to every user"),

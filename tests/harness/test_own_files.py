@@ -161,9 +161,7 @@ def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:
     assert "an answer: LookupError: Resource 'words' not found. Searched in: - '/a'." in error.told
     written = export(tmp_path / "out", include_path=[str(tmp_path / "d")])
     assert len(written.files[1].read_text().splitlines()) == 1
-    assert written.notes[0].startswith(
-        "lacking: 3 answers are left out, as they cannot be scored: "
-    )
+    assert written.notes[0].startswith("lacking: 3 answers cannot be scored and are not exported: ")
 
 
 def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(

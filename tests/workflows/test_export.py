@@ -154,7 +154,7 @@ def test_what_has_no_answer_is_left_out_and_said(data_root: Path, tmp_path: Path
     assert 0 < result.failed < 6
     told = export(out)
     assert told.notes == (
-        f"gsm8k: {result.scored} of 6 samples have a score; the others are left out",
+        f"gsm8k: {result.scored} of 6 samples have a score; the others are not exported",
     )
     assert len(_lines(told.files[1])) == result.scored
     content = json.loads(told.files[0].read_text())
@@ -175,7 +175,7 @@ def test_a_run_without_a_report_or_with_other_data_is_refused(
     stored = json.loads((out / "plan.json").read_text())
     stored["fingerprints"]["gsm8k"]["samples"] = "6 sha256:other"
     (out / "plan.json").write_text(json.dumps(stored))
-    with pytest.raises(DatasetError, match="gsm8k: the data is not what"):
+    with pytest.raises(DatasetError, match="gsm8k: the data differs from the data of"):
         export(out)
 
 

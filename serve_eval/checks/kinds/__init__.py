@@ -1,4 +1,4 @@
-"""What is checked: related checks in a file, which lists them as CHECKS."""
+"""Hold the checks: each file groups related checks and lists them as CHECKS."""
 
 from __future__ import annotations
 

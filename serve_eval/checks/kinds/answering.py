@@ -1,4 +1,4 @@
-"""Does it answer, whole and as a stream?"""
+"""Check that the endpoint answers, with complete responses and with streams."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NO_TEMPLATE = ("chat template", "chat_template")
 
 
 async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
-    """One answer in every part that clients read."""
+    """Check every part of one answer that clients read."""
     answer = await session.post(session.body(PROMPT, chat=chat, max_tokens=TOKENS))
     if answer.status == 404 and "model" in answer.told.lower():
         return fail_check(
@@ -41,7 +41,7 @@ async def whole(session: CheckSession, *, chat: bool) -> CheckResult:
     if wrong := _form(answer, chat):
         return fail_check(wrong, answer.sent)
     counted = answer.tokens()
-    length = "no tokens are counted" if counted is None else f"{counted} tokens"
+    length = "tokens not counted" if counted is None else f"{counted} tokens"
     kept = f", {len(answer.first.thoughts)} characters of thoughts" if answer.first.thoughts else ""
     return pass_check(f"{short(answer.first.text, 50)!r}{kept}, {answer.first.finish}, {length}")
 
@@ -55,12 +55,12 @@ def other_field(session: CheckSession) -> str:
 
 
 def _form(answer: Answer, chat: bool) -> str | None:
-    """What is wrong with the parts of an answer."""
+    """Return what is wrong with the parts of an answer, or None."""
     raw, first = answer.first.raw, answer.first
     if chat and not isinstance(raw.get("message"), dict):
         return "the choice has no message"
     if chat and raw["message"].get("role") != "assistant":
-        return f"the message's role is {raw['message'].get('role')!r} and not 'assistant'"
+        return f"the message's role is {raw['message'].get('role')!r}, not 'assistant'"
     if not chat and not isinstance(raw.get("text"), str):
         return "the choice has no text"
     if first.finish not in FINISHED:
@@ -71,16 +71,14 @@ def _form(answer: Answer, chat: bool) -> str | None:
 
 
 def _hides_thoughts(answer: Answer) -> bool:
-    """Whether tokens were generated that a server counts and does not show."""
+    """Return whether the server generated tokens that it counts and does not show."""
     usage = answer.parsed.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     return bool(count(details, "reasoning_tokens"))
 
 
 async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
-    """The same as an event stream: every event is JSON, there is a finish_reason, and the end is
-    clean.
-    """
+    """Check a streamed answer: all events are JSON, it has a finish_reason, and it ends cleanly."""
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
     more = {"stream": True, "stream_options": {"include_usage": True}}
@@ -88,7 +86,7 @@ async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
     if answer.status != 200:
         return answer.instead()
     if not answer.streams:
-        return report_unsupported("stream was ignored: a whole answer came", answer.sent)
+        return report_unsupported("stream was ignored: a complete response came", answer.sent)
     stream = read_stream(answer)
     if wrong := _broken(answer, stream):
         return fail_check(wrong, answer.sent)
@@ -99,15 +97,15 @@ async def check_streamed(session: CheckSession, *, chat: bool) -> CheckResult:
 
 
 def _broken(answer: Answer, stream: Stream) -> str | None:
-    """Why a stream holds no whole answer."""
+    """Return why a stream does not hold a complete answer, or None."""
     if stream.error:
-        return f"an error within a stream that began with HTTP 200: {short(stream.error)}"
+        return f"an error in a stream that began with HTTP 200: {short(stream.error)}"
     if answer.problem:
         return f"the stream was cut after {stream.chunks} chunks: {answer.problem}"
     if stream.broken:
-        return f"an event that is no JSON object: {short(stream.broken)}"
+        return f"an event is not a JSON object: {short(stream.broken)}"
     if stream.done and not stream.chunks:
-        return "the stream held [DONE] and no answer: the answer is lost"
+        return "the stream holds [DONE] and no answer: the answer is lost"
     if not stream.finish:
         return f"the stream ended without a finish_reason after {stream.chunks} chunks"
     if not stream.said.strip():
@@ -116,18 +114,16 @@ def _broken(answer: Answer, stream: Stream) -> str | None:
 
 
 async def usage(session: CheckSession) -> CheckResult:
-    """Whether the streams of the checks before counted their tokens, as stream_options asked."""
+    """Check that the streams of earlier checks counted their tokens, as stream_options asked."""
     if not session.known.streams:
-        return report_unsupported("no stream came to its end")
+        return report_unsupported("no stream was complete")
     over = [
         chat
         for chat, one in session.known.streams.items()
         if (count(one.usage, "completion_tokens") or 0) > TOKENS
     ]
     if over:
-        return fail_check(
-            f"more than {TOKENS} tokens are counted in {_kind(over[0])}, which were the most"
-        )
+        return fail_check(f"{_kind(over[0])} counts more than {TOKENS} tokens, which was the limit")
     without = [
         _kind(chat)
         for chat, stream in session.known.streams.items()

@@ -1,4 +1,4 @@
-"""Does an answer end where the request says?"""
+"""Check that an answer ends where the request says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from serve_eval.client.wire_format.wire import CHAT_COMPLETIONS
 
 COUNT = "Count from 1 to 200: 1, 2, 3, 4, 5,"
 FEW = 3
-"""Tokens that an answer may have where it is to be cut."""
+"""Token limit of an answer that has to be cut."""
 LONG_TOKEN = 20
-"""Characters of text per token beyond which more tokens were generated than a server tells."""
+"""Characters of text per token. Longer texts show that more tokens were generated than allowed."""
 STOP_TOKENS = 24
 CUT_OFF_BYTES = 8192
-"""Where an answer that should be a few tokens long is no longer read: some thirty streamed
+"""Bytes after which reading stops if the answer should have only a few tokens: about 30 streamed
 tokens."""
 
 
@@ -26,7 +26,7 @@ async def max_tokens(session: CheckSession) -> CheckResult:
     first, counted = answer.first, answer.tokens()
     if len(first.said) > FEW * LONG_TOKEN or (counted or 0) > FEW:
         size = f"{counted} tokens" if counted else f"{len(first.said)} characters"
-        return fail_check(f"ignored: {size} where {FEW} tokens were the most", answer.sent)
+        return fail_check(f"ignored: {size}, although the limit was {FEW} tokens", answer.sent)
     if first.finish != "length" and counted == FEW:
         return fail_check(
             f"cut after {FEW} tokens, but finish_reason is {first.finish!r}", answer.sent
@@ -37,8 +37,10 @@ async def max_tokens(session: CheckSession) -> CheckResult:
 
 
 async def max_completion_tokens(session: CheckSession) -> CheckResult:
-    """The newer name, which a server that does not know it may ignore: it then generates until it
-    is cut off here.
+    """Check the newer name of max_tokens.
+
+    A server that does not know the field may ignore it. It then generates until this check closes
+    the connection.
     """
     if not session.chat:
         return report_unsupported(f"{CHAT_COMPLETIONS} is not answered")
@@ -48,40 +50,38 @@ async def max_completion_tokens(session: CheckSession) -> CheckResult:
     answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
     if answer.cut_by_us:
         return fail_check(
-            f"ignored: the answer was cut off by us after {CUT_OFF_BYTES} bytes", answer.sent
+            f"ignored: the connection was closed after {CUT_OFF_BYTES} bytes", answer.sent
         )
     if answer.status != 200 or answer.problem:
         raise NotAnswered(answer)
     said, finish = _read_said(answer) if answer.streams else _read_said(require_answer(answer))
     if len(said) > FEW * LONG_TOKEN:
         return fail_check(
-            f"ignored: {len(said)} characters where {FEW} tokens were the most", answer.sent
+            f"ignored: {len(said)} characters, although the limit was {FEW} tokens", answer.sent
         )
     if finish == "stop" and session.known.goes_on:
-        return fail_check(
-            f"ignored: an answer that has more than {FEW} tokens came to its own end", answer.sent
-        )
+        return fail_check(f"ignored: an answer of more than {FEW} tokens was not cut", answer.sent)
     return pass_check(f"{len(said)} characters")
 
 
 async def stop(session: CheckSession) -> CheckResult:
-    """A word of the answer becomes the stop string: the same answer then has to end before it."""
+    """Use a word of the answer as the stop string: the same answer must then end before it."""
     before = await session.ask(COUNT, max_tokens=STOP_TOKENS)
     text = before.first.said
     place = _stop_place(text)
     if place is None:
         return report_unsupported(
-            f"there is nothing in the answer to stop at: {short(text)!r}", before.sent
+            f"the answer has no word to stop at: {short(text)!r}", before.sent
         )
     word = text[place[0] : place[1]]
     answer = await session.ask(COUNT, max_tokens=STOP_TOKENS, stop=[word])
     first = answer.first
     if first.said.rstrip().endswith(word) and first.finish == "stop":
         return fail_check(
-            f"the answer ends at the stop string {word!r} and still holds it", answer.sent
+            f"the answer ends with the stop string {word!r} instead of before it", answer.sent
         )
     if word in first.said:
-        return fail_check(f"ignored: the answer goes on behind {word!r}", answer.sent)
+        return fail_check(f"ignored: the answer continues after {word!r}", answer.sent)
     if first.finish != "stop":
         return fail_check(
             f"cut before {word!r}, but finish_reason is {first.finish!r}", answer.sent
@@ -92,8 +92,9 @@ async def stop(session: CheckSession) -> CheckResult:
 
 
 def _stop_place(text: str) -> tuple[int, int] | None:
-    """Begin and end of the first word behind the first that has not stood in the text before; of
-    two characters where the text has no such word, as that of an untrained model.
+    """Return the span of the first word, after the first one, that is new in the text.
+
+    If the text has no such word, as with an untrained model, return the span of two new characters.
     """
     pieces = [
         word for piece in (r"\S+", r"[!-~]{2}") for word in list(re.finditer(piece, text))[1:]
@@ -105,19 +106,20 @@ def _stop_place(text: str) -> tuple[int, int] | None:
 
 
 async def max_tokens_0(session: CheckSession) -> CheckResult:
-    """Sent once: two such requests ended the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM
-    issue 7692).
+    """Send max_tokens 0 once.
+
+    Two such requests crashed the engine of an early trtllm-serve (NVIDIA/TensorRT-LLM issue 7692).
     """
     if session.known.orchestrator:
         return report_unsupported(
-            "not sent: an orchestrator may send it to its worker twice, which ended early versions"
+            "not sent: an orchestrator may send it to a worker twice, which crashed early versions"
         )
     body = session.body(COUNT, max_tokens=0, stream=True)
     answer = await session.post(body, most_bytes=CUT_OFF_BYTES)
     lives = await session.alive()
     if not lives:
         return fail_check(
-            f"{answer.told}; then a short request was not answered any more", answer.sent
+            f"{answer.told}; after that a short request was no longer answered", answer.sent
         )
     if answer.refused:
         return pass_check(f"refused: {answer.told}")
@@ -129,7 +131,7 @@ async def max_tokens_0(session: CheckSession) -> CheckResult:
         or len(said) > LONG_TOKEN
         or (said and finish == "stop" and session.known.goes_on)
     ):
-        return fail_check("taken as no limit: the answer went on", answer.sent)
+        return fail_check("taken as no limit: the answer was not cut", answer.sent)
     return (
         pass_check("an empty answer")
         if not said
@@ -138,7 +140,7 @@ async def max_tokens_0(session: CheckSession) -> CheckResult:
 
 
 def _read_said(answer: Answer) -> tuple[str, str | None]:
-    """What was generated, streamed or not, and why it ended."""
+    """Return the generated text, streamed or not, and its finish_reason."""
     if answer.streams:
         stream = read_stream(answer)
         return stream.said, stream.finish

@@ -1,5 +1,6 @@
-"""Guided decoding: an answer in JSON, and one that follows a schema, in OpenAI's form and in the
-one that every trtllm-serve understands.
+"""Check guided decoding: a JSON answer, and one that follows a schema.
+
+The schema is sent in OpenAI's form and in the form that every trtllm-serve understands.
 """
 
 from __future__ import annotations
@@ -33,14 +34,19 @@ PORTABLE = {"type": "json", "schema": SCHEMA}
 async def ask_guided(
     session: CheckSession, *, prompt: str, form: Mapping[str, Any], wanted: object
 ) -> CheckResult:
-    """Asks for something else than what the form allows: an answer that follows it was guided to.
-    `wanted` None: any JSON object follows.
+    """Ask for something that the form does not allow: an answer that follows the form was guided.
+
+    If `wanted` is None, any JSON object follows the form.
     """
     answer = await session.ask(prompt, max_tokens=TOKENS, response_format=form)
     first = answer.first
     text, _ = split_thinking(first.text)
     if not text.strip():
-        cut = f"cut in its thoughts after {TOKENS} tokens" if first.finish == "length" else "empty"
+        cut = (
+            f"cut within its thoughts after {TOKENS} tokens"
+            if first.finish == "length"
+            else "empty"
+        )
         return report_unsupported(f"the answer was {cut}", answer.sent)
     try:
         found = msgspec.json.decode(text.strip())
@@ -51,7 +57,7 @@ async def ask_guided(
     if not isinstance(found, dict):
         return report_unsupported(f"ignored: {short(text, 60)!r}", answer.sent)
     if wanted is not None and found != wanted:
-        return fail_check(f"JSON that does not follow the schema: {short(text, 60)}", answer.sent)
+        return fail_check(f"JSON that violates the schema: {short(text, 60)}", answer.sent)
     return pass_check(short(text, 60))
 
 

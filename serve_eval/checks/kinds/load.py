@@ -1,4 +1,4 @@
-"""Many requests at once, and requests that nobody waits for any more."""
+"""Check many simultaneous requests, and requests that the client cancels."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from serve_eval.checks.session import ALIVE_TOKENS, CheckSession
 AT_ONCE, SHORT = 64, 8
 CANCELLED, LONG = 8, 1024
 SEEN_BYTES = 4096
-"""Read of an answer before it is given up: a dozen streamed tokens. One that was whole by then
-tells nothing."""
+"""Bytes that are read of an answer before it is cancelled: about 12 streamed tokens. An answer that
+is complete by then proves nothing."""
 PATIENCE_S, TIMES = 5.0, 10.0
-"""After cancelled requests a short one may take so many seconds more than TIMES as long as
+"""After cancelled requests, a short request may take PATIENCE_S seconds more than TIMES as long as
 before."""
 
 
 async def concurrency(session: CheckSession) -> CheckResult:
-    """Half of them as streams, where those work: a server may answer one at a time and cut the
-    others.
+    """Send many requests at once, half of them as streams if those work.
+
+    Some servers answer one stream at a time and cut the others.
     """
     streams = session.known.streams.get(session.chat) is not None
     bodies = [
@@ -58,11 +59,9 @@ def _wrong(answer: Answer) -> str | None:
 
 
 async def cancel(session: CheckSession) -> CheckResult:
-    """Long answers are given up at their beginning. What they held has to be free for the next
-    request.
-    """
+    """Cancel long answers near their beginning: the server must free their resources."""
     if session.known.streams.get(session.chat) is None:
-        return report_unsupported("no stream came to its end")
+        return report_unsupported("no stream was complete")
     before = await session.ask("Hello", max_tokens=ALIVE_TOKENS)
     body = session.body(COUNT, max_tokens=LONG, stream=True, ignore_eos=True)
     first = await session.post(body, most_bytes=SEEN_BYTES)
@@ -86,11 +85,11 @@ async def cancel(session: CheckSession) -> CheckResult:
     after = await session.post(session.body("Hello", max_tokens=ALIVE_TOKENS), timeout_s=limit_s)
     if not after.answered:
         return fail_check(
-            f"{CANCELLED} requests were cancelled, and the next one: {after.told}", first.sent
+            f"after {CANCELLED} cancelled requests, the next one failed: {after.told}", first.sent
         )
     return pass_check(
-        f"{CANCELLED} cancelled; the next took {after.seconds:.2f} s, {before.seconds:.2f} s before"
-        " them"
+        f"{CANCELLED} cancelled; the next request took {after.seconds:.2f} s, before them"
+        f" {before.seconds:.2f} s"
     )
 
 

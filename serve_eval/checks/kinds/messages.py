@@ -1,4 +1,4 @@
-"""Chat beyond a plain question: tools, thoughts, the system role, and the template's own tokens."""
+"""Check chat features: tools, reasoning, the system role, and the template's special tokens."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MARKERS = re.compile(
     r"<\|(?:im_start|im_end|eot_id|start_header_id|end_header_id|endoftext|begin_of_text|assistant|user|system|end)\|>"
     r"|</?s>|\[/?INST\]|<(?:start|end)_of_turn>|<bos>|<eos>"
 )
-"""Special tokens of common chat templates, which belong in no answer."""
+"""Special tokens of common chat templates, which must not appear in an answer."""
 _CALL_AS_TEXT = re.compile(r"<tool_call>|\[TOOL_CALLS\]|<\|python_tag\|>|<function=|<｜tool")
 
 
@@ -65,12 +65,12 @@ async def tools(session: CheckSession) -> CheckResult:
         )
     if _CALL_AS_TEXT.search(answer.first.said):
         return fail_check(
-            f"the call stands in the text: {short(answer.first.text, 60)!r}; start the server with"
-            " a tool parser",
+            f"the call is in the text: {short(answer.first.text, 60)!r}; start the server with a"
+            " tool parser",
             answer.sent,
         )
     return report_unsupported(
-        f"tools were taken, and none was called: {short(answer.first.said, 60)!r}", answer.sent
+        f"tools were accepted, but none was called: {short(answer.first.said, 60)!r}", answer.sent
     )
 
 
@@ -78,7 +78,7 @@ def _wrong_call(calls: Any) -> str | None:
     call = calls[0] if isinstance(calls, list) and isinstance(calls[0], dict) else {}
     function = call.get("function")
     if not isinstance(function, dict) or function.get("name") != TOOL:
-        return f"a call of another form, or of another tool: {short(str(calls), 80)}"
+        return f"a call in another form, or of another tool: {short(str(calls), 80)}"
     try:
         arguments = msgspec.json.decode(function.get("arguments") or "")
     except (msgspec.DecodeError, TypeError):
@@ -86,12 +86,12 @@ def _wrong_call(calls: Any) -> str | None:
     return (
         None
         if isinstance(arguments, dict)
-        else f"arguments that are no JSON object: {short(str(function), 80)}"
+        else f"arguments are not a JSON object: {short(str(function), 80)}"
     )
 
 
 async def reasoning(session: CheckSession) -> CheckResult:
-    """Where the model thinks: do its thoughts end, and are they told from the answer?"""
+    """Check that reasoning ends, if there is any, and that it is separate from the answer."""
     if not session.chat:
         return _no_chat()
     answer = await session.ask(
@@ -100,47 +100,43 @@ async def reasoning(session: CheckSession) -> CheckResult:
     first = answer.first
     tagged = OPEN in first.text or CLOSE in first.text
     if not first.thoughts and not tagged:
-        return report_unsupported("no thoughts were seen")
+        return report_unsupported("the model showed no thoughts")
     if first.thoughts and (tagged or OPEN in first.thoughts or CLOSE in first.thoughts):
         return fail_check(
-            "thoughts are kept apart, and their tags are left in: another reasoning parser?",
+            "thoughts are separate, but still have their tags: try another reasoning parser",
             answer.sent,
         )
     rest, _ = split_thinking(first.text)
     if not rest.strip():
         if first.finish == "length":
             return report_unsupported(
-                f"cut in its thoughts after {THINKING_TOKENS} tokens", answer.sent
+                f"cut within its thoughts after {THINKING_TOKENS} tokens", answer.sent
             )
-        return fail_check("the thoughts never end: there is no answer behind them", answer.sent)
+        return fail_check("the thoughts never end: no answer follows them", answer.sent)
     if tagged:
-        return pass_check(
-            "closed; they stand in the text, since the server has no reasoning parser"
-        )
-    return pass_check(f"closed: {len(first.thoughts)} characters apart from the answer")
+        return pass_check("closed; they are in the text, since the server has no reasoning parser")
+    return pass_check(f"closed: {len(first.thoughts)} characters, separate from the answer")
 
 
 async def system_role(session: CheckSession) -> CheckResult:
-    """Two system turns of different length: the longer one has to take more tokens of the
-    prompt.
-    """
+    """Check that a longer system message takes more prompt tokens than a short one."""
     if not session.chat:
         return _no_chat()
     one, other = [await _with_system(session, text) for text in (SYSTEM, LONGER)]
     for answer in (one, other):
         if marker := MARKERS.search(answer.first.text):
             return fail_check(
-                f"the answer shows special tokens of the template: {marker[0]}", answer.sent
+                f"the answer contains special tokens of the template: {marker[0]}", answer.sent
             )
     tokens, more = one.tokens("prompt_tokens"), other.tokens("prompt_tokens")
     if not tokens or not more:
-        return report_unsupported("taken, but prompt_tokens are not counted", other.sent)
+        return report_unsupported("accepted, but prompt_tokens are not counted", other.sent)
     if more <= tokens:
         return fail_check(
-            f"ignored: {tokens} prompt tokens with a short system turn, {more} with a long one",
+            f"ignored: {tokens} prompt tokens with a short system message, {more} with a long one",
             other.sent,
         )
-    return pass_check(f"{more - tokens} prompt tokens more with a longer system turn")
+    return pass_check(f"{more - tokens} more prompt tokens with a longer system message")
 
 
 async def _with_system(session: CheckSession, text: str) -> Answer:
@@ -150,9 +146,10 @@ async def _with_system(session: CheckSession, text: str) -> Answer:
 
 
 async def special_tokens(session: CheckSession) -> CheckResult:
-    """A template begins with the model's first token itself. A server that adds it once more has as
-    many prompt tokens by default as where it is told to add special tokens, and more than where it
-    is told not to.
+    """Check that the model's first token is not added twice.
+
+    The chat template already begins with it. A server that adds it again counts as many prompt
+    tokens by default as with add_special_tokens true, and more than with false.
     """
     if not session.chat:
         return _no_chat()
@@ -167,7 +164,7 @@ async def special_tokens(session: CheckSession) -> CheckResult:
         return report_unsupported("prompt_tokens are not counted", answers[0].sent)
     if without == added:
         return report_unsupported(
-            "cannot be told: add_special_tokens changes nothing", answers[2].sent
+            "cannot be tested: add_special_tokens changes nothing", answers[2].sent
         )
     if usual != without:
         return fail_check(

@@ -1,4 +1,4 @@
-"""Log-probabilities: of what is generated, by both kinds of requests, and of prompts."""
+"""Check log-probabilities: of generated tokens, in chat and completions, and of prompts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKENS = 4
 TOP = 2
 FORMS = len(logprobs.FIELDS)
 BROKEN = "\ufffd"
-"""What a decoder writes for a part of a character."""
+"""The replacement character, which a decoder writes for an incomplete character."""
 
 
 async def in_chat(session: CheckSession) -> CheckResult:
@@ -41,11 +41,11 @@ async def in_chat(session: CheckSession) -> CheckResult:
     if not content:
         return _untold(answer)
     if not isinstance(content, list) or not all(isinstance(one, dict) for one in content):
-        return fail_check("logprobs.content is no list of tokens", answer.sent)
+        return fail_check("logprobs.content is not a list of tokens", answer.sent)
     if wrong := _wrong([one.get("logprob") for one in content], answer):
         return fail_check(wrong, answer.sent)
     if not all(one.get("top_logprobs") for one in content):
-        return fail_check(f"top_logprobs of {TOP} were asked for and are missing", answer.sent)
+        return fail_check(f"{TOP} top_logprobs were requested and are missing", answer.sent)
     return pass_check(f"{len(content)} tokens")
 
 
@@ -72,19 +72,22 @@ async def in_completions(session: CheckSession) -> CheckResult:
 
 
 def _untold(answer: Answer) -> CheckResult:
-    """Servers leave tokens out that are a part of a character: all of them may be, of an untrained
-    model.
+    """Return the row for an answer without log-probabilities.
+
+    Servers omit tokens that are part of a character. With an untrained model that can be all of
+    them.
     """
     if BROKEN in answer.first.said:
         return report_unsupported(
-            "cannot be told: the answer has broken characters, and no logprobs", answer.sent
+            "cannot be tested: the answer has broken characters and no logprobs", answer.sent
         )
     return report_unsupported("ignored: an answer without logprobs", answer.sent)
 
 
 def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
-    """What is wrong with the log-probabilities of an answer. A token that ends it may be left
-    out.
+    """Return what is wrong with the log-probabilities of an answer, or None.
+
+    The token that ends the answer may be missing.
     """
     counted = answer.tokens()
     fewer = counted is not None and len(values) < counted - 1 and BROKEN not in answer.first.said
@@ -93,12 +96,13 @@ def _wrong(values: Sequence[Any], answer: Answer) -> str | None:
     bad = [
         one for one in values if not isinstance(one, int | float) or math.isnan(one) or one > 1e-6
     ]
-    return f"{bad[0]!r} is no log-probability" if bad else None
+    return f"{bad[0]!r} is not a log-probability" if bad else None
 
 
 async def of_prompts(session: CheckSession) -> CheckResult:
-    """In any form that our client knows, each told as far as it came, and judged as before an
-    evaluation.
+    """Check prompt log-probabilities in every form that the client knows.
+
+    The row reports each form. They are judged as before an evaluation.
     """
     if not session.text:
         return report_unsupported("completions are not answered")
@@ -123,7 +127,8 @@ async def _in_form(session: CheckSession, form: str, fields: Mapping[str, object
     if said.answered and said.first.text.strip():
         text = TEXT + said.first.text
         again = await _ask_weighed(session, text, fields)
-        with suppress(wire.InvalidResponse):  # too little to tell, as before an evaluation
+        # As before an evaluation, too little data is no failure.
+        with suppress(wire.InvalidResponse):
             if wrong := find_misplaced(_read(again, text)):
                 return fail_check(f"{form}: {wrong}", again.sent)
     return pass_check(f"{form}: {len(told.values)} tokens")
@@ -134,7 +139,7 @@ async def _ask_weighed(session: CheckSession, text: str, fields: Mapping[str, ob
 
 
 def _read(answer: Answer, text: str) -> PromptLogprobs:
-    """Raises InvalidResponse when it does not say all of it."""
+    """Return the log-probabilities of a prompt. Raises InvalidResponse if any are missing."""
     told = logprobs.decode(answer.content, answer.content_type, text).prompt_logprobs
     assert told is not None
     return told

@@ -1,4 +1,4 @@
-"""Prompts that are no single short text, and fields that nobody knows."""
+"""Check unusual prompts (token ids, several, too long), and unknown fields."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from serve_eval.checks.session import ALIVE_TOKENS, CheckSession, require_answer
 from serve_eval.tasks._passkey import NOISE
 
 IDS = list(range(100, 108))
-"""Small enough for every vocabulary."""
+"""Token ids that are small enough for every vocabulary."""
 UNKNOWN_FIELD = "serve_eval_unknown_field"
 TOO_LONG = 1.25
-"""The over-long prompt, as a multiple of the context."""
+"""Length of the over-long prompt, as a multiple of the context."""
 
 
 async def token_ids(session: CheckSession) -> CheckResult:
@@ -41,8 +41,9 @@ async def batch(session: CheckSession) -> CheckResult:
 
 
 async def unknown_field(session: CheckSession) -> CheckResult:
-    """Both are right, and good to know: where fields are ignored, a misspelt one is never
-    noticed.
+    """Report whether an unknown field is refused or ignored. Both are right.
+
+    Where fields are ignored, a misspelt field goes unnoticed.
     """
     answer = await session.post({**session.body("Hello", max_tokens=1), UNKNOWN_FIELD: 1})
     if answer.refused:
@@ -53,31 +54,31 @@ async def unknown_field(session: CheckSession) -> CheckResult:
 
 
 async def long_prompt(session: CheckSession) -> CheckResult:
-    """A prompt that does not fit has to be refused, saying so, by a server that then goes on."""
+    """Check that a prompt beyond the context is refused with a reason, and the server survives."""
     context = session.known.context_tokens
     if context is None:
-        return report_unsupported("the context length is not told: give it as --context-tokens")
+        return report_unsupported("the context length is not known: give --context-tokens")
     prompt = NOISE * lines_of(int(TOO_LONG * context), await tokens_per_line(session))
     answer = await session.post(session.body(prompt, max_tokens=1))
     if not await session.alive():
         return fail_check(
-            f"{answer.told}; then a short request was not answered any more", answer.sent
+            f"{answer.told}; after that a short request was no longer answered", answer.sent
         )
     if answer.answered:
         counted = answer.tokens("prompt_tokens")
         return fail_check(
-            f"taken: {counted} prompt tokens where the context has {context}", answer.sent
+            f"accepted: {counted} prompt tokens, although the context has {context}", answer.sent
         )
     if answer.wraps_a_refusal:
         return report_unsupported(
-            f"refused by a worker, and handed on as {answer.told}", answer.sent
+            f"refused by a worker, and forwarded as {answer.told}", answer.sent
         )
     if answer.status not in (400, 413, 422):
         return fail_check(answer.told, answer.sent)
     if not any(
         word in answer.told.lower() for word in ("length", "context", "token", "long", "exceed")
     ):
-        return fail_check(f"refused without saying why: {answer.told}", answer.sent)
+        return fail_check(f"refused without a reason: {answer.told}", answer.sent)
     return pass_check(answer.told)
 
 
@@ -89,7 +90,7 @@ CHECKS = (
 
 
 def long_prompt_check(context_tokens: int | None) -> Check:
-    """The check for a context of so many tokens; None: it stays to be found out."""
+    """Return the check for a context of `context_tokens`; None if it is not yet known."""
     cost = 300 + int(TOO_LONG * (context_tokens or 0))
     return Check(
         name="long_prompt",

@@ -1,5 +1,6 @@
-"""Does the model answer what every instructed model answers? These rows test the model, not its
-server alone.
+"""Check that the model answers what any instruction-tuned model answers.
+
+These rows test the model, not only its server.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from serve_eval.client.wire_format.thinking import split_thinking
 from serve_eval.tasks._passkey import HEAD, NOISE, context
 
 QUESTIONS, ENOUGH = 20, 16
-"""A model that answers each with probability .97 has fewer than ENOUGH right with probability
-.0003, one that answers half of them has as many with probability .006 (binomial)."""
+"""Number of questions, and of right answers that suffice. A model that is right with probability
+.97 falls short with probability .0003; one that is right with .5 suffices with probability .006
+(binomial)."""
 QUESTION_TOKENS, KEY_TOKENS = 128, 256
 MEASURED_LINES = 8
 _SHOTS = (
@@ -30,15 +32,16 @@ _NUMBER = re.compile(r"\d+")
 
 
 class QualityQuestion(NamedTuple):
-    """What is asked, and what an answer has to contain."""
+    """A question, and the text that an answer must contain."""
 
     text: str
     wanted: str
 
 
 def questions(seed: int = 0, count: int = QUESTIONS) -> list[QualityQuestion]:
-    """Half of them sums of two numbers of two digits, half of them made-up words to copy; always
-    the same.
+    """Return the questions, the same for each seed.
+
+    Half of them are sums of two two-digit numbers, the others made-up words to copy.
     """
     rng = random.Random(f"smoke:{seed}")
     asked = []
@@ -71,24 +74,24 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
             right += 1
         elif missed is None:
             missed = answer.sent, f"{question.text!r} got {short(said, 40)!r}"
-    told = f"{right} of {QUESTIONS} right, {ENOUGH} are enough"
+    told = f"{right} of {QUESTIONS} right, {ENOUGH} suffice"
     if right >= ENOUGH:
         return pass_check(told)
     if right + cut >= ENOUGH:
         return report_unsupported(
-            f"{told}; {cut} were cut in their thoughts after {QUESTION_TOKENS} tokens"
+            f"{told}; {cut} were cut within their thoughts after {QUESTION_TOKENS} tokens"
         )
     sent, why = missed or (None, "")
     return fail_check(f"{told}; {why}", sent)
 
 
 def choose_wording(text: str, *, chat: bool) -> str:
-    """A chat model is told what it is to say, a completing one is shown it."""
+    """Return the prompt for a question: an instruction for chat, examples for completions."""
     return f"{text}\nReply with the answer only." if chat else f"{_SHOTS}Question: {text}\nAnswer:"
 
 
 def _read_answer(choice: AnswerChoice) -> str | None:
-    """The answer without its thoughts; None where it was cut within them."""
+    """Return the answer without its reasoning; None if it was cut within the reasoning."""
     rest, _ = split_thinking(choice.text)
     return None if not rest.strip() and choice.finish == "length" else rest
 
@@ -99,13 +102,14 @@ def is_right(question: QualityQuestion, said: str) -> bool:
     return question.wanted.lower() in " ".join(said.lower().split())
 
 
-# -------------------------------------------------------------------------------------------------------
-# long texts
+# ------------------------------------------------------------------------------------------------
+# Long texts
 
 
 async def tokens_per_line(session: CheckSession) -> float:
-    """Tokens that a line of noise takes, as the server counts them; one for every four characters
-    if it does not.
+    """Return the tokens of a line of noise, as the server counts them.
+
+    If the server does not count them, assume one token for every four characters.
     """
     if session.known.tokens_per_line is None:
         answer = await session.ask(NOISE * MEASURED_LINES, max_tokens=1)
@@ -117,13 +121,14 @@ async def tokens_per_line(session: CheckSession) -> float:
 
 
 def lines_of(tokens: int, per_line: float) -> int:
-    """Lines of noise that take about so many tokens."""
+    """Return the number of noise lines that take about `tokens` tokens."""
     return max(1, round(tokens / per_line))
 
 
 def hide_key(tokens: int, per_line: float) -> tuple[str, str]:
-    """A text of about so many tokens with a key in its middle and the question for it, and the
-    key.
+    """Return a text of about `tokens` tokens that hides a key in its middle, and the key.
+
+    The text ends with the question for the key.
     """
     key = str(random.Random(f"smoke:passkey:{tokens}").randint(10000, 99999))
     lines = lines_of(tokens, per_line)
@@ -141,14 +146,14 @@ async def passkey(session: CheckSession, *, tokens: int) -> CheckResult:
     size = "" if counted is None else f" in {counted} prompt tokens"
     said = _read_answer(answer.first)
     if said is None and session.chat:
-        return report_unsupported(f"cut in its thoughts after {KEY_TOKENS} tokens", answer.sent)
+        return report_unsupported(f"cut within its thoughts after {KEY_TOKENS} tokens", answer.sent)
     if key in _NUMBER.findall(said or ""):
         return pass_check(f"found{size}")
     return fail_check(f"not found{size}: {short(said or '', 60)!r}", answer.sent)
 
 
 def passkey_check(name: str, tokens: int, *, full: bool = False) -> Check:
-    """The check at one length."""
+    """Return the check for one length in tokens."""
     return Check(
         name=name,
         run=partial(passkey, tokens=tokens),

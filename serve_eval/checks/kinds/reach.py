@@ -1,4 +1,4 @@
-"""Is anybody there, at which address, under which name, and what does it tell of itself?"""
+"""Check that the endpoint is reachable, and read its URL, models and version."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ NOT_THERE = frozenset({404, 405})
 
 
 async def reachable(session: CheckSession) -> CheckResult:
-    """Settles the base URL, the model and which kinds of requests are answered at all. Raises
-    EndpointError when there is nothing to check.
+    """Find the base URL, the model and the kinds of requests that are answered.
+
+    Raises EndpointError if there is nothing to check.
     """
     given = session.base_url
     for path in dict.fromkeys(
@@ -29,7 +30,7 @@ async def reachable(session: CheckSession) -> CheckResult:
         raise EndpointError(
             f"{given} answers, but is not the base URL of an OpenAI-compatible server:"
             f" {_describe_seen(session)}",
-            hint="Give the URL up to and including /v1, as a user's program would.",
+            hint="Give the URL up to and including /v1, as a client program needs it.",
         )
     served = session.known.listed
     if session.model is None and len(served) != 1:
@@ -39,17 +40,18 @@ async def reachable(session: CheckSession) -> CheckResult:
             else "no model is listed"
         )
         raise EndpointError(
-            several, hint="Name one: --model. An older disaggregated orchestrator lists none."
+            several, hint="Name one with --model. An older disaggregated orchestrator lists none."
         )
     session.model = session.model or served[0]
     if session.base_url != given:
-        return pass_check(f"base URL {session.base_url}, and not {given}")
+        return pass_check(f"base URL {session.base_url}, not {given}")
     return pass_check(f"base URL {session.base_url}, model {session.model}")
 
 
 async def _is_here(session: CheckSession) -> bool:
-    """Whether the API is below the base path: models are listed, or a request for one token finds a
-    route.
+    """Return whether the API is below the base path.
+
+    It is if models are listed, or if a request for one token finds a route.
     """
     models = session.known.models = await session.get(f"{session.base_path}/models")
     if not models.status:
@@ -59,13 +61,13 @@ async def _is_here(session: CheckSession) -> bool:
         raise refused
     if models.starting:
         raise StillStarting(
-            f"{session.base_url} is starting: it loads its model",
-            hint="Try again when it has started.",
+            f"{session.base_url} is starting: it is loading its model",
+            hint="Try again when it is ready.",
         )
     if models.status == 503:
         raise EndpointError(
             f"{session.base_url} is not ready: {models.told}",
-            hint="A server may still load its model.",
+            hint="The server may still be loading its model.",
         )
     session.known.listed = (
         self_description.model_ids(models.content) if models.status == 200 else []
@@ -89,14 +91,14 @@ def _describe_seen(session: CheckSession) -> str:
 async def health(session: CheckSession) -> CheckResult:
     found = await session.get(f"{session.root}/health")
     if found.status in NOT_THERE:
-        return report_unsupported("there is no /health: ask for one token instead", found.sent)
+        return report_unsupported("there is no /health: request one token instead", found.sent)
     if found.status != 200 or found.problem:
         return fail_check(found.told, found.sent)
     return pass_check("HTTP 200")
 
 
 async def version(session: CheckSession) -> CheckResult:
-    """Also finds out whether a disaggregated orchestrator answers, by a route that it alone has."""
+    """Check the version, and find out from /cluster_info whether an orchestrator answers."""
     cluster = await session.get(f"{session.root}/cluster_info")
     session.known.orchestrator = cluster.status == 200 and "is_ready" in cluster.parsed
     front = ", a disaggregated orchestrator" if session.known.orchestrator else ""
@@ -120,7 +122,9 @@ async def models(session: CheckSession) -> CheckResult:
         return _check_name(session.known.listed, session.model or "")
     if found.status in NOT_THERE:
         front = (
-            ": an older disaggregated orchestrator has none" if session.known.orchestrator else ""
+            ": an older disaggregated orchestrator has no such route"
+            if session.known.orchestrator
+            else ""
         )
         return report_unsupported(f"there is no /models{front}", found.sent)
     if found.status == 200 and isinstance(found.parsed.get("data"), list):
@@ -130,9 +134,9 @@ async def models(session: CheckSession) -> CheckResult:
 
 def _check_name(listed: list[str], model: str) -> CheckResult:
     if model in listed:
-        return pass_check(f"{len(listed)} listed, {model} among them")
+        return pass_check(f"{len(listed)} listed, including {model}")
     return pass_check(
-        f"{', '.join(listed)}; asked as {model!r}, which is not listed.{nearest(model, listed)}"
+        f"{', '.join(listed)}; asked for {model!r}, which is not listed.{nearest(model, listed)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Is the model sampled as the request says?"""
+"""Check that the model is sampled as the request says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROMPT = "Write one sentence about something that surprised you."
 TOKENS = 24
 HOT = 1.5
 GREEDY, SAMPLES = 3, 4
-"""Answers that have to be equal, and answers of which one has to differ."""
+"""Number of answers that must be equal, and of answers of which one must differ."""
 
 
 async def temperature_0(session: CheckSession) -> CheckResult:
@@ -29,11 +29,14 @@ async def temperature_0(session: CheckSession) -> CheckResult:
                 f"answer {number} of {GREEDY} differs from the first at character {at}",
                 answers[-1].sent,
             )
-    return pass_check(f"{GREEDY} answers alike: {short(first, 40)!r}")
+    return pass_check(f"{GREEDY} equal answers: {short(first, 40)!r}")
 
 
 async def temperature(session: CheckSession) -> CheckResult:
-    """With different seeds, since trtllm-serve has a fixed one where none is sent."""
+    """Check that answers vary with temperature.
+
+    Each request has a different seed, since trtllm-serve uses a fixed seed if none is sent.
+    """
     greedy = (await session.ask(PROMPT, max_tokens=TOKENS)).first.said
     sampled = await _hot(session, 1)
     if sampled.refused and "seed" in sampled.told.lower():
@@ -47,7 +50,7 @@ async def temperature(session: CheckSession) -> CheckResult:
     session.known.varied = different > 0
     if not different:
         return fail_check(
-            f"ignored: {SAMPLES} answers at {HOT} all equal the greedy one", sampled.sent
+            f"ignored: all {SAMPLES} answers at {HOT} equal the greedy one", sampled.sent
         )
     return pass_check(f"{len(set(texts))} different answers of {SAMPLES} at {HOT}")
 
@@ -59,11 +62,11 @@ async def _hot(session: CheckSession, seed: int) -> Answer:
 
 async def seed(session: CheckSession) -> CheckResult:
     if not session.known.varied:
-        return report_unsupported("cannot be told, since temperature changes nothing")
+        return report_unsupported("cannot be tested, since temperature changes nothing")
     one, other = await _ask_seeded(session), await _ask_seeded(session)
     if one.first.said != other.first.said:
-        return report_unsupported("ignored: one seed gave two answers", other.sent)
-    return pass_check("one seed gave one answer twice, other seeds gave others")
+        return report_unsupported("ignored: the same seed gave two answers", other.sent)
+    return pass_check("the same seed gave the same answer, other seeds gave others")
 
 
 async def _ask_seeded(session: CheckSession) -> Answer:
@@ -77,10 +80,10 @@ async def n(session: CheckSession) -> CheckResult:
     answer = await session.ask(PROMPT, max_tokens=8, temperature=1.0, n=2)
     indices = [choice.number for choice in answer.choices]
     if len(indices) == 1:
-        return report_unsupported("ignored: one choice where two were asked for", answer.sent)
+        return report_unsupported("ignored: one choice, although two were requested", answer.sent)
     if sorted(indices) != [0, 1]:
         return fail_check(
-            f"choices with the indices {indices} where two were asked for", answer.sent
+            f"choices with indices {indices}, although two were requested", answer.sent
         )
     return pass_check(f"two choices, {answer.tokens()} tokens counted")
 

@@ -1,4 +1,4 @@
-"""The official `openai` package, as users' programs have it: once in each mode."""
+"""Check with the official `openai` package, as users' programs use it: once in each mode."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ TOKENS = 8
 
 
 async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckResult:
-    """One answer of one kind, read by the package. Its form was checked before: here it is what the
-    package makes of it that counts.
+    """Check that the package reads one answer of one kind.
+
+    Earlier checks tested the form of the response. This one tests what the package reads in it.
     """
     if not (session.chat if chat else session.text):
         return report_unsupported(f"{'chat' if chat else 'completions'} are not answered")
@@ -46,7 +47,7 @@ async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckRes
         return (report_unsupported if refused else fail_check)(
             f"HTTP {error.status_code}: {short(mask(str(error)))}", sent
         )
-    except Exception as error:  # whatever the package makes of an answer, users' programs would see
+    except Exception as error:  # Users' programs would see any error of the package.
         return fail_check(f"{type(error).__name__}: {short(mask(str(error)))}", sent)
     if not text:
         return fail_check("the package reads no text in the answer", sent)
@@ -54,7 +55,7 @@ async def by_sdk(session: CheckSession, *, chat: bool, stream: bool) -> CheckRes
 
 
 async def _text(client: AsyncOpenAI, body: dict[str, Any], *, chat: bool, stream: bool) -> str:
-    """All that was said."""
+    """Return the whole answer."""
     create: Any = client.chat.completions.create if chat else client.completions.create
     answer = await create(**body)
     if not stream:

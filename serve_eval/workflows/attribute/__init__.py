@@ -1,3 +1,3 @@
-"""Ask each worker behind a shared endpoint by itself."""
+"""Ask each worker behind a shared endpoint separately."""
 
 __all__ = ["answers", "asking", "attribute", "attributed", "legs", "text", "workers"]

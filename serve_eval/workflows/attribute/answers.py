@@ -1,4 +1,4 @@
-"""The answers of workers and of pairs, and the judgement of who gave worse or slower ones."""
+"""Collect the answers of workers and of pairs, and find workers with worse or slower answers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from serve_eval.workflows.attribute.workers import SERVER
 
 @dataclass(slots=True)
 class PhaseAnswers:
-    """Collects what came of the answers of one phase, by the workers that had a hand in each (None:
-    none of that role).
+    """Results of one phase, each with the context and generation server that took part.
+
+    None stands for a role that took no part.
     """
 
     scores: dict[str, list[tuple[tuple[str | None, str | None], str, float]]] = field(
@@ -40,8 +41,9 @@ class PhaseAnswers:
         result: Response | Failure | None,
         apart: ScoredApart | None,
     ) -> None:
-        """Take one result (None: one of the workers had no part in it). Where the scorer raises
-        there is no score.
+        """Add one result (None: one of the workers took no part).
+
+        If the scorer fails, the answer has no score.
         """
         if result is None:
             return
@@ -63,7 +65,7 @@ class PhaseAnswers:
 def judge_phase(
     answers: PhaseAnswers, tasks: Mapping[str, Task], alpha: float, *, servers: bool = False
 ) -> Attribution:
-    """Every prompt is a stratum: each worker is compared with the others on the same prompts."""
+    """Compare each worker with the others on the same prompts: each prompt is a stratum."""
     bad = [
         (who, prompt, is_bad)
         for name, entries in answers.scores.items()
@@ -90,8 +92,10 @@ def add_times(
     of_pairs: PhaseAnswers,
     at_a_time: int,
 ) -> tuple[Attribution, Attribution | None, list[str]]:
-    """Add who is slow, and say so in words. The prompts that are asked first wait for whatever has
-    to warm up, such as a first connection between two servers, and do not count.
+    """Add the slow workers, and return a sentence about each.
+
+    The prompts that are asked first do not count: they include warm-up, such as the first
+    connection between two servers.
     """
     warm = {prompt_name(task, sample) for task, sample in asking.prompts[at_a_time:]}
     each, joint = (
@@ -113,7 +117,7 @@ def add_times(
 
 
 def prompt_name(task: Task, sample: Sample) -> str:
-    """Return the name under which a prompt is known here."""
+    """Return the name of a prompt within this package."""
     return f"{task.name}/{sample.id}"
 
 

@@ -1,6 +1,4 @@
-"""What `serve-eval attribute` will ask of whom: settled, and its cost known, before anything is
-sent.
-"""
+"""Settle what `serve-eval attribute` asks of each worker, and its cost, before sending anything."""
 
 from __future__ import annotations
 
@@ -23,12 +21,12 @@ from serve_eval.stats.contingency import CONTEXT, GENERATION
 from serve_eval.workflows.attribute.workers import ROLES, SERVER, Worker, list_workers
 
 SAMPLES = 50
-"""Prompts, unless told otherwise."""
+"""Default number of prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """What will be asked of whom."""
+    """The prompts to ask, and the workers and pairs to ask."""
 
     plan: Plan
     endpoint: Endpoint
@@ -40,11 +38,11 @@ class Asking:
 
     @property
     def requests(self) -> int:
-        """How many requests at most, but for second tries."""
+        """The most requests, without retries."""
         return len(self.prompts) * (len(self.workers) + 2 * len(self.pairs))
 
     def cost(self) -> str:
-        """A line to print beforehand."""
+        """Return a line about the cost, to print beforehand."""
         counts = [
             f"{n} {role}"
             for role in ROLES[:2]
@@ -55,7 +53,7 @@ class Asking:
         answers = len(self.workers) + len(self.pairs)
         return (
             f"{len(self.prompts)} prompts to {' and '.join(counts)} servers and {len(self.pairs)}"
-            f" pairs: {self.requests} requests, at most {tokens * answers} tokens of answers"
+            f" pairs: {self.requests} requests, at most {tokens * answers} generated tokens"
         )
 
 
@@ -69,11 +67,10 @@ async def prepare_asking(
     seed: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Asking:
-    """Settle what will be asked: a random choice of the run's own prompts, of the workers that are
-    `given` or known.
+    """Settle what to ask: a random choice of the run's own prompts, of given or known workers.
 
-    Raises PlanError where no two workers can be compared or no task can be asked so,
-    NotComparableError when the data are not those of the run any more.
+    Raises PlanError if no two workers can be compared or no task is suitable, and
+    NotComparableError if the data has changed since the run.
     """
     extensions.include(plan.include_path)
     endpoint = last_endpoint(plan, run)
@@ -85,17 +82,17 @@ async def prepare_asking(
     left = sorted({p.task.name for p in tasks} - {p.task.name for p in able})
     if not able:
         raise PlanError(
-            f"{', '.join(left)}: such answers are not scored by themselves, so that workers cannot"
-            " be told"
+            f"{', '.join(left)}: these answers are not scored one by one, so workers cannot be"
+            " compared"
         )
     every = [(p.task, sample) for p in able for sample in p.dataset.samples]
     rng = random.Random(f"{plan.seed if seed is None else seed}:attribute")
     chosen = rng.sample(every, min(samples, len(every)))
     pairs = _pairs(workers) if with_pairs else []
-    warnings = [f"{name}: not asked, its answers are not scored by themselves" for name in left]
+    warnings = [f"{name}: not asked, since its answers are not scored one by one" for name in left]
     if pairs and all(request_of(task, sample).sampling.max_tokens <= 1 for task, sample in chosen):
         pairs = []
-        warnings.append("answers of one token never reach a generation server: pairs are not asked")
+        warnings.append("pairs are not asked: answers of one token never reach a generation server")
     return Asking(
         plan=plan,
         endpoint=endpoint,
@@ -108,17 +105,17 @@ async def prepare_asking(
 
 
 def _check_workers(workers: Sequence[Worker]) -> None:
-    """Raises PlanError where no two of them can be compared."""
+    """Raise PlanError if no two workers can be compared."""
     counts = {role: sum(one.role == role for one in workers) for role in ROLES}
     if counts[SERVER] and counts[SERVER] < len(workers):
         raise PlanError(
-            "--worker: servers that answer by themselves, or context and generation servers, not"
-            " both"
+            "--worker: give servers that answer on their own, or context and generation servers,"
+            " not both"
         )
     if not any(count > 1 for count in counts.values()):
         known = ", ".join(f"{one.role} {one.url}" for one in workers) or "none"
         raise PlanError(
-            f"no two workers of one role are known (known: {known})",
+            f"no role has two known workers (known: {known})",
             hint=(
                 "Name them: --worker context=http://host:8001 --worker generation=http://host:8002,"
                 " or --worker URL."
@@ -127,7 +124,7 @@ def _check_workers(workers: Sequence[Worker]) -> None:
 
 
 def _is_scored_by_itself(prepared: PreparedTask) -> bool:
-    """Tell whether each answer of a task is scored as it comes, from one request."""
+    """Return True if each answer of a task is scored as it comes, from one request."""
     if prepared.task.prompt_logprobs or prepared.task.program or prepared.task.questions:
         return False
     return not any(sample.choices for sample in prepared.dataset.samples)
@@ -142,11 +139,11 @@ def _pairs(workers: Sequence[Worker]) -> list[tuple[Worker, Worker]]:
 
 
 def _check_same(run: Path, tasks: Sequence[PreparedTask]) -> None:
-    """Raises NotComparableError where tasks or data have changed since the run."""
+    """Raise NotComparableError if tasks or data have changed since the run."""
     saved = run_folder.read_fingerprints(run)
     changed = [p.task.name for p in tasks if saved.get(p.task.name) != dict(p.fingerprint)]
     if changed:
         raise NotComparableError(
-            f"{', '.join(changed)}: the task or its data are not those of the run any more",
-            hint="Make the run again, then attribute that one.",
+            f"{', '.join(changed)}: the task or its data has changed since the run",
+            hint="Run the evaluation again, then attribute the new run.",
         )

@@ -1,10 +1,9 @@
-"""The story of `serve-eval attribute`: the prompts of a run to each worker behind a front door, and
-to each pair.
+"""Send the prompts of a run to each worker behind an orchestrator, and to each pair of workers.
 
-A worker of trtllm-serve answers an ordinary request whole, also one that is a leg of a
-disaggregated deployment. A pair is asked as the orchestrator does it: the context server for the
-first token, and the generation server with what that one hands over. So a pair shows what no worker
-shows alone: a transfer that loses, or sides that do not fit.
+A worker of trtllm-serve answers an ordinary request completely, even as one leg of a disaggregated
+deployment. A pair is asked as the orchestrator does it: the context server for the first token,
+then the generation server with the data that the context server hands over. So a pair shows what no
+worker shows alone: a transfer with losses, or two sides that do not fit together.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from serve_eval.workflows.attribute.workers import SERVER, Worker, worker
 __all__ = ["AT_A_TIME", "SAMPLES", "Asking", "Worker", "attribute", "prepare_asking", "worker"]
 
 AT_A_TIME = 4
-"""How many prompts are asked at a time, unless told otherwise."""
+"""Default number of prompts that are asked at a time."""
 
 
 async def attribute(
@@ -55,8 +54,8 @@ async def attribute(
 ) -> Attributed:
     """Ask, judge, and write attribution.json into the run folder.
 
-    Raises EndpointError when no worker answers, and RunFolderError where a newer serve-eval wrote
-    such a file there.
+    Raises EndpointError if no worker answers, and RunFolderError if a newer serve-eval wrote the
+    attribution.json there.
     """
     clock = Stopwatch()
     check_attribution(run)
@@ -85,12 +84,12 @@ async def attribute(
 
 
 # ------------------------------------------------------------------------------------------------
-# the requests
+# Requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _WorkerSession:
-    """Asks the workers, each by a client of its own, and collects their answers."""
+    """A session that asks each worker with a separate client, and collects the answers."""
 
     asking: Asking
     clients: Mapping[Worker, Client]
@@ -99,7 +98,7 @@ class _WorkerSession:
     in_pairs: PhaseAnswers = field(default_factory=PhaseAnswers)
 
     async def ask_each(self, task: Task, sample: Sample) -> None:
-        """Ask each worker by itself."""
+        """Ask each worker separately."""
         request = request_of(task, sample)
         results = await asyncio.gather(
             *(self.clients[one].send(request) for one in self.asking.workers)
@@ -124,8 +123,8 @@ async def _ask(
 ) -> tuple[PhaseAnswers, PhaseAnswers]:
     """Return the answers of each worker alone, and those of pairs.
 
-    One after the other: the times of workers are compared, and pairs load context and generation
-    servers unlike.
+    The two phases run one after the other: the times of workers are compared, and pairs load
+    context and generation servers differently.
     """
     async with AsyncExitStack() as stack:
         scoring = stack.enter_context(open_scoring(asking.plan, asking.tasks))
@@ -142,7 +141,7 @@ async def _ask(
 
 
 class _PromptGate:
-    """Lets so many prompts through at a time, and says now and then how many are done."""
+    """A limit on the prompts in flight, with a progress line after every 10 prompts."""
 
     def __init__(
         self, asking: Asking, at_a_time: int, asked: str, notify: Callable[[str], None]
@@ -151,7 +150,7 @@ class _PromptGate:
         self._asked, self._notify = asked, notify
 
     async def ask_all(self, ask: Callable[[Task, Sample], Awaitable[None]]) -> None:
-        """Ask every prompt. Raises what stops one of them."""
+        """Ask every prompt. Raises the first error."""
         try:
             async with asyncio.TaskGroup() as group:
                 for task, sample in self._prompts:
@@ -166,14 +165,13 @@ class _PromptGate:
             await ask(task, sample)
         self._done += 1
         if self._done % 10 == 0:
-            self._notify(
-                f"{self._done} of {len(self._prompts)} prompts asked of each {self._asked}"
-            )
+            self._notify(f"{self._done} of {len(self._prompts)} prompts sent to each {self._asked}")
 
 
 def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client:
-    """Make the client of a worker. The key and the proxy are for the front door and for workers
-    that the user named.
+    """Return the client of a worker.
+
+    The key and the proxy are only used for the orchestrator and for workers that the user named.
     """
     limits = replace(asking.plan.limits, rate_limit=None, stream=False, max_attempts=2)
     endpoint = replace(
@@ -185,7 +183,7 @@ def client_of(asking: Asking, one: Worker, environ: Mapping[str, str]) -> Client
 
 
 async def _reachable(clients: Mapping[Worker, Client]) -> None:
-    """Raises EndpointError when no server listens at any of the addresses."""
+    """Raise EndpointError if no server listens at any of the addresses."""
     found = await asyncio.gather(
         *(client.exchange("GET", "/health", timeout_s=10.0) for client in clients.values())
     )
@@ -196,25 +194,25 @@ async def _reachable(clients: Mapping[Worker, Client]) -> None:
             f"none of {len(clients)} workers can be reached, such as {first.url}:"
             f" {failures[0].message}",
             hint=(
-                "Servers of a launcher end with their run: make it with --keep-servers. Others:"
-                " --worker ROLE=URL."
+                "Servers of a launcher end with their run: use --keep-servers for the run. Name"
+                " others with --worker ROLE=URL."
             ),
         )
 
 
 def _place(one: Worker) -> tuple[str | None, str | None]:
-    """Return a worker as a context and a generation server, one of which it is."""
+    """Return a worker as a pair of context and generation server, one of which is None."""
     return (one.url, None) if one.role == CONTEXT else (None, one.url)
 
 
 # -----------------------------------------------------------------------------------------------
-# the judgement
+# Judgement
 
 
 def _judge(
     asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers, at_a_time: int
 ) -> tuple[Attribution, Attribution | None, list[str]]:
-    """Judge the workers by themselves and in pairs, and say who is slow."""
+    """Judge the workers alone and in pairs, and describe the slow ones."""
     alpha = ALPHA / 2 if asking.pairs else ALPHA
     tasks = {task.name: task for task, _ in asking.prompts}
     of_alone = judge_phase(
@@ -230,7 +228,5 @@ def _remarks(asking: Asking, alone: PhaseAnswers, in_pairs: PhaseAnswers) -> lis
     if asking.pairs and in_pairs.failed and all(failed for _, _, failed in in_pairs.failed):
         found.append(f"no pair of workers answered: {in_pairs.messages[0]}")
     if unscored := [*alone.unscored, *in_pairs.unscored]:
-        found.append(
-            f"the scorer could not judge {len(unscored)} answers, such as that of {unscored[0]}"
-        )
+        found.append(f"the scorer could not judge {len(unscored)} answers, such as {unscored[0]}")
     return found

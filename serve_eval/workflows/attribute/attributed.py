@@ -1,4 +1,4 @@
-"""Keep what asking each worker by itself told."""
+"""Hold the result of asking each worker separately."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from serve_eval.schema.attribution import Attribution
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributed:
-    """What asking each worker by itself told: what attribution.json holds.
+    """The content of attribution.json: the result of asking each worker separately.
 
-    `alone` is each worker answering whole, `in_pairs` every context server handing over to every
-    generation server (None: not asked). Both have half of the level where both were asked. `asked`
-    are the prompts, `requests` all that were sent.
+    `alone` covers each worker answering on its own, `in_pairs` every context server with every
+    generation server (None: not asked). If both were asked, each uses half of the significance
+    level. `asked` is the number of prompts, `requests` that of all requests.
     """
 
     schema_version: int

@@ -1,6 +1,4 @@
-"""An answer by a pair of servers, made as an orchestrator makes it: the context leg, then the
-generation leg.
-"""
+"""Ask a pair of servers as an orchestrator does: the context leg, then the generation leg."""
 
 from __future__ import annotations
 
@@ -17,16 +15,18 @@ from serve_eval.client.wire_format import wire
 from serve_eval.schema import Failure, FailureKind, Request, Response
 
 GOES_ON = ("length", "not_finished")
-"""How a context server ends an answer that a generation server is to go on with."""
+"""Finish reasons of a context server whose answer a generation server has to continue."""
 
 
 async def ask_pair(
     context: Client, generation: Client, request: Request
 ) -> Response | Failure | None:
-    """Ask a pair as an orchestrator does. The answer has the time of both legs; None where the
-    context server has finished it.
+    """Ask a pair as an orchestrator does.
+
+    The latency covers both legs. Returns None if the context server finished the answer.
     """
-    number = (1 << 61) + secrets.randbits(60)  # as an orchestrator's: above 2 ** 40
+    # Above 2 ** 40, like the ids of an orchestrator.
+    number = (1 << 61) + secrets.randbits(60)
     first = {"disaggregated_params": {"request_type": "context_only", "disagg_request_id": number}}
     began = time.monotonic()
     handed_over = await _context_leg(context, _with(request, first))
@@ -49,7 +49,7 @@ def _with(request: Request, more: Mapping[str, object]) -> Request:
 async def _context_leg(
     client: Client, request: Request
 ) -> tuple[dict[str, Any], list[int]] | Failure | None:
-    """Return what the generation server is to be given, and the ids of the prompt."""
+    """Return the parameters for the generation server, and the token ids of the prompt."""
     body = wire.encode(
         request, client.endpoint.model or "", max_tokens_field=client.max_tokens_field
     )
@@ -81,6 +81,6 @@ async def _context_leg(
         ValueError,
     ):
         message = (
-            f"context server: no hand-over: {wire.describe(reply.content, client.masking.message)}"
+            f"context server: no handover: {wire.describe(reply.content, client.masking.message)}"
         )
         return Failure(kind=FailureKind.INVALID_RESPONSE, message=message, status=reply.status)

@@ -1,4 +1,4 @@
-"""What asking each worker by itself told, for people."""
+"""Print the result of asking each worker separately."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from serve_eval.workflows.attribute.attributed import Attributed
 
 
 def render(done: Attributed, run: Path, console: Console) -> None:
-    """Prints who was asked, who is accused, and the tables."""
+    """Print the number of prompts and requests, the accused workers, and the tables."""
     say(console, f"{done.asked} prompts, {done.requests} requests, {done.wall_s:.1f} s")
     for name, part in (("alone", done.alone), ("in pairs", done.in_pairs)):
         if part is not None:
-            say(console, f"{name}: {part.joined} of {part.planned} answers were had")
+            say(console, f"{name}: {part.joined} of {part.planned} requests were answered")
             attribution(part, name, console)
     for warning in done.warnings:
         say(console, f"warning: {warning}")

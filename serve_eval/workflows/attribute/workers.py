@@ -1,6 +1,4 @@
-"""The workers behind a front door: named by the user, or found where a launcher, a registry or a
-run tells them.
-"""
+"""Find the workers behind an endpoint: from the user, the launcher, a registry or a run."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ CLUSTER_ROLES = {"context_servers": CONTEXT, "generation_servers": GENERATION}
 
 
 class Worker(NamedTuple):
-    """A server behind the door, by its base URL. `given`: the user named it, so that it may get the
-    key.
-    """
+    """A worker, by its base URL. `given`: the user named it, so it may receive the key."""
 
     role: str
     url: str
@@ -34,15 +30,16 @@ class Worker(NamedTuple):
 
 
 def worker(text: str) -> Worker:
-    """Read `context=URL`, `generation=URL`, or a URL of a server that answers by itself. Raises
-    PlanError.
+    """Parse `context=URL`, `generation=URL`, or the URL of a server that answers on its own.
+
+    Raises PlanError.
     """
     role, sign, url = text.partition("=")
     if not sign:
         role, url = SERVER, text
     if role not in ROLES:
         raise PlanError(
-            f"--worker: {role!r} is no role", hint=f"Roles: {', '.join(ROLES)}; or a URL alone."
+            f"--worker: {role!r} is not a role", hint=f"Roles: {', '.join(ROLES)}; or give a URL."
         )
     return Worker(role, normalise_base_url(url), given=True)
 
@@ -50,8 +47,9 @@ def worker(text: str) -> Worker:
 async def list_workers(
     run: Path, plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]
 ) -> list[Worker]:
-    """Return those that the launcher started, else that are registered, else that the run was
-    answered by.
+    """Return the workers that the launcher started, or else the registered ones.
+
+    If neither is known, return the workers that answered in the run.
     """
     if found := _list_launched(endpoint):
         return found
@@ -74,7 +72,7 @@ async def list_workers(
 
 
 def _list_launched(endpoint: Endpoint) -> list[Worker]:
-    """Return the workers that the launcher tells of."""
+    """Return the workers that the launcher reports."""
     roles = [(name.rpartition("_")[0], url) for name, url in (endpoint.info.servers or {}).items()]
     return [
         Worker(role, normalise_base_url(url))
@@ -84,7 +82,7 @@ def _list_launched(endpoint: Endpoint) -> list[Worker]:
 
 
 async def _in_cluster(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> list[Worker]:
-    """Return the workers that are registered with the front door."""
+    """Return the workers that are registered with the orchestrator."""
     async with connect(plan, endpoint, environ) as client:
         root = urlsplit(endpoint.base_url).path.removesuffix("/v1")
         reply = await client.exchange("GET", f"{root}/cluster_info")
@@ -94,7 +92,7 @@ async def _in_cluster(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]
 
 
 def list_registered(body: bytes) -> list[Worker]:
-    """Return the workers of an answer of /cluster_info; empty where it names none."""
+    """Return the workers in a response of /cluster_info; empty if it names none."""
     try:
         there = msgspec.json.decode(body)["current_workers"]
         return [

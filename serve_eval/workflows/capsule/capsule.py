@@ -1,8 +1,7 @@
-"""A folder that replays one request of a run: what was sent, what came back, who answered, and what
-its log said then.
+"""Write a folder that replays one request of a run, with its response, server and logs.
 
-Made to be handed on: keys stand in it as variables, and what the environment holds as a secret is
-taken out of all that was written by others. What was sent is written byte for byte.
+It is made for sharing. It has variables in place of keys, and secrets of the environment are
+removed from everything that others wrote. The request itself is written byte for byte.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from serve_eval.workflows.capsule.contents import write
 from serve_eval.workflows.capsule.packed import Packed, check_unchanged, choose_tasks, pack
 
 NAME_LENGTH = 80
-"""Characters of an id that the name of a folder has."""
+"""Characters of a sample id that the name of a folder contains."""
 
 
 @with_scope
@@ -39,16 +38,16 @@ def capsules(
     allow_holdout: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> list[Path]:
-    """Write a folder for each sample below `to`, and return them.
+    """Write a folder for each sample below `to`, and return the folders.
 
-    `include_path` has the folders of code that may be used, which the saved plan alone does not
-    allow. Raises PlanError for a sample that the run does not have, or that is of a hold-out set
-    unless `allow_holdout`; DatasetError when the data is not that of the run; RunFolderError for a
-    folder that is there.
+    `include_path` lists folders with code that may be loaded; the saved plan alone does not permit
+    that. Raises PlanError for a sample that the run does not have, or that belongs to a hold-out
+    set unless `allow_holdout`; DatasetError if the data differs from that of the run;
+    RunFolderError for a folder that exists.
     """
     plan = to_read(run, include_path)
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*|", plan.connection.api_key_env):
-        raise RunFolderError(f"{run}: api_key_env of its plan is no name of a variable")
+        raise RunFolderError(f"{run}: api_key_env of its plan is not the name of a variable")
     prints, sessions = run_folder.read_fingerprints(run), read_sessions(run)
     chosen = choose_tasks(plan, task)
     prepared = [
@@ -63,7 +62,7 @@ def capsules(
     taken = next((folder for folder in folders if folder.exists()), None)
     if taken is not None:
         raise RunFolderError(
-            f"{taken} is there already", hint="Choose another folder with -o, or delete it."
+            f"{taken} already exists", hint="Choose another folder with -o, or delete it."
         )
     for one, folder in zip(packed, folders, strict=True):
         write(one, folder, SecretMask(plan.connection, environ))
@@ -71,8 +70,9 @@ def capsules(
 
 
 def _name(one: Packed) -> str:
-    """Of task and sample; an id that no folder can have as it is, or that is long, with its hash
-    behind it.
+    """Return the name of a folder: task and sample.
+
+    A hash is added to an id that is too long or not a valid folder name.
     """
     name, told = one.sample.id, re.sub(r"[^A-Za-z0-9_.-]", "-", one.sample.id)[:NAME_LENGTH]
     mark = "" if told == name else f"-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

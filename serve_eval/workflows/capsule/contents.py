@@ -1,6 +1,4 @@
-"""Files of a capsule: what was expected, what came, the versions, the logs around it, and a page
-that explains them.
-"""
+"""Write the files of a capsule: expected and actual answer, versions, logs, and a README."""
 
 from __future__ import annotations
 
@@ -23,21 +21,21 @@ from serve_eval.workflows.capsule.packed import Packed
 from serve_eval.workflows.capsule.replay import base_url_of, bodies_of, script_of
 
 AROUND_S = 10.0
-"""How long before and after the request the logs are told."""
+"""Seconds before and after the request that the logs cover."""
 LOG_LINES = 2000
-"""Lines of a log that are told at most."""
-_README = """# One request of serve-eval, to be sent again
+"""Most lines that are kept of a log."""
+_README = """# Send one request of serve-eval again
 
     sh curl.sh                                    # to {base_url}
     BASE_URL=http://host:8000/v1 sh curl.sh       # to another server
 
-| file | what |
+| file | content |
 |---|---|
-| {bodies} | what was sent, byte for byte |
+| {bodies} | the request, byte for byte |
 | curl.sh | sends it; keys come from variables: {variables} |
-| expected.json | what the answer should have been |
-| actual.json | what came back: the answer, its score, every attempt with its times |
-| versions.json | the endpoint as it told of itself, and the software that asked |
+| expected.json | the expected answer |
+| actual.json | the response: the answer, its score, every attempt with its times |
+| versions.json | the endpoint as it described itself, and the software that sent the request |
 | logs/ | {logs} |
 
 Task {task}, sample {sample}. {said}
@@ -45,15 +43,16 @@ Task {task}, sample {sample}. {said}
 
 
 def write(one: Packed, folder: Path, mask: SecretMask) -> None:
-    """Write the folder, all of it or nothing. Raises PlanError where a secret would stand in what
-    was sent.
+    """Write the folder, completely or not at all.
+
+    Raises PlanError if the request contains a secret.
     """
     bodies = bodies_of(one)
     if any(map(mask.holds, bodies.values())):
         raise PlanError(
-            f"{one.sample.id}: what was sent holds a secret of the environment, and a capsule has"
-            " it byte for byte",
-            hint="Unset that variable if it is none.",
+            f"{one.sample.id}: the request contains a secret of the environment, and a capsule"
+            " holds it byte for byte",
+            hint="Unset that variable if it is not a secret.",
         )
     _make(folder)
     try:
@@ -76,8 +75,9 @@ def write(one: Packed, folder: Path, mask: SecretMask) -> None:
 
 
 def _mask(told: Mapping[str, Any], mask: SecretMask) -> str:
-    """JSON without secrets: records and plans are made plain first, so that what is in them is
-    looked at too.
+    """Return JSON without secrets.
+
+    Records and plans are converted to plain values first, so that their fields are masked too.
     """
     return pretty_json(mask.of(msgspec.to_builtins(told, str_keys=True))).decode()
 
@@ -102,7 +102,7 @@ def _describe_expected(one: Packed) -> dict[str, Any]:
 
 
 def _actual(one: Packed) -> dict[str, Any]:
-    """The score, the answer and every failure before it, as they were kept."""
+    """Return the score, the response and every failure before it, as stored."""
     lines = read_scores(one.run, one.p.task.name, unfinished=True)
     return {
         "score": lines.get(one.sample.id),
@@ -124,11 +124,11 @@ def _versions(one: Packed) -> dict[str, Any]:
 
 
 def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
-    """Writes what the servers' logs say around the request, and tells of it."""
+    """Write the lines of the servers' logs around the request, and return a description of them."""
     attempts = one.attempts
     found: list[str] = []
     if not attempts:
-        return "none: nothing tells when it was sent"
+        return "none: the time of the request is not known"
     start_s, end_s = (
         min(a.start_s for a in attempts) - AROUND_S,
         max(a.end_s for a in attempts) + AROUND_S,
@@ -143,11 +143,9 @@ def _logs(one: Packed, folder: Path, mask: SecretMask) -> str:
             write_private(folder / LOGS / name, "\n".join([*lines, ""]).encode())
             found.append(name)
     if found:
-        return (
-            f"what the servers' logs say from {AROUND_S:g} s before it to {AROUND_S:g} s after it"
-        )
+        return f"lines of the servers' logs from {AROUND_S:g} s before to {AROUND_S:g} s after it"
     return "none: " + (
-        "no line of the logs has a time near it" if files else "the run has no logs of servers"
+        "no line of the logs is near that time" if files else "the run has no logs of servers"
     )
 
 

@@ -1,6 +1,4 @@
-"""Finds what a capsule is made of: the sample in the data of the run, its records, and the session
-that asked it.
-"""
+"""Find the parts of a capsule: the sample in the data of the run, its records and its session."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ from serve_eval.schema import HOLDOUT, Attempt, Plan, Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A sample of a task with its records and the session that asked it last: all that a capsule is
-    made of.
-    """
+    """The parts of a capsule: a sample, its records, and the last session that asked it."""
 
     run: Path
     plan: Plan
@@ -41,13 +37,14 @@ class Packed:
 
 
 def result_of(record: Record) -> Any:
-    """Return the answer of a record, or its failure."""
+    """Return the response of a record, or its failure."""
     return record.response if record.response is not None else record.failure
 
 
 def choose_tasks(plan: Plan, task: str | None) -> Plan:
-    """Return the plan with the one task that is wanted, or as it is. Raises PlanError for a task
-    that it lacks.
+    """Return the plan with only the wanted task, or unchanged if `task` is None.
+
+    Raises PlanError for a task that the plan lacks.
     """
     if task is None:
         return plan
@@ -60,16 +57,16 @@ def choose_tasks(plan: Plan, task: str | None) -> Plan:
 def check_unchanged(
     prepared: PreparedTask, prints: Mapping[str, Mapping[str, str]], run: Path
 ) -> PreparedTask:
-    """Return the task where it asks what the run asked. Raises DatasetError for another one."""
+    """Return the task if it asks what the run asked. Raises DatasetError otherwise."""
     differing = run_folder.differences(
         dict(prints.get(prepared.task.name, {})), prepared.fingerprint
     )
     if differing:
         raise DatasetError(
-            f"{prepared.task.name} does not ask what {run} asked: {'; '.join(differing)}",
+            f"{prepared.task.name} differs from the task that {run} asked: {'; '.join(differing)}",
             hint=(
-                "Put the data back that the run was made with, and use the version of serve-eval"
-                " that environment.json names."
+                "Restore the data that the run used, and use the version of serve-eval that"
+                " environment.json names."
             ),
         )
     return prepared
@@ -84,8 +81,9 @@ def pack(
     *,
     allow_holdout: bool,
 ) -> Packed:
-    """Find a sample by its id. Raises PlanError for one that is not there, was not asked, or is of
-    a hold-out set.
+    """Find a sample by its id.
+
+    Raises PlanError for a sample that does not exist, was not asked, or belongs to a hold-out set.
     """
     found = [(p, sample) for p in prepared if (sample := _sample(plan, p, name)) is not None]
     if not found:
@@ -94,13 +92,13 @@ def pack(
     if len(found) > 1:
         tasks = ", ".join(p.task.name for p, _ in found)
         raise PlanError(
-            f"--sample {name}: {tasks} all have one of that id", hint="Say which with --task."
+            f"--sample {name}: {tasks} all have a sample of that id", hint="Choose one with --task."
         )
     p, sample = found[0]
     if HOLDOUT in sample.metadata and not allow_holdout:
         raise PlanError(
-            f"--sample {name}: is of a hold-out set, whose texts are not to be shown",
-            hint="A capsule that stays with you: --allow-holdout.",
+            f"--sample {name}: belongs to a hold-out set, whose texts must not be shown",
+            hint="If you do not share the capsule: --allow-holdout.",
         )
     file = samples_file(run, p.task.name)
     records = (
@@ -108,7 +106,7 @@ def pack(
     )
     if not records:
         raise PlanError(
-            f"--sample {name}: was not asked yet",
+            f"--sample {name}: not asked yet",
             hint=f"serve-eval run --resume {shlex.quote(str(run))}",
         )
     attempts = [attempt for record in records for attempt in result_of(record).attempts]
@@ -125,6 +123,6 @@ def _sample(plan: Plan, prepared: PreparedTask, name: str) -> Sample | None:
 
 
 def _session(sessions: Sequence[SessionRecord], at_s: float) -> SessionRecord:
-    """The session that was under way then; its start is noted in whole seconds."""
+    """Return the session that was active at that time; its start is recorded in whole seconds."""
     begun = [one for one in sessions if datetime.fromisoformat(one.started_at).timestamp() <= at_s]
     return (begun or list(sessions) or [SessionRecord()])[-1]

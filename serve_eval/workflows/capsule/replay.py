@@ -1,4 +1,4 @@
-"""What sends the request of a capsule again: its bodies, byte for byte, and a script of curl."""
+"""Build what sends the request of a capsule again: its bodies, and a script with curl commands."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ BASE_URL = "BASE_URL"
 
 
 def bodies_of(one: Packed) -> dict[str, bytes]:
-    """Encode what was sent, by the name of its file: one body, or one for each choice of the
-    sample.
-    """
+    """Encode the request by file name: one body, or one for each choice of the sample."""
     request = request_of(one.p.task, one.sample)
     prompts = (
         [context + choice for context, choice in one.sample.continued]
@@ -31,7 +29,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
     model = one.session.endpoint.model or one.plan.model
     if not model:
         raise RunFolderError(
-            f"{one.run}: neither its plan nor its sessions tell which model was asked"
+            f"{one.run}: neither its plan nor its sessions name the model that was asked"
         )
     over = logprobs.FIELDS[_form(one)] if request.prompt_logprobs else None
     encoded = [
@@ -50,7 +48,7 @@ def bodies_of(one: Packed) -> dict[str, bytes]:
 
 
 def _form(one: Packed) -> LogprobsForm:
-    """How log-probabilities were asked for, as the probe of the session found out."""
+    """Return the form of the log-probabilities that the probe of the session found."""
     told = [found.seen for found in one.session.abilities if found.need == Need.PROMPT_LOGPROBS]
     return next(
         (form for form in logprobs.FIELDS if told and told[0].startswith(f"{form}: ")), "echo"
@@ -58,7 +56,7 @@ def _form(one: Packed) -> LogprobsForm:
 
 
 def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
-    """Write the shell script that sends the bodies again."""
+    """Return the shell script that sends the bodies again."""
     connection = one.plan.connection
     route = wire.route(one.sample.prompt)
     lines = [
@@ -80,6 +78,6 @@ def script_of(one: Packed, bodies: Mapping[str, bytes]) -> str:
 
 
 def base_url_of(one: Packed) -> str:
-    """Return where it was sent; of a session that tells nothing, where the plan says."""
+    """Return the base URL of the session, or else that of the plan."""
     told = one.session.endpoint.base_url or one.plan.launcher.options.get("base_url")
     return str(told or "http://localhost:8000/v1")

@@ -1,5 +1,6 @@
-"""The requests of a comparison: both sides at the same time, or one after the other where both do
-not fit.
+"""Send the requests of a comparison: to both sides at once, or to one after the other.
+
+The sides take turns if their servers do not fit on the GPUs together.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from serve_eval.workflows.compare.divergence import look_at_all
 from serve_eval.workflows.compare.sides import ComparisonSession, SideRun
 
 SERVERS = "servers"
-"""The folder of the logs of launched servers."""
+"""Folder with the logs of launched servers."""
 
 
 async def ask_runs(
@@ -29,8 +30,9 @@ async def ask_runs(
     *,
     apart: bool,
 ) -> dict[tuple[str, str], Divergence] | None:
-    """Ask what is to be asked of all at the same time, or side by side where that cannot be.
-    `result` compares the answers, to be looked at closely while both endpoints are there.
+    """Ask everything that is left, of both sides at once or, if that is impossible, one by one.
+
+    `result` compares the answers, so that flips can be examined while both endpoints are up.
     """
     groups = [
         [run for run in runs if run.side == side]
@@ -44,7 +46,7 @@ async def ask_runs(
         except NoRoomError as error:
             if len(groups) < 2:
                 raise
-            session.notify(f"one after the other, since both do not fit: {error}")
+            session.notify(f"asking one after the other, since both do not fit: {error}")
     for group in groups:
         if not all(run.done for run in group):
             async with _endpoints([group], session) as endpoints:
@@ -72,8 +74,9 @@ async def _endpoints(
 async def _in_step(
     runs: Sequence[SideRun], endpoints: Mapping[str, Endpoint], session: ComparisonSession
 ) -> None:
-    """Ask all that is not finished; A and B, where both are asked, prompt by prompt at the same
-    time.
+    """Ask everything that is unfinished.
+
+    If A and B are both asked, they receive each prompt at the same time.
     """
     pending = [run for run in runs if not run.done]
     sides = [run for run in pending if run.label == run.side]
@@ -117,9 +120,7 @@ async def _look(
     session: ComparisonSession,
     comparison: Comparison,
 ) -> dict[tuple[str, str], Divergence]:
-    """Ask both endpoints once more for the flips that are listed; nothing where one of them is a
-    finished run.
-    """
+    """Ask both endpoints again for the listed flips; return nothing if one is a finished run."""
     sides = {run.side: run for run in runs if run.label == run.side}
     if len(sides) < 2:
         return {}

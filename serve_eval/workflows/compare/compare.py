@@ -1,12 +1,13 @@
-"""The story of a comparison: the same prompts to two endpoints at the same time, and B judged with
-A as the reference.
+"""Compare two endpoints: ask both the same prompts at once, and judge B with A as the reference.
 
-Either side may also be a finished run, which is asked nothing. In the folder of a comparison:
+Either side can also be a finished run, which is not asked again. A comparison folder contains:
 
 compare.json      what is compared, by which rule and margin: fixed before the first request
 order.json        the seed of the random order in which both are asked
-a/, b/            ordinary run folders            again/    the second answers of the endpoint that is asked twice
-servers/          logs of launched servers        comparison.json    the result
+a/, b/            ordinary run folders
+again/            the second answers of the endpoint that is asked twice
+servers/          logs of launched servers
+comparison.json   the result
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from serve_eval.workflows.compare.verdict import check_rule, compare_folders
 __all__ = ["SELF", "SHOW_FLIPS", "CompareRules", "CompareSide", "compare"]
 
 SHOW_FLIPS = 20
-"""Flips that are listed and looked at closely, unless told otherwise."""
+"""Default number of flips that are listed and examined."""
 
 
 @with_scope
@@ -65,13 +66,15 @@ async def compare(
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> Comparison:
-    """Ask what is still to be asked, compare, and write comparison.json.
+    """Ask what is left to ask, compare, and write comparison.json.
 
-    Both endpoints are asked each prompt at the same time, by A's limits, seed and repeats; with
-    `one_after_the_other`, or where the GPUs do not suffice for the servers of both, first A is
-    asked and then B. `strict` makes an undecided comparison fail. Raises NotComparableError when
-    the sides do not ask the same, naming the fields; RunFolderError for the folder of another
-    comparison; ServeEvalError for what stops a run: the answers until then are in the folder.
+    Both endpoints receive each prompt at the same time, with A's limits, seed and repeats. With
+    `one_after_the_other`, or if the GPUs cannot hold the servers of both, A is asked first and then
+    B. `strict` makes an undecided comparison fail.
+
+    Raises NotComparableError, with the fields, if the sides ask differently; RunFolderError for the
+    folder of another comparison; and ServeEvalError for what stops a run. The folder then keeps the
+    answers so far.
     """
     clock = Stopwatch()
     check_rule(rules.rule)
@@ -107,8 +110,10 @@ async def compare(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Two sides whose answers can be compared at any time. `twice` are the second answers of one of
-    them; the texts of `hidden` prompts are not shown.
+    """Two sides whose answers can be compared at any time.
+
+    `twice` is the run with the second answers of one side. The texts of `hidden` prompts are not
+    shown.
     """
 
     a: CompareSide
@@ -122,9 +127,7 @@ class _Pair:
     def result(
         self, show_flips: int, looked: Mapping[tuple[str, str], Divergence] | None
     ) -> Comparison:
-        """Compare the answers that are there. `looked` is what was seen of the first different
-        tokens of flips.
-        """
+        """Compare the answers so far. `looked` holds the examined divergences of flips."""
         return compare_folders(
             self.a.folder or self.out_dir / SIDE_A,
             self.b.folder or self.out_dir / SIDE_B,
@@ -138,8 +141,9 @@ class _Pair:
 
 
 def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) -> list[SideRun]:
-    """Return the runs that are asked, with the second answers. Next to a finished A each expects
-    its scores.
+    """Return the runs that are asked, with the second answers.
+
+    If A is a finished run, each of them expects its scores.
     """
     every = [*runs] if twice is None else [*runs, twice]
     if a.folder is None:
@@ -148,9 +152,7 @@ def _all_runs(a: CompareSide, runs: Sequence[SideRun], twice: SideRun | None) ->
 
 
 def _read_looked_at(out_dir: Path) -> dict[tuple[str, str], Divergence] | None:
-    """What an earlier session saw of the first different tokens; None where none came to its
-    end.
-    """
+    """Return the divergences that an earlier session examined; None if no session finished."""
     if (earlier := find_comparison(out_dir)) is None:
         return None
     return {

@@ -1,9 +1,8 @@
-"""The first token in which two endpoints differ: do both hold the two tokens for about as likely,
-or is one sure?
+"""Find the first token in which two endpoints differ, and how sure each was of its token.
 
 Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch
-decide between tokens that are nearly as likely; a wrong cache or a wrong weight does not wait for
-such a tie.
+decide only between tokens that are nearly as likely. A wrong cache or weight also changes tokens
+that are not.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import Divergence, Failure, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1
-"""Tokens whose log-probabilities are less than this apart are nearly as likely."""
+"""Tokens whose log-probabilities differ by less than this many nats are nearly as likely."""
 TOP = 5
-"""Alternatives that are asked for at each token; OpenAI's completions give no more."""
+"""Alternatives requested for each token; OpenAI's completions return no more."""
 TOGETHER = 8
-"""Prompts under the microscope at once."""
+"""Prompts that are examined at the same time."""
 
 
 class Token(NamedTuple):
-    """A token that was generated, its log-probability, and those of the likeliest ones there."""
+    """A generated token, its log-probability, and those of the likeliest tokens at its position."""
 
     text: str
     logprob: float
@@ -38,11 +37,11 @@ class Token(NamedTuple):
 
 
 class Unreadable(Exception):
-    """An answer without the log-probabilities that were asked for: why."""
+    """The reason why a response lacks the requested log-probabilities."""
 
 
 async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
-    """Asks both for the sample once more and says what their first different tokens tell."""
+    """Ask both endpoints for the sample again, and return their first divergence."""
     request = request_of(task, sample)
     try:
         one, other = await asyncio.gather(_tokens(request, a), _tokens(request, b))
@@ -52,12 +51,13 @@ async def look(task: Task, sample: Sample, a: Client, b: Client) -> Divergence:
 
 
 async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -> list[Divergence]:
-    """The same for several, a few at a time. Where the first has no log-probabilities the others
-    are not asked.
+    """Return the divergences of several samples, asked TOGETHER at a time.
+
+    If the first response has no log-probabilities, the other samples are not asked.
     """
     if task.prompt_logprobs or not samples or samples[0].choices:
         return [
-            Divergence(kind="unknown", why="the task asks for no answer, but for probabilities")
+            Divergence(kind="unknown", why="the task requests probabilities, not an answer")
             for _ in samples
         ]
     found = [await look(task, samples[0], a, b)]
@@ -71,10 +71,10 @@ async def look_at_all(task: Task, samples: list[Sample], a: Client, b: Client) -
 
 
 def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
-    """What the first different tokens of two answers tell. Pure.
+    """Return the first divergence of two answers. Pure.
 
-    Where a token is not among the likeliest of the other endpoint, it is less likely there than
-    each of them: its gap is that to the last one, at least.
+    A token that is not among the likeliest of the other endpoint is less likely there than each of
+    them. Its gap to the last of them is a lower bound.
     """
     place = next(
         (i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x.text != y.text), None
@@ -86,7 +86,7 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
         return Divergence(
             kind="unknown",
             token=min(len(one), len(other)),
-            why=f"one answer is the beginning of the other, of {longer}",
+            why=f"the shorter answer is the beginning of the answer of {longer}",
         )
     x, y = one[place], other[place]
     gaps = _gap(x, y.text), _gap(y, x.text)
@@ -104,14 +104,15 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
         why=(
             ""
             if kind != "unknown"
-            else "the other's token is not among those whose log-probability was given"
+            else "the response has no log-probability for the token of the other endpoint"
         ),
     )
 
 
 def _gap(token: Token, text: str) -> tuple[float, bool]:
-    """By how many nats a token was preferred to another one, and whether that is more than a lower
-    bound.
+    """Return by how many nats a token was preferred to `text`, and True if that is exact.
+
+    Otherwise it is a lower bound.
     """
     if text in token.top:
         return token.logprob - token.top[text], True
@@ -119,7 +120,7 @@ def _gap(token: Token, text: str) -> tuple[float, bool]:
 
 
 async def _tokens(request: Request, client: Client) -> list[Token]:
-    """The tokens of an answer to the request. Raises Unreadable."""
+    """Return the tokens of an answer to the request. Raises Unreadable."""
     chat = not isinstance(request.prompt, str)
     over: dict[str, object] = {"logprobs": True, "top_logprobs": TOP} if chat else {"logprobs": TOP}
     body = wire.encode(
@@ -146,15 +147,15 @@ async def _tokens(request: Request, client: Client) -> list[Token]:
         ValueError,
     ) as error:
         raise Unreadable("the answer has no log-probabilities") from error
-    texts = client.masking.pieces(
-        [token.text for token in tokens]
-    )  # together they may spell a secret
+    # Together the pieces may form a secret.
+    texts = client.masking.pieces([token.text for token in tokens])
     return [token._replace(text=text) for token, text in zip(tokens, texts, strict=True)]
 
 
 def read(content: bytes) -> list[Token]:
-    """The tokens of a body of /v1/completions or /v1/chat/completions. Raises ValueError and the
-    like for one without log-probabilities.
+    """Return the tokens of a response of /v1/completions or /v1/chat/completions.
+
+    Raises ValueError and similar errors if it has no log-probabilities.
     """
     told = msgspec.json.decode(content)["choices"][0]["logprobs"]
     if not isinstance(told, dict):

@@ -1,7 +1,6 @@
-"""How two endpoints served the same prompts: which one lets wait, and which one fails, prompt by
-prompt.
+"""Compare how two endpoints served the same prompts: latency and failures, prompt by prompt.
 
-All is told as warnings, since it says nothing of the answers.
+The results are warnings, since they say nothing about the answers.
 """
 
 from __future__ import annotations
@@ -13,18 +12,17 @@ from serve_eval.evaluation.agreement.answer_pairs import TaskAnswers
 from serve_eval.stats.lateness import SLOWER, lateness
 
 ALPHA = 0.01
-"""Chance of each warning for two endpoints that serve alike."""
+"""Chance of each warning for two endpoints that serve equally well."""
 LATE = 3.0
-"""How many times the median of its side a late answer takes."""
+"""A response is late if it takes this many times the median of its side."""
 PARTS = 10
-"""Of a run, in the order of its requests."""
+"""Number of parts of a run, in the order of its requests."""
 
 
 def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when B takes more than SLOWER times as long as A for more than half of the prompts,
-    beyond chance.
+    """Return a warning if B takes more than SLOWER times as long as A for most prompts.
 
-    Meant for requests that were sent at the same time.
+    The excess must be beyond chance. Applies to requests that were sent at the same time.
     """
     times = [
         (a.latency_s[prompt], b.latency_s[prompt])
@@ -42,12 +40,13 @@ def slower(a: TaskAnswers, b: TaskAnswers) -> str | None:
 
 
 def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when more answers of B than of A come late throughout the run: after more than LATE
-    times the median of their own side. One slow server among several does that, and moves no
-    median.
+    """Return a warning if more answers of B than of A are late throughout the run.
 
-    The sign test of PARTS of the run: in a part either B has more prompts that are late there
-    alone, or A, or none has. A pause, in which all that is in flight becomes late, is in one part.
+    Late means more than LATE times the median of the same side. One slow worker among several
+    causes that without moving a median.
+
+    This is the sign test over PARTS parts of the run: in a part, more prompts are late only at B,
+    or only at A, or neither. A pause, which makes all requests in flight late, falls into one part.
     """
     from serve_eval.stats.mcnemar import mcnemar
 
@@ -65,19 +64,21 @@ def uneven(a: TaskAnswers, b: TaskAnswers) -> str | None:
     return (
         f"uneven: {len(of_b)} of {len(both)} answers of B took more than {LATE:g} times their"
         f" median, and {len(of_a)} of A; more in {more} of {PARTS} parts of the run (p = {p:.2g}):"
-        " one of several servers behind it may be slow"
+        " one of several servers of B may be slow"
     )
 
 
 def _late(times: list[float]) -> set[int]:
-    """The places of the times that are beyond LATE times the median."""
+    """Return the positions of the times beyond LATE times the median."""
     limit = LATE * statistics.median(times) if times else 0.0
     return {place for place, time in enumerate(times) if time > limit}
 
 
 def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
-    """A warning when requests for more prompts failed at B than at A, whether asking again helped
-    or not, beyond chance: McNemar's test of the prompts where only one of the two failed.
+    """Return a warning if more prompts had failed requests at B than at A, beyond chance.
+
+    A failed request counts even if a retry succeeded. McNemar's test of the prompts for which
+    requests failed on only one side.
     """
     from serve_eval.stats.mcnemar import mcnemar
 
@@ -89,6 +90,6 @@ def more_failures(a: TaskAnswers, b: TaskAnswers) -> str | None:
     told = ", ".join(f"{count} {kind}" for kind, count in kinds)
     return (
         f"more_failures: requests for {len(b.failed)} of {b.planned} prompts failed at B ({told})"
-        f" and for {len(a.failed)} at A (p = {p:.2g}): what was asked again and answered then"
-        " counts as answered"
+        f" and for {len(a.failed)} at A (p = {p:.2g}): prompts that a retry answered count as"
+        " answered"
     )

@@ -1,4 +1,4 @@
-"""The noise floor of a comparison: some prompts are asked twice of the same endpoint."""
+"""Measure the noise floor of a comparison: ask one endpoint some prompts twice."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from serve_eval.schema import Limits, Plan
 from serve_eval.workflows.compare.sides import CompareRules, SideRun
 
 AGAIN = "again"
-"""The folder of the second answers."""
+"""Folder of the second answers."""
 
 
 def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> SideRun | None:
-    """Make the run of some prompts of A for the second time, or of B where A is asked nothing: of
-    tasks of which repeats do not tell that already. None where they do of all.
+    """Return the run that asks some prompts of A again, or of B if A is a finished run.
 
-    They are asked next to the others, so many fewer at a time that they take about as long, and in
-    another order: the same prompt is not asked twice at once.
+    It covers the tasks without repeats, since repeats show the noise already; None if there are
+    none. The requests are sent next to the others, with a concurrency at which they take about as
+    long, and in another order: a prompt is not asked twice at the same time.
     """
     first = runs[0] if runs else None
     once = (
@@ -50,7 +50,7 @@ def ask_twice(runs: Sequence[SideRun], rules: CompareRules, out_dir: Path) -> Si
 
 
 def _draw(prepared: PreparedTask, plan: Plan, count: int) -> PreparedTask:
-    """Draw `count` samples of a task by the seed of the plan."""
+    """Draw `count` samples of a task, by the seed of the plan."""
     samples = prepared.dataset.samples
     rng = random.Random(f"{plan.seed}:again:{prepared.task.name}")
     chosen = sorted(rng.sample(range(len(samples)), min(count, len(samples))))

@@ -1,6 +1,4 @@
-"""The sides of a comparison before the first request: prepared, found to ask the same, and bound to
-a folder.
-"""
+"""Prepare the sides of a comparison, check that they ask the same, and bind them to a folder."""
 
 from __future__ import annotations
 
@@ -31,14 +29,12 @@ from serve_eval.verdicts.below_reference import estimate_expected
 from serve_eval.workflows.compare.verdict import reference_runs_needed, same_fingerprints
 
 SELF = 200
-"""Prompts that one endpoint is asked twice, unless told otherwise."""
+"""Default number of prompts that one endpoint is asked twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareSide:
-    """What is compared: the run that `folder` holds, or without one, what asking by the plan
-    gives.
-    """
+    """A side of the comparison: the run in `folder`, or if None, the run that `plan` gives."""
 
     plan: Plan
     folder: Path | None = None
@@ -46,8 +42,10 @@ class CompareSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRules:
-    """How it is judged, fixed before the first request: by which rule, and how many prompts are
-    asked twice. Fields of the protocol in `allow_mismatch` may differ between the sides.
+    """The rules of a comparison, fixed before the first request.
+
+    `rule` is the verdict rule and `again` the number of prompts that are asked twice. Protocol
+    fields in `allow_mismatch` may differ between the sides.
     """
 
     rule: Spec
@@ -57,8 +55,10 @@ class CompareRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SideRun:
-    """A run of the comparison: a plan with its model, and its run folder. `side` is A or B, also
-    for second answers. `seed` is that of the random order, known once the folder is held.
+    """A run of the comparison: a plan with its model, and a run folder.
+
+    `side` is A or B, also for second answers. `seed` is that of the random order, known once the
+    folder is held.
     """
 
     side: str
@@ -70,7 +70,7 @@ class SideRun:
 
     @property
     def done(self) -> bool:
-        """Whether every sample has an answer."""
+        """True if every sample has an answer."""
         if not has_report(self.folder):
             return False
         return not any(task.result.failed for task in read_report(self.folder).tasks)
@@ -78,7 +78,7 @@ class SideRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSession:
-    """What every run of a comparison is given."""
+    """The values that all runs of a comparison share."""
 
     out_dir: Path
     environ: Mapping[str, str]
@@ -99,9 +99,7 @@ async def prepare_sides(
 
 
 def _plan_of(plan: Plan, first: CompareSide | None) -> Plan:
-    """Return the plan by which a side is asked: like the `first` one where that is asked as
-    well.
-    """
+    """Return the plan by which a side is asked, matched to `first` if that is asked as well."""
     plan = replace(plan, no_reference=True, early_stop=None, verdict=Spec(name="classic"))
     if first is not None:
         plan = replace(plan, limits=first.plan.limits, seed=first.plan.seed)
@@ -127,9 +125,7 @@ async def _prepare_side(name: str, plan: Plan, session: ComparisonSession) -> Si
 
 
 def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec, ...]:
-    """The tasks in the order of others of the same names: in another order both sides are asked
-    different prompts.
-    """
+    """Return the tasks in the order of `first`; any other order gives both different prompts."""
     places = {spec.name: place for place, spec in enumerate(first)}
     return tuple(sorted(tasks, key=lambda spec: places.get(spec.name, len(places))))
 
@@ -137,16 +133,17 @@ def _in_the_order_of(first: Sequence[Spec], tasks: Sequence[Spec]) -> tuple[Spec
 def check_alike(
     a: CompareSide, b: CompareSide, runs: Sequence[SideRun], rules: CompareRules
 ) -> None:
-    """Raises NotComparableError when A and B do not ask or score the same, or A has too few runs
-    for the rule.
+    """Check that A and B ask and score the same, and that A has enough runs for the rule.
+
+    Raises NotComparableError if not.
     """
     if (needed := reference_runs_needed(rules.rule)) > min(
         a.plan.times(spec.name) for spec in a.plan.tasks
     ):
         raise NotComparableError(
-            f"--verdict {rules.rule.name}: A is the reference, and has to answer each prompt"
-            f" {needed} times or more",
-            hint=f"Give --repeats {needed}, or more.",
+            f"--verdict {rules.rule.name}: A is the reference and must answer each prompt at least"
+            f" {needed} times",
+            hint=f"Give --repeats {needed} or more.",
         )
     prints = {run.side: {p.task.name: p.fingerprint for p in run.prepared} for run in runs}
     for name, side in (("A", a), ("B", b)):
@@ -157,13 +154,14 @@ def check_alike(
         raise NotComparableError(
             "A and B do not ask the same:\n"
             + "\n".join(f"  {line}" for line in (*lines[:20], *more)),
-            hint="Compare all the same where that is meant: --allow-mismatch FIELD.",
+            hint="To compare anyway, give --allow-mismatch FIELD.",
         )
 
 
 def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRules) -> None:
-    """Write down what is compared and how, or raise RunFolderError where the folder holds something
-    else: a margin that is chosen when the answers are known proves nothing.
+    """Record what is compared and how, or raise RunFolderError if the folder holds something else.
+
+    A margin that is chosen after the answers are known proves nothing.
     """
     content: dict[str, Any] = {"rules": rules}
     for name, side in (("a", a), ("b", b)):
@@ -183,8 +181,9 @@ def bind_folder(out_dir: Path, a: CompareSide, b: CompareSide, rules: CompareRul
 
 
 def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[SideRun]:
-    """Give both sides one seed, by which each asks the same prompts in the same order: in two
-    orders each would wait for the other.
+    """Give both sides one seed, so that they ask the same prompts in the same order.
+
+    In two different orders, each side would block the other.
     """
     if not runs:
         return []
@@ -196,8 +195,9 @@ def share_order(runs: Sequence[SideRun], session: ComparisonSession) -> list[Sid
 
 
 def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
-    """Let the tasks expect the scores of a finished run. Of sides that are asked at the same time
-    neither has any.
+    """Set the scores of a finished run as the expected scores of the tasks.
+
+    Sides that are asked at the same time have no expected scores.
     """
     report = read_report(finished)
     known = {task.result.task for task in report.tasks}
@@ -219,7 +219,7 @@ def expect_scores(finished: Path, prepared: Sequence[PreparedTask]) -> list[Prep
 
 
 def list_hidden_prompts(a: CompareSide, runs: Sequence[SideRun]) -> frozenset[tuple[str, str]]:
-    """The prompts whose texts are not to be shown: only one's own cases have such."""
+    """Return the prompts whose texts must not be shown; only your own cases have any."""
     if not any(is_mutable(spec.name) for spec in a.plan.tasks):
         return frozenset()
     prepared = runs[0].prepared if runs else prepare(replace(a.plan, no_reference=True))

@@ -1,6 +1,4 @@
-"""A comparison for people: B beside A, the verdict, what changed both ways, and how close the
-tokens were.
-"""
+"""Print a comparison: the verdict, the flips in both directions, and how close the tokens were."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from serve_eval.schema import (
 )
 
 SHOWN = 5
-"""Flips that are printed with their texts; comparison.json has more."""
+"""Number of flips printed with their texts; comparison.json has more."""
 _COLUMNS = ("task", "n", "A", "B", "difference", "worse", "better", "identical", "verdict")
 _STYLES = {
     VerdictOutcome.PASS: "bold green",
@@ -38,7 +36,7 @@ _STYLES = {
 
 
 def render(comparison: Comparison, out_dir: Path, console: Console) -> None:
-    """Print the table of verdicts and what explains it."""
+    """Print the table of verdicts and its explanation."""
     for line in _about_sides(comparison):
         say(console, line)
     console.print(
@@ -110,7 +108,7 @@ def _row(task: ComparedTask) -> list[str]:
 
 
 def _explain(task: ComparedTask, console: Console) -> None:
-    """Print what stands behind the row of a task."""
+    """Print the details behind the row of a task."""
     for line in (*_drop(task), *_answers(task), *_service(task), *_first_differences(task)):
         say(console, f"{task.task}: {line}")
     for flip in task.flips[:SHOWN]:
@@ -132,19 +130,19 @@ def _explain(task: ComparedTask, console: Console) -> None:
 
 
 def _drop(task: ComparedTask) -> Iterator[str]:
-    """Yield what the paired comparison says of a drop."""
+    """Yield the result of the paired comparison for a drop."""
     if (told := task.verdict.paired) is None:
         return
-    kept = ", and so is a rise by as much" if told.equivalent else ""
+    kept = ", and so is a rise of that size" if told.equivalent else ""
     no = "is" if told.noninferior else "is not"
     yield describe_paired(told).replace("1 reference run", "A")
     if told.anchors is not None:
         yield anchors_text(told.anchors).replace("reference run", "run of A")
-    yield f"a drop of the margin of {told.margin:.3f} points {no} excluded{kept}"
+    yield f"a drop of {told.margin:.3f} points (the margin) {no} excluded{kept}"
 
 
 def _answers(task: ComparedTask) -> Iterator[str]:
-    """Yield how far the answers of both sides, and of one side twice, agree."""
+    """Yield how far the answers of both sides agree, and those of the side that was asked twice."""
     if task.agreement.prompts:
         yield f"texts of A and B: {_agreement(task.agreement)}"
     if task.itself is not None:
@@ -152,7 +150,7 @@ def _answers(task: ComparedTask) -> Iterator[str]:
 
 
 def _service(task: ComparedTask) -> Iterator[str]:
-    """Yield how fast and how much both sides answered."""
+    """Yield latencies and token counts of both sides."""
     for what, pick in (
         ("latency", "latency_s"),
         ("first token", "ttft_s"),
@@ -166,11 +164,11 @@ def _service(task: ComparedTask) -> Iterator[str]:
             yield f"{what}, A | B: {shown}"
     tokens = [traffic.completion_tokens for traffic in task.traffic]
     if any(tokens):
-        yield f"tokens of the answers, A | B: {tokens[0]} | {tokens[1]}"
+        yield f"generated tokens, A | B: {tokens[0]} | {tokens[1]}"
 
 
 def _first_differences(task: ComparedTask) -> Iterator[str]:
-    """Yield of which kind the first different tokens of the flips are."""
+    """Yield the kinds of the first different tokens of the flips."""
     if kinds := Counter(flip.divergence.kind for flip in task.flips if flip.divergence is not None):
         counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         why = next(
@@ -193,12 +191,12 @@ def _itself(told: SelfFlips) -> str:
     one, other = ("A", "B") if told.endpoint == "A" else ("B", "A")
     by = f" by {told.measure}" if told.measure else ""
     own, across = (
-        f"another score to {scores}" + ("" if spoken is None else f" and another text to {spoken}")
+        f"{scores} scores" + ("" if spoken is None else f" and {spoken} texts")
         for scores, spoken in ((told.own, told.own_texts), (told.other, told.other_texts))
     )
     return (
-        f"{one} asked twice: {own} of {told.prompts} prompts; {other} gives {across} of them (p"
-        f" {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
+        f"{one} asked twice: {own} of {told.prompts} prompts differ; compared with {other}:"
+        f" {across} (p {told.p:.2g}{by}, {conclusion(told)}); texts of {one} and {one}:"
         f" {_agreement(told.agreement)}"
     )
 
@@ -231,7 +229,7 @@ def _flip(task: str, flip: Flip, console: Console) -> None:
 
 
 def _target(task: str, target: str) -> str:
-    """What was expected. The target of a case also holds its scorer."""
+    """Return the expected answer, without the scorer that the target of a case also holds."""
     if not is_mutable(task) or not target.startswith("{"):
         return target
     import msgspec

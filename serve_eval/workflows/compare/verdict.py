@@ -1,6 +1,4 @@
-"""What is said of two finished runs beside each other: B judged with A in the place of the
-reference.
-"""
+"""Compare two finished runs: judge B with A as the reference."""
 
 from __future__ import annotations
 
@@ -38,22 +36,20 @@ from serve_eval.verdicts.exit_code import exit_code
 from serve_eval.workflows.compare.latency import more_failures, slower, uneven
 
 APART_S = 60.0
-"""Requests for the same prompt that lie farther apart were not sent under the same load."""
+"""Seconds between two requests for a prompt beyond which they were not sent under the same load."""
 Prompt = tuple[str, str]
-"""A prompt, by its task and id."""
+"""A prompt, by task and id."""
 Looked = Mapping[Prompt, Divergence]
-"""What the first different tokens told."""
+"""The examined divergence of each prompt."""
 
 
 def check_rule(rule: Spec) -> None:
-    """Raises PlanError for a rule that does not compare pairs, or with options that cannot be
-    meant.
-    """
+    """Raise PlanError for a rule that does not compare pairs, or for invalid options."""
     judging = load_verdict_rule(rule.name)
     if not judging.needs_pairs:
         raise PlanError(
             f"--verdict: {rule.name} does not compare pairs",
-            hint="paired, noninferiority or anchors.",
+            hint="Use paired, noninferiority or anchors.",
         )
     options = judging.check_options(rule.options)
     try:
@@ -64,7 +60,7 @@ def check_rule(rule: Spec) -> None:
 
 
 def reference_runs_needed(rule: Spec) -> int:
-    """The least number of runs of A for which the rule can decide anything."""
+    """Return the least number of runs of A that the rule needs to decide anything."""
     return load_verdict_rule(rule.name).min_reference_runs
 
 
@@ -79,9 +75,11 @@ def compare_folders(
     hidden: frozenset[Prompt] = frozenset(),
     strict: bool = False,
 ) -> Comparison:
-    """Compares two run folders. `again` names the side, A or B, that was asked some prompts twice,
-    and the folder with its second answers; of a task without them, repeats within A's run or else
-    B's serve. Flips of `hidden` prompts are counted and not listed. Raises RunFolderError.
+    """Compare two run folders.
+
+    `again` is the side (A or B) that was asked some prompts twice, and the folder with its second
+    answers. For a task without second answers, repeats within A's run are used, or else within B's.
+    Flips of `hidden` prompts are counted but not listed. Raises RunFolderError.
     """
     reports = read_report(a), read_report(b)
     second = None if again is None else read_report(again[1])
@@ -115,7 +113,7 @@ def compare_folders(
 
 
 def _first_tokens(report: Report) -> tuple[str, ...]:
-    """A word of warning where no answer is longer than what a context server alone decides."""
+    """Return a warning if no answer is longer than what a context server generates alone."""
     line = deployment.first_tokens(
         build_task(task.spec, f"tasks.{task.result.task}") for task in report.tasks
     )
@@ -137,8 +135,9 @@ def _side(folder: Path, report: Report, said: Sequence[str]) -> ComparedSide:
 
 
 def _count_hidden_retries(folder: Path) -> Counter[str]:
-    """What an orchestrator asked its servers again, in all sessions; with zeros where it counted
-    none.
+    """Return the retries that an orchestrator made to its servers, over all sessions.
+
+    Kinds without retries have zeros.
     """
     found: Counter[str] = Counter()
     for session in read_sessions(folder):
@@ -165,10 +164,10 @@ def _task(
     warnings = [f"{'A and B' if line in said[1] else 'A'}: {line}" for line in said[0]]
     warnings += [f"B: {line}" for line in said[1] if line not in said[0]]
     if secret := len(worse) + len(better) - len(shown):
-        warnings.append(f"{secret} flips are of a hold-out set, and not listed")
+        warnings.append(f"{secret} flips belong to a hold-out set and are not listed")
     if apart is not None and apart > APART_S:
         warnings.append(
-            f"the two requests for a prompt lie {apart:.0f} s apart (median): not under the same"
+            f"the two requests for a prompt are {apart:.0f} s apart (median): not under the same"
             " load"
         )
     elif apart is not None:
@@ -197,7 +196,7 @@ def _task(
 def _itself(
     a: TaskAnswers, b: TaskAnswers, again: tuple[str, TaskAnswers] | None
 ) -> SelfFlips | None:
-    """Compare how far an endpoint is from itself with how far both are from each other."""
+    """Compare how an endpoint differs from itself with how the two endpoints differ."""
     if again is not None:
         once, other = (a, b) if again[0] == "A" else (b, a)
         return self_flips(again[0], once, again[1], other)
@@ -208,9 +207,7 @@ def _itself(
 
 
 def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
-    """The rule's verdict of B, with A's value, and its scores prompt by prompt, as the
-    reference.
-    """
+    """Return the rule's verdict of B, with A's value and its scores per prompt as the reference."""
     before, after = a.task.result, b.task.result
     lacking = [
         had.task.verdict for had in (a, b) if had.task.verdict.outcome is VerdictOutcome.UNSUPPORTED
@@ -224,7 +221,7 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
             outcome=VerdictOutcome.ERROR,
             rule=rule.name,
             evaluated=after.value,
-            reasons=(f"nothing_scored: {side} has no answer that could be scored",),
+            reasons=(f"nothing_scored: no answer of {side} could be scored",),
         )
     hypothesis = replace(
         build_task(a.task.spec, f"tasks.{after.task}").hypothesis, num_samples=a.planned
@@ -239,7 +236,7 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
     judging = load_verdict_rule(rule.name)
     pairs, why = None, ""
     if before.aggregation != MEAN.name:
-        why = f"the value is the {before.aggregation} of the scores, which pairs do not tell about"
+        why = f"the value is the {before.aggregation} of the scores, which has no paired comparison"
     else:
         try:
             pairs = answer_pairs.score_pairs(a, b)
@@ -247,7 +244,7 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
             why = str(error)
     options = judging.check_options(rule.options)
     verdict = judging.judge(after, reference, hypothesis, pairs, **options)
-    # The others are of the classic test, which does not judge here.
+    # The other warnings belong to the classic test, which does not judge here.
     verdict = replace(
         verdict,
         warnings=tuple(
@@ -260,7 +257,7 @@ def _verdict(plan: Plan, a: TaskAnswers, b: TaskAnswers, rule: Spec) -> Verdict:
 def same_fingerprints(
     a: Mapping[str, Mapping[str, str]], b: Mapping[str, Mapping[str, str]], allowed: Sequence[str]
 ) -> list[str]:
-    """Where two runs do not ask or score the same, as lines."""
+    """Return the differences in what two runs ask or score, as lines."""
     lines = [f"{name}: only A has this task" for name in a if name not in b]
     lines += [f"{name}: only B has this task" for name in b if name not in a]
     for name in (name for name in a if name in b):

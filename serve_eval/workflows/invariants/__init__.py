@@ -1,3 +1,3 @@
-"""Check one endpoint without right answers: changes that should change nothing."""
+"""Check one endpoint without expected answers, by changes that must not change the answers."""
 
 __all__ = ["arms", "check", "chunk_lengths", "folder", "result", "text"]

@@ -1,6 +1,4 @@
-"""The arms of the checks: passes over the same prompts, each under a change that should change
-nothing.
-"""
+"""Define the arms of the checks: passes over the same prompts, each under a harmless change."""
 
 from __future__ import annotations
 
@@ -16,26 +14,29 @@ from serve_eval.workflows.invariants.chunk_lengths import Lengths
 BASE, AGAIN, COLD = "base", "again", "cold"
 ALONE, ALONE_AGAIN = "alone", "alone_again"
 COPIES = 8
-"""How often each prompt is asked in a row for the arm `repeated`."""
+"""Copies of each prompt that are sent in a row for the arm `repeated`."""
 CHUNK_PROMPTS = 44
-"""Texts of each of the three lengths around a boundary."""
+"""Number of texts for each of the three lengths around a boundary."""
 CHAT_TOKENS = 256
-"""Most tokens of an answer to such a text by chat, where a model may think first."""
+"""Token limit of an answer to such a text by chat, where a model may think first."""
 
 Placed = Mapping[str, Lengths | str]
-"""By boundary, in prompt tokens: the texts around it, or why there are none."""
+"""Per boundary in prompt tokens: the texts around it, or the reason why there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """A pass over the prompts: what is otherwise than in the first of the two passes `against`,
-    whose second one is that again. None: it is only there to be compared with. `prepared` are its
-    tasks where they are prepared already.
+    """A pass over the prompts under one change.
 
-    `exchangeable`: on a sound server it may take the place of the second of `against` to the last
-    character, so texts and distances of scores count too. `pair` is the arm once more, where both
-    passes together are judged by whether the scores of `against` are lower or higher; changed
-    answers are then only shown. `shift` is added to the seed of the order that the others share.
+    `what` describes the difference from the first of the two passes `against`; the second one
+    repeats the first. None: other arms are compared with this one. `prepared` holds its tasks if
+    they are prepared already.
+
+    `exchangeable`: on a sound server it could replace the second of `against` to the last
+    character, so texts and score differences count too. `pair` names the repeat of the arm; both
+    passes together are then judged by whether the scores of `against` are lower or higher, and
+    changed answers are only shown. `shift` is added to the seed of the order that the other arms
+    share.
     """
 
     name: str
@@ -51,40 +52,40 @@ class Arm:
 def arms_of(
     plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
 ) -> tuple[list[Arm], dict[str, str]]:
-    """Return the passes over the tasks' own prompts in their order, and why others are left out."""
+    """Return the passes over the tasks' own prompts in order, and why other passes are left out."""
     arms, skipped = _usual_arms(plan, prepared), dict[str, str]()
     if plan.limits.concurrency != 1:
         arms += _arms_alone(plan, prepared)
     else:
-        skipped[ALONE] = "the concurrency is 1 already"
+        skipped[ALONE] = "the concurrency is already 1"
     if (why := _not_rendered(plan, prepared, tokenizer)) is not None:
         skipped["rendered"] = why
     else:
         tasks = tuple(
             Spec(name=s.name, options={**s.options, "tokenizer": tokenizer}) for s in plan.tasks
         )
-        what = "by the chat template rendered here, against the server's own"
+        what = "with the chat template rendered by the client, against the server's own"
         arms.append(Arm(name="rendered", what=what, plan=replace(plan, tasks=tasks)))
     return arms, skipped
 
 
 def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
-    """Return the passes that every check has."""
+    """Return the passes that are always made."""
     limits = plan.limits
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # `prepared` has the prompts, which are the same in every arm, whatever the plan's seed. Folders
-    # of older versions are bound to that of `shuffled`, and took its order from it.
+    # `prepared` has the prompts, which are the same in every arm, for any seed of the plan. Folders
+    # of older versions are bound to the seed of `shuffled`, which set its order.
     arms = [
         Arm(
             name=COLD,
-            what="asked for the first time, against what stands in the prefix cache",
+            what="sent for the first time, against prompts in the prefix cache",
             plan=plan,
         ),
         Arm(name=BASE, what="", plan=plan, against=None),
         Arm(name=AGAIN, what="", plan=plan, against=None),
         Arm(
             name="shuffled",
-            what="in another order, so that others share a batch",
+            what="in another order, so that batches differ",
             plan=replace(plan, seed=plan.seed + 1, limits=replace(limits, order="random")),
             shift=1,
         ),
@@ -98,7 +99,7 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
             name="repeated",
             what=(
                 f"{COPIES} times in a row, so that copies share a batch: the last copy, against a"
-                " single one"
+                " single request"
             ),
             plan=in_a_row,
         ),
@@ -122,22 +123,21 @@ def _arms_alone(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
 def _not_rendered(
     plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
 ) -> str | None:
-    """Return why chats cannot be rendered here and compared with the server's; None where they
-    can.
-    """
+    """Return why the chat template cannot be rendered by the client; None if it can."""
     if not all(p.chat for p in prepared):
         return "not every task is asked by chat"
     if any("tokenizer" in spec.options for spec in plan.tasks):
-        return "the template is rendered on our side already"
+        return "the client renders the template already"
     return "--tokenizer names no chat template" if tokenizer is None else None
 
 
 def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
-    """Texts just before and just beyond each boundary. Those beyond are compared with those just
-    before it, and these with texts that are as much shorter: what a few lines more do is the same
-    for both but for the boundary.
+    """Return arms with texts just below and just above each chunk boundary.
 
-    One at a time: in a batch, prompts that would each fit are cut as well.
+    The texts above are compared with those just below, and these with texts that are shorter by the
+    same length. Only the boundary makes a difference between the two comparisons.
+
+    They are sent one at a time: in a batch, prompts that would fit alone are cut as well.
     """
     arms = []
     asked = min(plan.limit or CHUNK_PROMPTS, CHUNK_PROMPTS)
@@ -146,7 +146,7 @@ def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
             continue
         name = f"chunked_{size}"
         what = (
-            f"texts of {found.above_tokens} tokens, against {found.below_tokens}: on both sides of"
+            f"texts of {found.above_tokens} tokens, against {found.below_tokens}: on either side of"
             f" {size}"
         )
         for arm, lines, against in (

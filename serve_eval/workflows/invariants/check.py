@@ -1,27 +1,30 @@
-"""Checks of one endpoint that need no right answers: the same prompts under a change that should
-change nothing.
+"""Check one endpoint without expected answers: send prompts under changes that must not matter.
 
-Three passes come first: `cold`, which is an arm of its own where the server has just been started,
-then `base` and `again`, which find the prompts in the prefix cache. How these two differ is the
-endpoint's own nondeterminism; an arm that changes the answers of more prompts is broken, on the
-assumption that the arm and `again` can be exchanged: on a sound server either is as likely to
-differ from `base`. Three kinds of arms follow from that.
+Three passes come first. `cold` is an arm if the server has just been started. `base` and `again`
+then find the prompts in the prefix cache. Their difference is the endpoint's own nondeterminism. An
+arm that changes the answers of more prompts is broken, on the assumption that the arm and `again`
+can be exchanged: on a sound server, either is as likely to differ from `base`. There are three
+kinds of arms.
 
-* `cold`, `shuffled`, `repeated`, `rendered` and the chunks change what a sound server computes with (parts of a prompt
-  out of the cache or not, other batches, other pieces of a prompt) or who takes thoughts and calls out of the text. The
-  last bits of the numbers then change, and with them many texts, with nothing wrong. Only answers count there: few of
-  them hang on the last bits. So it is for `streamed` (or `whole`), since how fast answers are taken decides which
-  requests share a batch, unless requests are sent one at a time: then nothing of the computation depends on how an
-  answer is sent back, `again` and the arm are an exchange to the last character, and texts and distances of scores
-  count too.
-* `alone` changes the batch size for every prompt, while `base` and `again` have the same one: numerics that depend on
-  it change the same answers each time, so there is no exchange and changed answers accuse nobody. Other numerics make a
-  wrong answer right as often as a right one wrong. So the arm is broken where the scores of `base` and `again` together
-  are lower, or higher, than those of `alone` and `alone_again` in more prompts than the other way round.
+* `cold`, `shuffled`, `repeated`, `rendered` and the chunks change how a sound server computes
+  (parts of a prompt from the cache or not, other batches, other chunks of a prompt) or where
+  thoughts and tool calls are removed from the text. The last bits of the numbers change, and with
+  them many texts, although nothing is wrong. So only answers count: few of them depend on the last
+  bits. The same holds for `streamed` (or `whole`), since the speed of reading answers decides
+  which requests share a batch.
+* If requests are sent one at a time, the computation does not depend on how `streamed` (or
+  `whole`) sends an answer back. The arm and `again` can then be exchanged to the last character,
+  so texts and score differences count too.
+* `alone` changes the batch size of every prompt, while it is the same in `base` and `again`.
+  Numerics that depend on it change the same answers each time, so the passes cannot be exchanged
+  and changed answers prove nothing. But different numerics correct a wrong answer as often as they
+  spoil a right one. So the arm is broken if the scores of `base` and `again` together are lower,
+  or higher, than those of `alone` and `alone_again` in more prompts than in the other direction.
 
-Prompts of a length cannot be had of those of a task: the arms about chunks of long prompts ask
-generated ones, see `chunk_lengths`. OUT/<arm> are ordinary run folders, OUT/invariants.json is the
-result. All arms but `shuffled` ask in one random order, whose seed OUT/order.json keeps.
+The prompts of a task do not have the lengths that the arms about chunks of long prompts need, so
+these arms use generated prompts, see `chunk_lengths`. OUT/<arm> are ordinary run folders and
+OUT/invariants.json is the result. All arms but `shuffled` use one random order, whose seed is in
+OUT/order.json.
 """
 
 from __future__ import annotations
@@ -63,11 +66,10 @@ from serve_eval.workflows.invariants.result import ALPHA, judge_arms
 __all__ = ["ALPHA", "CHUNKS", "check"]
 
 LIMIT = 100
-"""Prompts per task, unless told otherwise: every arm asks all of them, and two passes do so one at
-a time."""
+"""Default number of prompts per task. Every arm asks all of them, two arms one at a time."""
 CHUNKS = (2048, 8192)
-"""Prompt tokens at which servers cut long prompts into chunks unless told otherwise: vLLM by its
-use, trtllm-serve's max_num_tokens."""
+"""Default chunk boundaries in prompt tokens: the usual one of vLLM, and trtllm-serve's
+max_num_tokens."""
 
 
 @with_scope
@@ -81,12 +83,12 @@ async def check(
     environ: Mapping[str, str] = os.environ,
     notify: Callable[[str], None] = ignore,
 ) -> Invariants:
-    """Ask the prompts in every arm, one after the other, and tell which changes changed answers.
+    """Ask the prompts in every arm, one after the other, and report which changes changed answers.
 
-    `tokenizer` is the folder of a chat template: what is asked by chat is then also rendered here
-    and asked as a text. `chunk_tokens` are the lengths at which the server may cut long prompts
-    into chunks. Passes that are finished in the folder are not asked again. Raises ServeEvalError
-    for what stops a run.
+    `tokenizer` is the folder of a chat template, with which the client also renders chats and sends
+    them as text. `chunk_tokens` are the lengths at which the server may cut long prompts into
+    chunks. Finished passes in the folder are not repeated. Raises ServeEvalError for what stops a
+    run.
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, out_dir, environ)
@@ -137,9 +139,10 @@ async def _prepare(
 
 @dataclass(slots=True, kw_only=True)
 class _CheckSession:
-    """Carries what travels together through the checks. `arms` are those over the tasks' own
-    prompts; those around chunk boundaries are known once there are `texts` for them. `seed` is that
-    of the order that arms share.
+    """The shared state of the checks.
+
+    `arms` are those over the tasks' own prompts. The arms around chunk boundaries are known once
+    there are `texts` for them. `seed` is that of the order that arms share.
     """
 
     plan: Plan
@@ -154,7 +157,7 @@ class _CheckSession:
     seed: int = 0
 
     def open(self) -> None:
-        """Read what earlier sessions settled on."""
+        """Read the settings of earlier sessions."""
         self.texts = read_texts(self.out_dir)
         self.seed = order_seed.settle_shared(self.out_dir, self.plan, [self.out_dir / COLD])
         if (line := order_seed.not_followed(self.plan, self.seed)) is not None:
@@ -162,19 +165,19 @@ class _CheckSession:
 
     @property
     def chat(self) -> bool:
-        """Whether every task is asked by chat."""
+        """True if every task is asked by chat."""
         return all(p.chat for p in self.prepared)
 
     def boundaries(self) -> list[str]:
-        """Return the chunk boundaries to try, as far as they are known by now."""
+        """Return the chunk boundaries that are known so far."""
         return chunk_boundaries(self.out_dir, self.chunk_tokens)
 
     def boundaries_without_texts(self) -> list[str]:
-        """Return the boundaries for which texts are still to be found."""
+        """Return the boundaries that still lack texts."""
         return [size for size in self.boundaries() if size not in self.texts]
 
     def boundaries_left_out(self) -> dict[str, str]:
-        """Return why arms around a boundary are left out."""
+        """Return the reasons why arms around a boundary are left out."""
         return {
             f"chunked_{size}": why
             for size in self.boundaries()
@@ -182,7 +185,7 @@ class _CheckSession:
         }
 
     def every_arm(self) -> list[Arm]:
-        """Return all arms that are known by now."""
+        """Return all arms that are known so far."""
         placed = {size: self.texts[size] for size in self.boundaries() if size in self.texts}
         return [*self.arms, *chunk_arms(self.plan, placed, chat=self.chat)]
 
@@ -192,9 +195,7 @@ class _CheckSession:
 
 
 async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
-    """Ask every arm that is not finished; the first ones tell at which lengths the server cuts
-    prompts.
-    """
+    """Ask every unfinished arm; the first ones show at which lengths the server cuts prompts."""
     for arm in session.list_pending():
         await _ask_arm(session, arm, endpoint)
     if new := session.boundaries_without_texts():
@@ -207,7 +208,7 @@ async def _ask_arms(session: _CheckSession, endpoint: Endpoint) -> None:
 
 
 async def _ask_arm(session: _CheckSession, arm: Arm, endpoint: Endpoint) -> None:
-    """Ask what is left of an arm, in a run folder of its own."""
+    """Ask what is left of an arm, in its own run folder."""
     await evaluate(
         arm.plan,
         session.out_dir / arm.name,

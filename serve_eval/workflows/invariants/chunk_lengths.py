@@ -1,7 +1,6 @@
-"""How long a text has to be to end just before, and just beyond, where a server cuts long prompts
-into chunks.
+"""Find text lengths just below and just above the point where a server cuts long prompts.
 
-Lengths are counted by the server itself, in short requests: a client has no tokenizer.
+The server itself counts the tokens, in short requests, since a client has no tokenizer.
 """
 
 from __future__ import annotations
@@ -15,21 +14,22 @@ from serve_eval.schema import DataRoots, Failure, Spec
 
 TASK = "passkey_lines"
 STEP = 4
-"""Lines of noise between the lengths: some 80 tokens, of which half lie before the boundary and
-half beyond it. Texts of one length differ by fewer."""
+"""Noise lines between two lengths: about 80 tokens, half of them below the boundary and half above
+it. Texts of the same length differ by fewer tokens."""
 SEED = 1
-"""Counted are texts of another seed than those that are asked, which are to be new to the
-server."""
+"""Seed of the texts that are counted. The texts of the arms have another seed, so that they are new
+to the server."""
 
 
 class _NotPlacedError(Exception):
-    """No texts could be made; the message says why."""
+    """No texts could be made, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Lines of three texts, a step apart: two before the boundary and one beyond it, with the
-    prompt tokens that the server counted for the last two.
+    """Line counts of three texts, a step apart: two below the boundary and one above it.
+
+    The prompt tokens are those that the server counted for the last two.
     """
 
     shorter: int
@@ -40,7 +40,7 @@ class Lengths:
 
 
 async def lengths(client: Client, boundary: int, *, chat: bool) -> Lengths | str:
-    """Texts around `boundary` prompt tokens, or why there are none."""
+    """Return texts around `boundary` prompt tokens, or the reason why there are none."""
     try:
         return await _lengths(client, boundary, chat=chat)
     except _NotPlacedError as error:
@@ -51,16 +51,14 @@ async def _lengths(client: Client, boundary: int, *, chat: bool) -> Lengths:
     few, more = await _tokens(client, 10, chat=chat), await _tokens(client, 50, chat=chat)
     per_line = (more - few) / 40
     if per_line <= 0:
-        raise _NotPlacedError("the server counts no tokens of prompts")
+        raise _NotPlacedError("the server does not count prompt tokens")
     below = round((boundary - few) / per_line + 10 - STEP / 2)
     if below <= STEP:
-        raise _NotPlacedError(
-            f"{boundary} tokens are too few for texts that differ in nothing else"
-        )
+        raise _NotPlacedError(f"{boundary} tokens are too few for texts that differ only in length")
     counted = [await _tokens(client, lines, chat=chat) for lines in (below, below + STEP)]
     if not counted[0] <= boundary < counted[1]:
         raise _NotPlacedError(
-            f"texts of {counted[0]} and {counted[1]} tokens do not lie on both sides of {boundary}"
+            f"texts of {counted[0]} and {counted[1]} tokens are not on both sides of {boundary}"
         )
     return Lengths(
         shorter=below - STEP,
@@ -72,7 +70,7 @@ async def _lengths(client: Client, boundary: int, *, chat: bool) -> Lengths:
 
 
 async def _tokens(client: Client, lines: int, *, chat: bool) -> int:
-    """What the server counts for a text of so many lines."""
+    """Return the prompt tokens that the server counts for a text of `lines` lines."""
     options = {"lines": lines, "random_seed": SEED, "apply_chat_template": chat}
     task = build_task(
         Spec(name=TASK, options={name: value for name, value in options.items() if value})

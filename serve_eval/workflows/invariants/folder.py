@@ -1,6 +1,4 @@
-"""The folder of the checks: what it is bound to, and the texts around chunk boundaries that are
-kept in it.
-"""
+"""Bind the folder of the checks to a plan, and keep the texts around chunk boundaries in it."""
 
 from __future__ import annotations
 
@@ -26,16 +24,17 @@ from serve_eval.workflows.invariants.chunk_lengths import Lengths
 
 
 def bind_folder(out_dir: Path, plan: Plan) -> None:
-    """Write down what is asked and of whom. Raises RunFolderError where the folder has answers to
-    something else: they would be taken for these. How much is asked at a time belongs to it, since
-    `alone` is compared with that.
+    """Record what is asked, and of which endpoint.
+
+    Raises RunFolderError if the folder has answers to something else, which would be mixed up with
+    these. The concurrency is part of it, since `alone` is compared with it.
     """
     saved = read_invariants_plan(out_dir) if run_folder.has_answers_below(out_dir) else None
     if saved is not None and (
         differing := run_folder.differences(_extract_binding(saved), _extract_binding(plan))
     ):
         raise RunFolderError(
-            f"{out_dir} holds such checks of something else:\n"
+            f"{out_dir} holds checks of something else:\n"
             + "\n".join(f"  {line}" for line in differing),
             hint="Use another folder with -o.",
         )
@@ -43,7 +42,7 @@ def bind_folder(out_dir: Path, plan: Plan) -> None:
 
 
 def _extract_binding(plan: Plan) -> dict[str, Any]:
-    """What of a plan may not change, as plain JSON."""
+    """Return the parts of a plan that must not change, as plain JSON."""
     found: dict[str, Any] = msgspec.to_builtins(plan)
     limits = found.pop("limits")
     for name in run_folder.FREE_FIELDS:
@@ -52,10 +51,9 @@ def _extract_binding(plan: Plan) -> dict[str, Any]:
 
 
 def chunk_boundaries(out_dir: Path, chunk_tokens: Sequence[int]) -> list[str]:
-    """Return the boundaries to try: `chunk_tokens` and, where these are not none, those of the
-    servers' own configs.
+    """Return the boundaries to try: `chunk_tokens`, and those of the servers' configs.
 
-    The first pass tells the latter.
+    The first pass reports the servers' configs. They are ignored if `chunk_tokens` is empty.
     """
     known: list[int] = []
     if chunk_tokens and has_report(out_dir / COLD):

@@ -1,6 +1,4 @@
-"""The result of the checks: which arms changed answers, by tests that allow for all arms and tasks
-together.
-"""
+"""Judge which arms changed answers, with tests corrected for all arms and tasks together."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from serve_eval.verdicts.exit_code import FAIL, NOTHING_SCORED, PASS
 from serve_eval.workflows.invariants.arms import BASE, Arm
 
 ALPHA = 0.01
-"""Chance of accusing a sound endpoint of anything at all, over all arms and tasks."""
+"""Chance of accusing a sound endpoint of anything, over all arms and tasks."""
 
 
 def judge_arms(
@@ -64,10 +62,10 @@ def judge_arms(
 def _test_arm(
     arm: Arm, task: str, answers: Sequence[TaskAnswers], pair: TaskAnswers | None
 ) -> Invariant | None:
-    """Test one arm for one task, before the correction for all of them; None where no prompt was
-    answered each time.
+    """Test one arm for one task, without the correction for multiple tests.
 
-    `answers` are the two passes that it is compared with and its own.
+    `answers` are the two passes to compare with, and the arm's own. Returns None if no prompt was
+    answered in all of them.
     """
     changed = self_flips(
         arm.name,
@@ -100,24 +98,23 @@ def _test_arm(
 def _fell_and_rose(
     before: tuple[TaskAnswers, TaskAnswers], after: tuple[TaskAnswers, TaskAnswers]
 ) -> tuple[int, int]:
-    """Count the prompts whose score, summed over two passes, got worse and better from two passes
-    to two others.
-    """
+    """Count the prompts whose score sum over two passes fell and rose from `before` to `after`."""
     sign = 1.0 if before[0].task.result.metric.higher_is_better else -1.0
     passes = [answers.lines[0] for answers in (*before, *after)]
     prompts = [p for p in passes[0] if all(p in lines for lines in passes)]
     changes = []
     for prompt in prompts:
         one, other, first, second = (lines[prompt].value for lines in passes)
-        changes.append(
-            sign * ((first - one) + (second - other))
-        )  # 0 to the last bit where the passes are alike
+        # Exactly 0 where the passes are equal.
+        changes.append(sign * ((first - one) + (second - other)))
     return sum(change < 0.0 for change in changes), sum(change > 0.0 for change in changes)
 
 
 def _p(one: Invariant) -> float:
-    """The p that accuses: of more changed answers, or where scores are judged, of more changes one
-    way (two-sided).
+    """Return the p value of the accusation.
+
+    It is that of more changed answers or, if scores are judged, of more changes in one direction
+    (two-sided).
     """
     if one.fell is None or one.rose is None:
         return one.changed.p

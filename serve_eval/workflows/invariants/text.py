@@ -1,4 +1,4 @@
-"""What changes of one endpoint's requests should change no answer, and which did, for people."""
+"""Print which changes of requests changed the answers of an endpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COLUMNS = ("task", "change", "prompts", "by itself", "changed", "identical", "p
 
 
 def render(found: Invariants, out_dir: Path, console: Console) -> None:
-    """Prints a row for each change and task."""
+    """Print a row for each change and task."""
     say(console, f"model {found.model}, {found.base_url}")
     console.print(
         *fit_tables(_COLUMNS, list(map(_cells, found.results)), console.width), sep="\n\n"
@@ -29,23 +29,21 @@ def render(found: Invariants, out_dir: Path, console: Console) -> None:
         say(console, f"{name}: not tried: {why}")
     say(
         console,
-        "by itself: prompts answered otherwise when nothing is changed; changed: when that is",
+        "by itself: prompts whose answer changes without the change; changed: with the change",
     )
     say(console, f"result: {out_dir / INVARIANTS}")
 
 
 def _direction(one: Invariant) -> str:
-    """Say in which direction scores changed with the batch size, and what changed answers do not
-    mean there.
-    """
+    """Return how scores changed with the batch size, and what changed answers do not prove."""
     line = (
-        f"with many requests in flight the scores of {one.fell} prompts are worse and of {one.rose}"
-        " better"
+        f"with many requests in flight, {one.fell} prompts have worse scores and {one.rose} better"
+        " ones"
     )
     if one.changed.more and not one.broken:
         return (
-            f"{line}; {one.changed.other} answers are others, where {one.changed.own} are by"
-            " themselves: batch size changes numerics, and a sound server may differ here"
+            f"{line}; {one.changed.other} answers change, {one.changed.own} do without the change:"
+            " batch size changes numerics, so a sound server may differ here"
         )
     return line
 

@@ -1,6 +1,8 @@
-"""Make references: register runs, import those of TensorRT-LLM and BioChatter."""
+"""Make references: register your own runs, or import those of TensorRT-LLM and BioChatter."""
 
 __all__ = [
+    "biochatter_rows",
+    "entries",
     "import_biochatter",
     "import_trtllm",
     "register",

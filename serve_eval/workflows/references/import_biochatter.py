@@ -1,14 +1,10 @@
-"""Results of BioChatter's benchmark to references: rows of its CSV files, matched to cases by its
-own hash of them.
+"""Import results of BioChatter's benchmark as references.
 
-A row has the model, the name of the case, the score, the iterations and the hash. A score is
-`s1;s2;.../max`, one for each iteration, or in older rows `mean/max`; here it is a share of the
-points, between 0 and 1.
+The rows of its CSV files are matched to cases by BioChatter's own hash of the cases.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import math
 from array import array
@@ -27,38 +23,16 @@ from serve_eval.protocol.shared import build_task
 from serve_eval.schema import AccuracySpec, DataRoots, Sample, Spec, Task
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references.register import build_taken_error, write_entry
-
-COLUMNS = ("model_name", "subtask", "score", "iterations", "md5_hash")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResultRow:
-    """One result: the share of the points of each iteration, or, of an older row, their mean
-    alone.
-    """
-
-    model: str
-    md5: str
-    scores: tuple[float, ...]
-    iterations: int
-    date: str
-    file: Path
-
-    @property
-    def mean(self) -> float:
-        return math.fsum(self.scores) / len(self.scores)
-
-    @property
-    def each(self) -> bool:
-        """Whether there is a score for each iteration."""
-        return len(self.scores) == self.iterations
+from serve_eval.workflows.references.biochatter_rows import ResultRow, read
+from serve_eval.workflows.references.entries import build_taken_error, write_entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """One reference: its value in points over so many of the task's cases. `runs` are those with a
-    score per sample, 0 where there is the mean alone.
+    """A reference that was written: its value in points, over `cases` of the task's cases.
+
+    `of` is the number of all cases. `runs` counts the runs with scores per sample; 0 if only the
+    mean is known.
     """
 
     task: str
@@ -71,7 +45,7 @@ class Written:
 
 @dataclass(slots=True, kw_only=True)
 class Imported:
-    """What was written, and what was not: rows of no case are orphans."""
+    """The result of an import. Rows that belong to no case are orphans."""
 
     written: list[Written] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -91,15 +65,16 @@ def import_results(
     skipped: Mapping[str, Skipped] | None = None,
     reason: str | None = None,
 ) -> Imported:
-    """Writes a reference for each task and model of which there are results. `skipped` are the
-    cases of which nothing is asked, by their hash.
+    """Write a reference for each task and model with results.
 
-    The value is the mean over the cases that have a result, of the mean over their iterations.
-    Where every case has one, the entry has the scores of each sample too. It also has the protocol
-    of its task, so that it judges no run that is scored in another way. Raises DatasetError for
-    rows that cannot be read, for those of another scoring than the task's, for results of one case
-    in two files, which are those of two different tests, and where no row is of a case that is
-    asked; ReferenceFileError where an entry is there and no `reason` is given.
+    `skipped` are the cases that are not asked, by their hash. The value is the mean over the cases
+    with a result, of the mean over their iterations. If every case has a result, the entry also has
+    the scores of each sample. It has the protocol of its task as well, so that it judges no run
+    that is scored differently.
+
+    Raises DatasetError for rows that cannot be read, that were scored differently from the task, or
+    that are results of one case in two files, which are two different tests; also if no row belongs
+    to a case that is asked. Raises ReferenceFileError if the entry exists and no `reason` is given.
     """
     files = list(dict.fromkeys(files))
     _check_tests(files)
@@ -128,8 +103,8 @@ def import_results(
     found.warnings += [
         *lacking,
         *(
-            f"{spec.name}: BioChatter asked with prompts of its Python code, and the task asks with"
-            " those of --set"
+            f"{spec.name}: BioChatter used the prompts of its Python code, but the task uses those"
+            " of --set"
             for spec in tasks
             if by_task[spec.name] and {"prompt", "system_messages"} & spec.options.keys()
         ),
@@ -145,10 +120,10 @@ def import_results(
 def _latest(
     asked: Sequence[ResultRow], homes: Mapping[str, str]
 ) -> defaultdict[str, dict[str, dict[str, ResultRow]]]:
-    """Return the latest row of each case by task, model and hash. `homes` are the tasks by the hash
-    of their cases.
+    """Return the latest row of each case by task, model and hash.
 
-    Raises DatasetError for results of one case in two files.
+    `homes` are the tasks by the hash of their cases. Raises DatasetError for results of one case in
+    two files.
     """
     by_task: defaultdict[str, dict[str, dict[str, ResultRow]]] = defaultdict(
         lambda: defaultdict(dict)
@@ -159,7 +134,7 @@ def _latest(
         if (other := of_model.get(row.md5)) is not None and other.file != row.file:
             raise DatasetError(
                 f"{other.file.name} and {row.file.name} both have results of {task} for"
-                f" {row.model}: they are those of two different tests of the same cases",
+                f" {row.model}, from two different tests of the same cases",
                 hint="Import one of them.",
             )
         if other is None or other.date <= row.date:
@@ -168,17 +143,17 @@ def _latest(
 
 
 def _describe_unasked(rows: Sequence[ResultRow], skipped: Mapping[str, Skipped]) -> list[str]:
-    """Return a line for each reason for which nothing is asked of the cases of rows."""
+    """Return a line for each reason why the cases of rows are not asked."""
     reasons = Counter(skipped[row.md5].reason for row in rows if row.md5 in skipped)
     return [
-        f"{count} rows are of cases that are not asked: {why}" for why, count in reasons.items()
+        f"{count} rows belong to cases that are not asked: {why}" for why, count in reasons.items()
     ]
 
 
 def _check_tests(files: Sequence[Path]) -> None:
-    """Raise DatasetError for results that come from no scoring of answers."""
+    """Raise DatasetError for results that do not come from scored answers."""
     problems = [
-        f"{file}: these scores come from {SCORED_ELSEWHERE[file.stem]}, and no task here gives such"
+        f"{file}: these scores come from {SCORED_ELSEWHERE[file.stem]}, which no task here produces"
         for file in files
         if file.stem in SCORED_ELSEWHERE
     ]
@@ -187,22 +162,20 @@ def _check_tests(files: Sequence[Path]) -> None:
 
 
 def _check_scoring(task: Task) -> None:
-    """Raise DatasetError for a task that is not scored as BioChatter scored it."""
+    """Raise DatasetError for a task that is not scored as in BioChatter."""
     if not task.protocol.get(AS_BIOCHATTER):
         raise DatasetError(
-            f"{task.name}: this task is not scored as BioChatter scored these answers: they cannot"
-            " be compared",
+            f"{task.name}: this task is not scored as BioChatter scored these answers, so they"
+            " cannot be compared",
             hint=(
-                f"Give --set {task.name}.{AS_BIOCHATTER}=true, and no scorer: cases are scored as"
+                f"Give --set {task.name}.{AS_BIOCHATTER}=true and no scorer, which scores cases as"
                 " BioChatter does."
             ),
         )
 
 
 def _check_new(file: Path, models: Iterable[str]) -> None:
-    """Raise ReferenceFileError where one of the models has an entry, before any other is
-    written.
-    """
+    """Raise ReferenceFileError if one of the models has an entry, before any other is written."""
     known = references.load(file) if file.exists() else {}
     for model in models:
         if any(entry.spec == AccuracySpec() for entry in known.get(model, ())):
@@ -214,15 +187,15 @@ def _entries_of(task: Task, references_dir: Path) -> Path:
 
 
 def _partly(written: Sequence[Written]) -> Iterator[str]:
-    """Yield a line about the models of a task that lack results of some of its cases."""
+    """Yield a line about the models of a task that lack results of some cases."""
     some = [one for one in written if one.cases < one.of]
     if some:
         who, whose = (
             ("1 model has", "it") if len(some) == 1 else (f"{len(some)} models have", "them")
         )
         yield (
-            f"{some[0].task}: {who} results of some of the {some[0].of} cases alone, such as"
-            f" {some[0].model} ({some[0].cases}): no scores per sample are kept of {whose}"
+            f"{some[0].task}: {who} results of only some of the {some[0].of} cases, such as"
+            f" {some[0].model} ({some[0].cases}): no scores per sample are kept for {whose}"
         )
 
 
@@ -230,57 +203,18 @@ def _nothing_matched(files: Sequence[Path], rows: int, lacking: Sequence[str]) -
     named = ", ".join(file.name for file in files)
     if lacking:
         raise DatasetError(
-            f"{named}: no row is of a case that is asked\n" + "\n".join(lacking),
+            f"{named}: no row belongs to a case that is asked\n" + "\n".join(lacking),
             hint=(
-                "Give what is missing by --set, to this command as to the runs that are to be"
+                "Give what is missing with --set, for this command as for the runs that are to be"
                 " compared."
             ),
         )
     raise DatasetError(
-        f"{named}: none of the {rows} rows is of a case of these files",
+        f"{named}: none of the {rows} rows belongs to a case of these files",
         hint=(
-            "A case that changed since has another hash: give the case files of the time of the"
-            " results."
+            "A case that has changed since has another hash: give the case files from the time of"
+            " the results."
         ),
-    )
-
-
-def read(file: Path) -> list[ResultRow]:
-    """The rows of a result file. Raises DatasetError, naming the line."""
-    try:
-        with file.open(encoding="utf-8", newline="") as content:
-            reader = csv.DictReader(content)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise DatasetError(
-                    f"{file}: no result file: there is no column {', '.join(missing)}"
-                )
-            return [_row(file, reader.line_num, raw) for raw in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DatasetError(f"{file}: cannot be read: {error}") from error
-
-
-def _row(file: Path, line: int, raw: Mapping[str, Any]) -> ResultRow:
-    try:
-        scores, _, most = raw["score"].partition("/")
-        shares = tuple(float(score) / float(most) for score in scores.split(";"))
-        iterations = int(raw["iterations"])
-    except (ValueError, ZeroDivisionError, AttributeError, TypeError) as error:
-        raise DatasetError(
-            f"{file}:{line}: score {raw.get('score')!r}, iterations {raw.get('iterations')!r}: "
-            "expected s1;s2;.../max or mean/max, and a number"
-        ) from error
-    if not all(0.0 <= share <= 1.0 for share in shares) or len(shares) not in (1, iterations):
-        raise DatasetError(
-            f"{file}:{line}: score {raw['score']!r} of {iterations} iterations is none"
-        )
-    return ResultRow(
-        model=raw["model_name"],
-        md5=raw["md5_hash"],
-        scores=shares,
-        iterations=iterations,
-        date=raw.get("datetime") or "",
-        file=file,
     )
 
 
@@ -325,7 +259,7 @@ def _runs(
     runs: Sequence[array[float]],
     references_dir: Path,
 ) -> dict[str, Any]:
-    """The field `runs` of an entry; the scores are written to a file beside it."""
+    """Return the field `runs` of an entry, and write the scores to a file next to it."""
     scale, n = task.metric.scale, len(samples)
     means = [math.fsum(run) / n for run in runs]
     variance = math.fsum(

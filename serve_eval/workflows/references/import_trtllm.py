@@ -1,9 +1,9 @@
-"""Imports the reference files of TensorRT-LLM's accuracy suite as figures with their provenance.
+"""Import the reference files of TensorRT-LLM's accuracy suite: their figures and provenance.
 
-The suite ignores unknown keys and entries that can never match, and keeps no history; serve-eval
-refuses the first two and keeps rows that only an older file has. What is dropped, moved or
-remarkable is told as an oddity, never corrected: the figures stay those of the source. Comments and
-notes are not taken.
+The suite ignores unknown keys and entries that can never match, and keeps no history. serve-eval
+rejects the first two and keeps rows that only an older file has. Anything dropped, moved or
+remarkable is reported as an oddity but never corrected: the figures stay those of the source.
+Comments and notes are not imported.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ TRTLLM_COMMITS: Mapping[str, str] = {
     "voxpopuli": "9496bfa2",
     "zero_scrolls": "54971871",
 }
-"""Commits of the snapshot that the shipped files were made from. Another checkout has other
-ones."""
+"""Commits of the snapshot from which the shipped files were made. Another checkout has others."""
 TRTLLM_READ_ON = "2026-11-20"
 """The day on which that snapshot was read."""
 
@@ -50,9 +49,11 @@ _MARK = "# Figures of "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportReport:
-    """`oddities` are lines "file: model: text", and `lost` are those of them that tell of figures
-    that were not taken; `counts` are by source file, relative to the imported directory. Of the
-    files `written`, `new` were not there, and `updated` hold other figures than before.
+    """The result of an import.
+
+    `oddities` are lines "file: model: text"; `lost` are those about figures that were not imported.
+    `counts` are by source file, relative to the imported folder. Of the `written` files, `new` did
+    not exist before, and `updated` have changed figures.
     """
 
     oddities: tuple[str, ...]
@@ -71,17 +72,18 @@ def import_directory(
     commits: Mapping[str, str],
     read_on: str,
 ) -> ImportReport:
-    """Writes one `<task>.yaml` into `target` for every task of `source` and of `source`/older
-    (`<task>_<commit>.yaml`).
+    """Write one `<task>.yaml` into `target` for every task of `source` and of `source`/older.
 
-    `commits` maps a file's stem to the commit it was read at, `read_on` is that day; both go into
-    the head of the files. The same arguments give the same bytes. Nothing is written when a file
-    cannot be imported. Raises ReferenceFileError for that, for a folder without files and for a
-    target file that no import wrote.
+    Files in older are named `<task>_<commit>.yaml`. `commits` maps the stem of a file to its
+    commit, and `read_on` is the day of reading; both are in the head of the files. The same
+    arguments give the same bytes.
+
+    If a file cannot be imported, nothing is written and ReferenceFileError is raised; also for a
+    folder without files and for a target file that no import wrote.
     """
     if source.resolve() == target.resolve():
         raise ReferenceFileError(
-            f"{target}: is the folder to import from", hint="Write to another folder."
+            f"{target}: is also the folder to import from", hint="Write to another folder."
         )
     found = SourceFiles(source, repository)
     texts = {}
@@ -117,12 +119,12 @@ def _head(task: str, repository: str, commit: str | None, read_on: str) -> str:
 
 
 def _figures(text: str) -> list[str]:
-    """What a file says but for its head, which tells of the import."""
+    """Return the lines of a file without its head, which describes the import."""
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
 def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
-    """The text that each file had before, by name, where it was there."""
+    """Write the files, and return the earlier text of those that existed, by name."""
     try:
         before = {
             name: (target / name).read_text("utf-8") for name in texts if (target / name).exists()
@@ -130,7 +132,8 @@ def _write(texts: Mapping[str, str], target: Path) -> dict[str, str]:
         if foreign := [name for name, text in before.items() if not text.startswith(_MARK)]:
             names = ", ".join(str(target / name) for name in foreign)
             raise ReferenceFileError(
-                f"{names}: not written by an import, left alone", hint="Import into another folder."
+                f"{names}: not written by an import, so not changed",
+                hint="Import into another folder.",
             )
         target.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -1,6 +1,4 @@
-"""A reference of one's own: the mean of finished runs, with their scores per sample, in a file that
-people edit too.
-"""
+"""Register a reference: the mean of finished runs, with their scores per sample, in a YAML file."""
 
 from __future__ import annotations
 
@@ -13,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serve_eval import yaml_source
-from serve_eval.errors import DatasetError, ReferenceFileError, RunFolderError
+from serve_eval.errors import DatasetError, RunFolderError
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
@@ -30,22 +27,22 @@ from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.evaluation.trust import to_read
 from serve_eval.plugins.scope import with_scope
 from serve_eval.protocol.fingerprint import sample_key
-from serve_eval.schema import AccuracySpec, Plan
+from serve_eval.schema import Plan
 from serve_eval.verdicts import reference_samples, references
 from serve_eval.verdicts.reference_samples import SampleScores
-from serve_eval.workflows.references import yaml_edit
+from serve_eval.workflows.references.entries import write_entry
 
 if TYPE_CHECKING:
     from serve_eval.stats.pairs import RunEffect
 
 WANTED_RUNS = 3
-"""Runs that a reference should be the mean of: a single one leaves it as noisy as what is compared
-with it."""
+"""Default number of runs of a reference. A single run is as noisy as the run that is compared with
+it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """What was written for a task, and what a reader should know of it."""
+    """A reference that was written for a task, and warnings for its reader."""
 
     task: str
     file: Path
@@ -64,14 +61,15 @@ def register(
     reason: str | None = None,
     include_path: Sequence[str] = (),
 ) -> list[Registered]:
-    """Registers the first `wanted` of these run folders as the reference of every task that they
-    hold; every repeat of a run counts as a run.
+    """Register the first `wanted` of these run folders as the reference of every task in them.
 
-    Never the best ones: they are taken in the order given. An entry of the same model and
-    specification is replaced only with a `reason`, and is kept within the new one. `include_path`
-    has the folders of code that may be used, which those of the saved plans are not. Raises
-    RunFolderError for runs that are incomplete or not alike, ReferenceFileError for a file that
-    cannot be changed.
+    Every repeat of a run counts as a run. Runs are taken in the given order, never by their value.
+    An entry of the same model and specification is replaced only with a `reason`, and is kept
+    within the new one. `include_path` lists folders with code that may be loaded; those of the
+    saved plans may not.
+
+    Raises RunFolderError for runs that are incomplete or not alike, and ReferenceFileError for a
+    file that cannot be changed.
     """
     chosen = list(runs)[:wanted]
     plans = [to_read(run, include_path, writes=False) for run in chosen]
@@ -90,8 +88,9 @@ def register(
 
 
 def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
-    """Test whether the runs of a reference differ as a whole; None where they are too few or vary
-    too little.
+    """Test whether the runs of a reference differ as a whole.
+
+    Returns None if there are too few runs or they vary too little.
     """
     if len(runs) < 2:
         return None
@@ -101,9 +100,7 @@ def effect_of_runs(runs: Sequence[array[float]]) -> RunEffect | None:
 
 
 def differ_as_a_whole(effect: RunEffect | None) -> str | None:
-    """Say by how much paired verdicts allow for runs that differ as a whole; None where nothing
-    shows that they do.
-    """
+    """Return a warning if the runs differ as a whole, with the correction of paired verdicts."""
     if effect is None or effect.inflation == 1.0:
         return None
     degrees = f"{effect.df} degree{'' if effect.df == 1 else 's'} of freedom"
@@ -119,13 +116,13 @@ def _check_alike(
 ) -> None:
     if len(set(map(Path.resolve, runs))) < len(runs):
         raise RunFolderError(
-            "a run is named twice", hint="Name different runs: k runs are k times asked."
+            "a run is named twice", hint="Name different runs, each with its own answers."
         )
     for run, plan, found in zip(runs, plans, prints, strict=True):
         if plan.limit is not None or plan.integration_test:
             raise RunFolderError(
                 f"{run} asked a subset",
-                hint="A reference is made of whole runs: leave --limit out.",
+                hint="A reference needs complete runs: leave out --limit.",
             )
         if plan.model is None:
             raise RunFolderError(f"{run} does not say which model it asked")
@@ -139,12 +136,13 @@ def _check_alike(
 
 
 Run = tuple["array[float]", float]
-"""The scores per sample of a run, and its value in points."""
+"""The scores of a run per sample, and its value in points."""
 
 
 def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[list[Run]]:
-    """What every task of a run scored, for each of its repeats, out of its journal. Raises
-    RunFolderError when a score is missing.
+    """Return the scores of every task of a run, for each of its repeats, from its journal.
+
+    Raises RunFolderError if a score is missing.
     """
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
     found = []
@@ -171,8 +169,8 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                     f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
                     " score",
                     hint=(
-                        "A reference has no gaps: go on with the run first, with --no-early-stop if"
-                        " it stopped early."
+                        "A reference has no gaps: resume the run first, with --no-early-stop if it"
+                        " stopped early."
                     ),
                 )
             found.append(list(zip(accumulator.runs(), accumulator.run_values(), strict=True)))
@@ -241,7 +239,7 @@ def _register(
     warnings = []
     if len(runs) < wanted:
         warnings.append(
-            f"{len(runs)} of {wanted} wanted runs: the reference is noisier than it need be"
+            f"{len(runs)} of {wanted} runs: more runs would make the reference less noisy"
         )
     if plan.launcher.name == "simulated":
         warnings.append("the runs were simulated: this reference says nothing about any model")
@@ -253,8 +251,9 @@ def _register(
 
 
 def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
-    """Put the test of the runs in an entry's form. So rounded no value has an exponent, which YAML
-    reads as a text.
+    """Return the test of the runs as fields of an entry.
+
+    They are rounded so that no value has an exponent, which YAML would read as text.
     """
     if effect is None:
         return {}
@@ -263,50 +262,3 @@ def _test_fields(effect: RunEffect | None) -> dict[str, float | int]:
 
 def _stamp() -> str:
     return datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-
-
-def write_entry(
-    file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
-) -> None:
-    """Adds an entry to a file, or puts it in the place of the one with the same specification.
-    Everything else of the file, comments and order included, stays as it is.
-    """
-    text = "{}\n"
-    if file.exists():
-        text = yaml_source.read_text(file, ReferenceFileError)
-        references.parse(text, str(file))  # a file with a mistake is not touched
-    entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
-    same = [
-        i
-        for i, old in enumerate(entries)
-        if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec
-    ]
-    if same and not reason:
-        raise build_taken_error(file, model, AccuracySpec(**spec))
-    if same:
-        old = dict(entries[same[0]])
-        kept = old.pop("replaced", [])
-        entry["replaced"] = [*kept, {**old, "reason": reason}]
-        text = yaml_edit.replace_entry(text, str(file), model, same[0], entry, ReferenceFileError)
-    else:
-        text = yaml_edit.append_entry(text, str(file), model, entry, ReferenceFileError)
-    references.parse(text, str(file))  # what we write can be read
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_name(file.name + ".partial")
-        partial.write_bytes(text.encode())
-        partial.replace(file)
-    except OSError as error:
-        raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
-
-
-def build_taken_error(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
-    """Return the error of an entry that is there already."""
-    return ReferenceFileError(
-        f"{file}: {model} has a reference for {references.spec_text(spec)} already",
-        hint="A reference is replaced for a reason: --reason 'why'. The old one is kept beside it.",
-    )
-
-
-def _set(entry: Mapping[str, Any], key: str) -> bool:
-    return key in entry and entry[key] not in (None, "auto")

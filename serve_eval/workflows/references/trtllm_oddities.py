@@ -1,6 +1,4 @@
-"""Oddities of imported entries: remarkable single rows, and what differs between rows that mean one
-thing.
-"""
+"""Find oddities of imported entries: remarkable rows, and several names for the same thing."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ _LONG_NAME = 8
 
 
 def oddities_of_rows(rows: Sequence[Row]) -> Iterator[str]:
-    """What is remarkable in single rows, and in the rows of one model."""
+    """Yield what is remarkable in single rows, and in the rows of one model."""
     with_floats = {row.file for row in rows if isinstance(row.value, float)}
     for row in rows:
         if row.metric != "accuracy":
-            yield row.odd(f"the value stands under {row.metric!r}")
+            yield row.odd(f"the value is named {row.metric!r}")
         elif row.value == 0:
             yield row.odd("accuracy 0 never gates")
         if isinstance(row.value, int) and row.file in with_floats:
@@ -32,13 +30,13 @@ def oddities_of_rows(rows: Sequence[Row]) -> Iterator[str]:
     for (file, model, value), count in equal.items():
         if count >= _MANY_EQUAL:
             yield (
-                f"{file}: {model}: {count} rows have the one value {value}: declared equal, hardly"
+                f"{file}: {model}: {count} rows have the same value {value}: declared equal, hardly"
                 " measured"
             )
 
 
 def oddities_across(rows: Sequence[Row]) -> Iterator[str]:
-    """Names that differ between rows although they seem to mean one thing."""
+    """Yield names that differ between rows although they seem to mean the same thing."""
     for key in _ALGORITHMS:
         named = [(row.entry[key], row.file) for row in rows if row.entry.get(key) is not None]
         yield from _variants(
@@ -46,11 +44,11 @@ def oddities_across(rows: Sequence[Row]) -> Iterator[str]:
             f"{key} is spelt in several ways",
         )
     models = ((same, row.model, row.file) for row in rows for same in _plain_names(row.model))
-    yield from _variants(models, "several names of what seems to be one model")
+    yield from _variants(models, "several names for what seems to be one model")
 
 
 def _variants(named: Iterable[tuple[str, str, str]], text: str) -> Iterator[str]:
-    """A line for every group of (group, name, file) with more than one name."""
+    """Yield a line for every group of (group, name, file) with more than one name."""
     groups: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for group, name, file in named:
         groups[group][name].add(file)
@@ -64,8 +62,9 @@ def _variants(named: Iterable[tuple[str, str, str]], text: str) -> Iterator[str]
 
 
 def _plain_names(model: str) -> set[str]:
-    """A model's name without case and punctuation, with its owner and without. MXFP4 is how gpt-oss
-    is published, so there the suffix tells nothing.
+    """Return a model's name without case and punctuation, with and without its owner.
+
+    gpt-oss is published as MXFP4, so that suffix is dropped.
     """
     owner, _, name = model.casefold().removesuffix("-mxfp4").rpartition("/")
     return {

@@ -1,6 +1,4 @@
-"""Entries of TensorRT-LLM's reference files, read from the newest and the older ones of a
-folder.
-"""
+"""Read the entries of TensorRT-LLM's reference files, from the newest and the older ones."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _OLDER_NAME = re.compile(r"(?P<task>.+)_(?P<commit>[0-9a-f]{7,40})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCount:
-    """What a source file holds, and how many of its entries were written."""
+    """The size of a source file, and how many of its entries were written."""
 
     models: int
     entries: int
@@ -36,9 +34,7 @@ class FileCount:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An entry of a source file. `entry` holds only what is taken, in the order in which it is
-    written.
-    """
+    """An entry of a source file. `entry` holds only what is imported, in the order of writing."""
 
     file: str
     model: str
@@ -69,7 +65,7 @@ class Row:
 
 
 class SourceFiles:
-    """Read the source files; collect rows, counts and oddities on the way."""
+    """A reader of the source files that collects rows, counts and oddities."""
 
     def __init__(self, source: Path, repository: str) -> None:
         self.source, self.repository = source, repository
@@ -85,11 +81,11 @@ class SourceFiles:
                 self.older[match["task"]].append((file, match["commit"]))
             else:
                 self._lose(
-                    f"{self._name(file)}: -: skipped, not the <task>_<commit>.yaml of a task"
+                    f"{self._name(file)}: -: skipped, since its name is not <task>_<commit>.yaml"
                 )
 
     def text_of(self, task: str) -> str:
-        """The content of our file, checked by our own reader."""
+        """Return the content of the file to write, checked by serve-eval's own reader."""
         if task == references.ACCEPTANCE_LENGTH:
             return dump(self._lengths(self.newest[task]))
         kept = self._distinct(self.newest[task]) if task in self.newest else {}
@@ -104,7 +100,7 @@ class SourceFiles:
         return text
 
     def _distinct(self, file: Path) -> dict[tuple[str, ...], Row]:
-        """The rows of a file that can match, in file order."""
+        """Return the rows of a file that can match, in file order."""
         rows = list(self._rows_of(file))
         kept: dict[tuple[str, ...], Row] = {}
         for row in rows:
@@ -128,13 +124,13 @@ class SourceFiles:
     def _add_older(
         self, kept: dict[tuple[str, ...], Row], file: Path, task: str, commit: str
     ) -> None:
-        """Add the rows that only the older file has, and tell which values moved since."""
+        """Add the rows that only the older file has, and report which values have changed since."""
         rows = self._distinct(file)
         only_older = {key: row for key, row in rows.items() if key not in kept}
         for key, row in rows.items():
             if key in kept and kept[key].value != row.value:
                 self.oddities.append(
-                    row.odd(f"moved {row.value} -> {kept[key].value}, the newer is kept")
+                    row.odd(f"moved {row.value} -> {kept[key].value}, the newer value is kept")
                 )
         provenance = {"source": f"{self.repository} {task}.yaml @ {commit}", "old": True}
         kept |= {
@@ -151,7 +147,7 @@ class SourceFiles:
                 _expect(dict, document, entry, model, index)
                 row = Row(name, model, {key: entry[key] for key in _TAKEN if key in entry})
                 for key in (key for key in entry if key not in _TAKEN):
-                    why = "texts are not taken" if key in _TEXTS else "the suite ignores it"
+                    why = "texts are not imported" if key in _TEXTS else "the suite ignores it"
                     self.oddities.append(row.odd(f"key {key!r} dropped, {why}"))
                 yield row
 
@@ -188,12 +184,12 @@ def _expect(kind: type, document: yaml_source.Document, value: Any, *path: objec
 
 
 class _Dumper(yaml_source.Dumper):
-    """Indents lists under their key."""
+    """A dumper that indents lists under their key."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
 
 
 def dump(content: Mapping[str, Any]) -> str:
-    """Write YAML as the files have it."""
+    """Return YAML in the layout of the files."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)

@@ -1,9 +1,9 @@
-"""Edit one entry of a YAML file that people edit too; every other byte of the text stays as it is.
+"""Edit one entry of a YAML file that people edit too, without changing any other byte.
 
-The files map names to lists of entries. PyYAML says where the nodes of a text begin and end; the
-text between those places is replaced or extended, never the whole file written again. After an edit
-the text is read again and must hold what was meant, so that a layout that this module does not
-understand is refused and never damaged.
+The files map names to lists of entries. PyYAML reports where the nodes of a text begin and end. The
+text between those places is replaced or extended, and the file as a whole is never rewritten. After
+an edit the text is parsed again and must hold the intended content, so a layout that this module
+does not understand is refused and never damaged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from serve_eval import yaml_source
 from serve_eval.errors import ServeEvalError
 
 _HINT = (
-    "Write each name on a line of its own, and each entry below it, on lines that start with '- '."
+    "Write each name on a separate line, and each entry below it, on lines that start with '- '."
 )
 
 
 class _Layout(yaml_source.Dumper):
-    """Writes lists indented below their key, and each text on one line."""
+    """A dumper that indents lists below their key, and writes each text on one line."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -42,11 +42,10 @@ _Layout.add_representer(str, _Layout.represent_text)
 def append_entry(
     text: str, name: str, key: str, entry: Mapping[str, Any], error: type[ServeEvalError]
 ) -> str:
-    """Return the text with one more entry at the end of the list of `key`, which is added where it
-    is missing.
+    """Return the text with one more entry at the end of the list of `key`.
 
-    `name` stands for the file in messages. Raises `error`, naming the line, for a text that is not
-    valid or that is written in a style that is not edited.
+    The key is added if it is missing. `name` stands for the file in messages. Raises `error`, with
+    the line, for an invalid text and for a style that cannot be edited.
     """
     content = _content(text, name, error)
     root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -73,16 +72,15 @@ def replace_entry(
     entry: Mapping[str, Any],
     error: type[ServeEvalError],
 ) -> str:
-    """Return the text with another entry in the place of the one at `index` of the list of `key`.
+    """Return the text with the entry at `index` of the list of `key` replaced.
 
-    Comments between the lines of the old entry go with it. Raises as `append_entry` does.
+    Comments between the lines of the old entry are lost. Raises as `append_entry` does.
     """
     content = _content(text, name, error)
     old = _list_of(yaml.compose(text, Loader=yaml.SafeLoader), name, key, error).value[index]
     start = old.start_mark.index
-    end = start + len(
-        text[start : _end(old)].rstrip()
-    )  # a text block ends behind the empty lines that follow it
+    # A text block ends after the empty lines that follow it.
+    end = start + len(text[start : _end(old)].rstrip())
     new = _line_break(text).join(_lines(entry, old.start_mark.column)).lstrip(" ")
     edited = text[:start] + new + text[end:]
     entries = [entry if i == index else one for i, one in enumerate(content[key])]
@@ -90,7 +88,7 @@ def replace_entry(
 
 
 def _content(text: str, name: str, error: type[ServeEvalError]) -> dict[str, Any]:
-    """Read what the text maps, an empty one too."""
+    """Return the mapping of the text; empty for an empty text."""
     content = yaml_source.parse(text, name, error).value
     if content is not None and not isinstance(content, dict):
         raise error(f"{name}:1: must map names to lists", hint=_HINT)
@@ -98,7 +96,7 @@ def _content(text: str, name: str, error: type[ServeEvalError]) -> dict[str, Any
 
 
 def _list_of(root: Any, name: str, key: str, error: type[ServeEvalError]) -> Any:
-    """Find the list of a key. Raises `error` where it stands within brackets or is no list."""
+    """Return the list of a key. Raises `error` if it is within brackets or is not a list."""
     _refuse_flow(root, name, key, error)
     found = next(value for of, value in root.value if of.value == key)
     if not isinstance(found, yaml.SequenceNode):
@@ -120,9 +118,7 @@ def _refuse_flow(node: Any, name: str, key: str, error: type[ServeEvalError]) ->
 
 
 def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
-    """Add a key at the end of the document, behind the comments there and before a line of three
-    dots.
-    """
+    """Add a key at the end of the document, after its comments and before a line of three dots."""
     start = _line_end(text, _end(root))
     while start < len(text) and not text.startswith("...", start):
         start = _line_end(text, start + 1)
@@ -130,8 +126,9 @@ def _with_key(text: str, root: Any, data: Mapping[str, Any]) -> str:
 
 
 def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> str:
-    """Add an item to a list, behind the comments that are indented as its items are. An empty list
-    has none, and gets it at the column `below`.
+    """Add an item to a list, after the comments with the indentation of its items.
+
+    The item of an empty list goes to the column `below`.
     """
     if not items.value:  # []
         start, end = items.start_mark.index, items.end_mark.index
@@ -144,7 +141,7 @@ def _with_item(text: str, items: Any, below: int, entry: Mapping[str, Any]) -> s
 
 
 def _insert(before: str, data: Any, column: int, after: str) -> str:
-    """Put lines between two parts of a text, of which the first may end within a line."""
+    """Put lines between two parts of a text; the first part may end within a line."""
     break_ = _line_break(before + after)
     gap = "" if not before.strip("\ufeff") or before.endswith("\n") else break_
     end = "" if after[:1] in ("\n", "\r") else break_
@@ -162,15 +159,16 @@ def _line_break(text: str) -> str:
 
 
 def _line_end(text: str, index: int) -> int:
-    """Return where the next line begins; `index` itself where a line has just ended."""
+    """Return the start of the next line, or `index` if a line has just ended."""
     if index and text[index - 1] == "\n":
         return index
     return text.find("\n", index) + 1 or len(text)
 
 
 def _end(node: Any) -> int:
-    """Return where the last value within a node ends: the mark of a block lies behind the comments
-    that follow it.
+    """Return the end of the last value within a node.
+
+    The end mark of a block lies after the comments that follow it.
     """
     if isinstance(node, yaml.ScalarNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
@@ -179,7 +177,7 @@ def _end(node: Any) -> int:
 
 
 def _verify(text: str, name: str, meant: dict[str, Any], error: type[ServeEvalError]) -> str:
-    """Return the text if it holds exactly what is meant, in this order."""
+    """Return the text if it holds exactly the intended content, in this order."""
     problem = ""
     try:
         found = yaml_source.parse(text, name, error).value

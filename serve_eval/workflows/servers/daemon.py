@@ -1,8 +1,7 @@
-"""The story of servers that outlive a run: held by a process of their own, found again by what they
-serve.
+"""Keep servers beyond a run: a separate process holds them, and runs find them by their id.
 
-Whoever holds them enters them in the registry (`held.py`), waits, and ends them; whoever uses them
-watches that entry.
+The holder adds them to the registry (`held_servers.py`), waits, and ends them. A process that uses
+them watches that entry.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from serve_eval.workflows.servers.identity import identity as identity
 Notify = Callable[[str], None]
 
 PASSED = ("SERVE_EVAL_TRACEBACK", "SERVE_EVAL_PASS_ENV", "SERVE_EVAL_LOCK_DIR")
-"""Variables of ours that a holder gets: all others would be flags of another command."""
+"""Variables of serve-eval that a holder receives; all others are options of another command."""
 POLL_S = 0.1
 TELL_S = 10.0
 
@@ -49,10 +48,10 @@ async def hold(
     ready: Callable[[Held], None],
     registry: Path | None = None,
 ) -> None:
-    """Starts the servers of a plan's launcher and holds them until it is cancelled.
+    """Start the servers of a plan's launcher and hold them until cancelled.
 
     Logs go to `folder`/logs (None: a folder in the registry). `ready` is called once they answer.
-    Raises LaunchError when others hold the same servers, and as soon as one of them ends.
+    Raises LaunchError if another process holds the same servers, and as soon as one of them ends.
     """
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
@@ -104,12 +103,11 @@ async def start(
     attach: bool,
     registry: Path | None = None,
 ) -> Held:
-    """Starts the servers through a holder of their own, in a session of its own, and returns when
-    they are ready.
+    """Start the servers through a holder process in a new session, and return when they are ready.
 
-    Where another holder has them, they are returned as well, or with `attach` false refused with a
-    LaunchError. When we are cancelled meanwhile, they are ended. Raises LaunchError with what the
-    holder said when they do not start.
+    If another holder has them, they are returned too, or with `attach` false refused with a
+    LaunchError. Cancellation during the start ends them. Raises LaunchError with the output of the
+    holder if they do not start.
     """
     check(plan)
     registry, id_ = registry or held_servers.registry(), identity(plan)
@@ -125,17 +123,18 @@ async def start(
     except BaseException as error:
         if not isinstance(error, LaunchError):
             holder.terminate()
-        while holder.poll() is None:  # noqa: ASYNC110 - nothing tells of its end
+        while holder.poll() is None:  # noqa: ASYNC110 - nothing reports its end
             await asyncio.sleep(POLL_S)
         raise
     if holder.poll() is None:
-        holder.returncode = 0  # it outlives us: nobody is to wait for it
+        holder.returncode = 0  # It outlives this process, so nothing must wait for it.
     return entry
 
 
 def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
-    """`serve-eval serve` as a process that has nothing of ours but the environment, and its log.
-    The servers get of that what they need.
+    """Start `serve-eval serve` as a separate process that inherits only the environment.
+
+    Returns the process and its log. The servers receive what they need of the environment.
     """
     from serve_eval import yaml_source
 
@@ -145,7 +144,7 @@ def _holder(plan: Plan, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
         launcher=plan.launcher,
         tasks=(),
         include_path=plan.include_path,
-        connection=plan.connection,  # so that the holder knows which key its servers' logs may have
+        connection=plan.connection,  # The holder masks this key in the logs of its servers.
         limits=Limits(sample_timeout_s=plan.limits.sample_timeout_s),
     )
     file, log_file = folder / "plan.yaml", folder / LOGS / "holder.log"
@@ -172,8 +171,9 @@ async def _until_ready(
     *,
     attach: bool = True,
 ) -> Held:
-    """Waits for servers that `holder`, or somebody else, starts, and tells the lines that our
-    holder has `said`.
+    """Wait for servers that `holder` or another process starts.
+
+    The output `said` of our own holder is passed to `notify`, line by line.
     """
     rest, last = "", ""
     while True:
@@ -184,7 +184,7 @@ async def _until_ready(
         if entry is not None and entry.state == "ended":
             raise LaunchError(entry.error, hint=entry.hint)
         if entry is not None and entry.state != "ending":
-            if holder is not None and entry.pid != holder.pid:  # another one came first
+            if holder is not None and entry.pid != holder.pid:  # Another holder was first.
                 if not attach:
                     raise _refuse_taken(entry)
                 return await join_daemon(registry, entry, notify)
@@ -194,7 +194,7 @@ async def _until_ready(
                 return entry
         elif not running:
             raise LaunchError(
-                f"the process that starts the servers is gone\n  {last}{rest}".strip()
+                f"the process that starts the servers has ended\n  {last}{rest}".strip()
             )
         *lines, rest = rest.split("\n")
         for last in lines:
@@ -203,8 +203,9 @@ async def _until_ready(
 
 
 async def find_held(registry: Path, id_: str) -> Held | None:
-    """The servers that are held already, once those that are ending have ended; what is told of
-    failed ones goes.
+    """Return the held servers, once those that are ending have ended.
+
+    The entry of a failed holder is removed.
     """
     while (entry := held_servers.find(registry, id_)) is not None and entry.state == "ending":  # noqa: ASYNC110
         await asyncio.sleep(POLL_S)
@@ -215,7 +216,7 @@ async def find_held(registry: Path, id_: str) -> Held | None:
 
 
 async def join_daemon(registry: Path, entry: Held, notify: Notify) -> Held:
-    """The same servers, ready."""
+    """Return the same servers once they are ready."""
     if entry.state == "starting":
         notify(
             f"waiting for the servers {entry.id}, started by process {entry.pid}; logs in"
@@ -226,9 +227,9 @@ async def join_daemon(registry: Path, entry: Held, notify: Notify) -> Held:
 
 
 async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> None:
-    """Ends what is held and waits until it is gone, which is told every ten seconds."""
+    """End the held servers and wait until they are gone, with a message every ten seconds."""
     registry = registry or held_servers.registry()
-    if entry.state != "ending":  # asked twice, a holder leaves at once
+    if entry.state != "ending":  # A holder that is asked twice leaves immediately.
         held_servers.ask_to_end(entry)
     began = said = time.monotonic()
     while entry.alive:
@@ -236,7 +237,7 @@ async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> 
         if (clock := time.monotonic()) - said > TELL_S:
             said = clock
             notify(
-                f"{entry.id}: not ended after {clock - began:.0f} s; its logs are in"
+                f"{entry.id}: still running after {clock - began:.0f} s; its logs are in"
                 f" {entry.log_dir}"
             )
     held_servers.remove(registry, entry)
@@ -245,12 +246,12 @@ async def stop(entry: Held, *, notify: Notify, registry: Path | None = None) -> 
 def _refuse_taken(other: Held) -> LaunchError:
     if other.state == "ending":
         return LaunchError(
-            f"process {other.pid} is just ending the same servers: {other.id}",
+            f"process {other.pid} is ending the same servers: {other.id}",
             hint="Try again later.",
         )
     return LaunchError(
-        f"process {other.pid} {'holds' if other.state == 'ready' else 'starts'} the same servers"
-        f" already: {other.id}",
+        f"process {other.pid} already {'holds' if other.state == 'ready' else 'starts'} the same"
+        f" servers: {other.id}",
         hint=(
             "Use them with serve-eval run --reuse, or end them with: serve-eval serve --stop"
             f" {other.id}"
@@ -259,8 +260,9 @@ def _refuse_taken(other: Held) -> LaunchError:
 
 
 def _new_folder(registry: Path, id_: str) -> Path:
-    """Named by us, its maker: what is left of makers that are gone goes with the next start of the
-    same servers.
+    """Return a folder that is named after this process.
+
+    Folders of processes that are gone are removed at the next start of the same servers.
     """
     return registry / f"{id_}-{os.getpid()}"
 

@@ -1,9 +1,10 @@
-"""Which servers are held for others: one small file each, in a folder of the user's.
+"""Register the servers that are held: one small file for each, in a folder of the user.
 
-~/.local/state/serve-eval/servers/HOST/, below XDG_STATE_HOME where that is set, mode 0700:
+The folder is ~/.local/state/serve-eval/servers/HOST/, or below XDG_STATE_HOME if that is set, with
+mode 0700:
 
-ID.json    a deployment with its holder, the process that starts and ends its servers
-ID-*/      what the holder wrote, where it was given no other folder: logs, and the plan that it was started with
+ID.json    a deployment and its holder, the process that starts and ends its servers
+ID-*/      files of a holder without another folder: logs, and the plan that it was started with
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ LOCK = "lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A deployment that a process holds. `id` says what is served; `began` is when the process
-    `pid` began, so that another one of the same number is not mistaken for it.
+    """A deployment that a process holds.
 
-    `ending` begins with the first server that ends, `ended` tells of a holder that failed, with its
-    `error` and `hint`: one that was asked to end leaves nothing. `patience_s` is how long a sample
-    may take. `endpoint` is there from `ready` on.
+    `id` identifies what is served. `began` is the start of the process `pid`, so that another
+    process of the same number is not mistaken for it.
+
+    `ending` starts with the first server that ends. `ended` means that the holder failed, with its
+    `error` and `hint`; a holder that was asked to end leaves no entry. `patience_s` is the time
+    limit of a sample. `endpoint` is set from `ready` on.
     """
 
     id: str
@@ -53,13 +56,14 @@ class Held:
 
     @property
     def alive(self) -> bool:
-        """Whether its holder is there."""
+        """True if its holder is running."""
         return began(self.pid) == self.began
 
 
 def began(pid: int) -> str | None:
-    """When a process began: the boot, and the ticks since then. None when there is none, or a dead
-    one that nobody waited for, and anywhere but on Linux.
+    """Return the start of a process: the boot id and the ticks since boot.
+
+    Returns None if there is no such process, if it is a zombie, and on systems other than Linux.
     """
     try:
         fields = (
@@ -78,8 +82,9 @@ def began(pid: int) -> str | None:
 
 
 def registry(environ: Mapping[str, str] = os.environ) -> Path:
-    """The folder of this user and machine, made when it is not there. Raises LaunchError for one
-    that is not ours.
+    """Return the folder of this user and machine, and create it if needed.
+
+    Raises LaunchError if it cannot be used.
     """
     folder = state_folder(environ) / "servers" / socket.gethostname()
     try:
@@ -89,20 +94,21 @@ def registry(environ: Mapping[str, str] = os.environ) -> Path:
     except OSError as error:
         raise LaunchError(
             f"{folder} cannot be used: {error.strerror}",
-            hint="Set XDG_STATE_HOME to a folder of your own.",
+            hint="Set XDG_STATE_HOME to a folder that belongs to you.",
         ) from error
     return folder
 
 
 def find(folder: Path, id_: str) -> Held | None:
-    """The deployment of that id, if its holder is there or told how it failed."""
+    """Return the deployment of that id, if its holder is running or reported how it failed."""
     entry = _read(folder / f"{id_}.json")
     return entry if entry is not None and (entry.state == "ended" or entry.alive) else None
 
 
 def entries(folder: Path) -> list[Held]:
-    """All of them, oldest first. Files that cannot be read, or whose holder is gone, are
-    removed.
+    """Return all deployments, oldest first.
+
+    Files that cannot be read, or whose holder is gone, are removed.
     """
     found = []
     with _lock(folder):
@@ -115,9 +121,7 @@ def entries(folder: Path) -> list[Held]:
 
 
 def claim(folder: Path, entry: Held) -> Held | None:
-    """Enters a deployment and returns None, unless another holder has it, which is returned
-    then.
-    """
+    """Add a deployment and return None, or return the entry of another holder that has it."""
     with _lock(folder):
         other = find(folder, entry.id)
         if other is not None and other.state != "ended":
@@ -127,7 +131,7 @@ def claim(folder: Path, entry: Held) -> Held | None:
 
 
 def update(folder: Path, entry: Held) -> None:
-    """Writes what became of a deployment, unless another holder has it by now."""
+    """Write the state of a deployment, unless another holder has it by now."""
     with _lock(folder):
         other = find(folder, entry.id)
         if other is None or other.state == "ended" or _same(other, entry):
@@ -135,7 +139,7 @@ def update(folder: Path, entry: Held) -> None:
 
 
 def remove(folder: Path, entry: Held) -> None:
-    """Takes a deployment out, unless another holder has it by now."""
+    """Remove a deployment, unless another holder has it by now."""
     with _lock(folder):
         other = _read(folder / f"{entry.id}.json")
         if other is None or _same(other, entry):
@@ -143,13 +147,13 @@ def remove(folder: Path, entry: Held) -> None:
 
 
 def now(folder: Path, entry: Held) -> Held | None:
-    """What is known of the same holder by now; None when it is gone without a word."""
+    """Return the current entry of the same holder; None if it is gone without a report."""
     found = find(folder, entry.id)
     return found if found is not None and _same(found, entry) else None
 
 
 def ask_to_end(entry: Held) -> None:
-    """SIGTERM to the holder, and to no other process that has got its number."""
+    """Send SIGTERM to the holder, but not to another process that has taken its number."""
     with suppress(ProcessLookupError):
         process = os.pidfd_open(entry.pid)
         try:
@@ -176,7 +180,7 @@ def _write(folder: Path, entry: Held) -> None:
 
 @contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """For the moment that a change takes."""
+    """Hold the lock for the duration of a change."""
     file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

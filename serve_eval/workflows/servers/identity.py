@@ -1,5 +1,6 @@
-"""Name what servers serve, so that two runs that want the same find it: launcher, options, files
-and model.
+"""Name deployments, so that two runs that want the same servers find each other.
+
+The name depends on the launcher, its options, the files they name, and the model.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from serve_eval.schema import Plan
 
 UNHELD = {
     "external": "it starts no server",
-    "simulated": "its server knows the answers to one run's questions only",
+    "simulated": "its server only knows the answers to the questions of one run",
 }
 """Launchers whose endpoints cannot be held, and why."""
 WAITING = ("ready_timeout_s", "answer_timeout_s", "stop_timeout_s")
-"""Options that say how long is waited for servers, and not what they serve."""
+"""Options that set how long to wait for servers, but not what they serve."""
 TEXT_BYTES = 1024 * 1024
-"""A file that is longer is not read for the id."""
+"""Longest file, in bytes, that is read for the id."""
 ID_CHARS = 8
 
 
 def identity(plan: Plan) -> str:
-    """What decides what is served: the launcher, its options with what stands behind paths in them,
-    and the model.
+    """Return the id of what is served.
+
+    It covers the launcher, its options with the content of paths in them, and the model.
     """
     launcher = load_launcher(plan.launcher.name)
     given = launcher.check_options(plan.launcher.options)
@@ -57,15 +59,16 @@ def identity(plan: Plan) -> str:
 def _convert_structure(value: object) -> object:
     """Return a structure as a mapping with all of its fields.
 
-    msgspec leaves out a default that it did not have to set when it made the structure.
+    msgspec omits a default that it did not have to set when it made the structure.
     """
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _with_files(options: object, name: str = "") -> object:
-    """Options with what stands behind the paths in them: of a file its text, which serves something
-    else when it changes, of a folder its full path, and of a file that is long, such as a program,
-    its path, size and time.
+    """Return options with the content behind the paths in them.
+
+    That is the hash of a file, since another text serves something else; the full path of a folder;
+    and path, size and time of a file that is too long to read, such as a program.
     """
     if isinstance(options, Mapping):
         return {key: _with_files(value, str(key)) for key, value in options.items()}
@@ -74,14 +77,15 @@ def _with_files(options: object, name: str = "") -> object:
     if not isinstance(options, str):
         return options
     if name == "command":
-        with suppress(ValueError):  # told where it is checked
+        with suppress(ValueError):  # Reported where the command is checked.
             return [_behind(word) for word in shlex.split(options)]
     return _behind(options)
 
 
 def _behind(word: str) -> object:
-    """A word of an option or a command line, or what it is the path of; it may be behind
-    `--flag=`.
+    """Return a word of an option or a command line, or the content of the path that it names.
+
+    The path may follow `--flag=`.
     """
     before, equals, after = word.partition("=") if word.startswith("-") else ("", "", word)
     if not after:
@@ -101,11 +105,7 @@ def _behind(word: str) -> object:
 
 
 def check(plan: Plan) -> None:
-    """Raises PlanError for servers that cannot be held or launched."""
+    """Raise PlanError for servers that cannot be held or launched."""
     if why := UNHELD.get(plan.launcher.name):
-        raise PlanError(f"launcher {plan.launcher.name}: {why}, so that there is nothing to hold")
+        raise PlanError(f"launcher {plan.launcher.name}: {why}, so there is nothing to hold")
     check_launcher(plan)
-
-
-# ---------------------------------------------------------------------------------------------------
-# the holder

@@ -1,4 +1,4 @@
-"""How a run uses servers that a process of their own holds, and ends as soon as they do."""
+"""Run on servers that another process holds, and end the run as soon as they end."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from serve_eval.workflows.servers import daemon, held_servers
 from serve_eval.workflows.servers.held_servers import Held
 
 WATCH_S = 0.25
-"""How late a run notices the end of servers that it uses."""
+"""Seconds between checks of whether the servers still run."""
 NOTICED_S = 1.5
-"""Seconds by which a failed request may come before the end of its server is known."""
+"""Seconds by which a failed request may precede the news that its server has ended."""
 LOG_LINES = 5
-"""Lines of every log that are quoted when a holder is gone without a word, found in its last
-LOG_BYTES."""
+"""Lines of every log that are quoted if a holder is gone without a report. They are taken from its
+last LOG_BYTES bytes."""
 LOG_BYTES = 16384
 
 
@@ -37,12 +37,11 @@ async def attach(
     notify: Callable[[str], None],
     registry: Path | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of held servers for a run: what `evaluate` takes as its `launching`, but for the
-    keywords.
+    """Yield the endpoint of held servers: the `launching` of `evaluate`, except for the keywords.
 
-    With `reuse`, that of servers which are held already, and for which is waited when they are
-    starting. Else they are started: with `keep` through a holder that stays, without for this run
-    alone. When the holder of the servers ends, the block ends with a LaunchError.
+    With `reuse`, use servers that are already held, and wait if they are still starting. Otherwise
+    start them: with `keep` through a holder that stays, without it only for this run. If the holder
+    ends, the block ends with a LaunchError.
     """
     registry = registry or held_servers.registry()
     entry = None
@@ -60,8 +59,8 @@ async def attach(
     assert entry.endpoint is not None
     if plan.limits.sample_timeout_s > entry.patience_s:
         raise LaunchError(
-            f"the held servers {entry.id} were started for samples of at most {entry.patience_s:g}"
-            f" s, and this run waits for {plan.limits.sample_timeout_s:g} s",
+            f"the held servers {entry.id} allow {entry.patience_s:g} s per sample, but this run"
+            f" waits for {plan.limits.sample_timeout_s:g} s",
             hint=f"End them with: serve-eval serve --stop {entry.id}",
         )
     notify(f"attached to the servers {entry.id}, held by process {entry.pid} since {entry.since}")
@@ -83,20 +82,20 @@ async def attach(
 
 
 def up(plan: Plan, registry: Path | None = None) -> Held | None:
-    """The servers of a plan that are held and ready."""
+    """Return the servers of a plan if they are held and ready."""
     found = held_servers.find(registry or held_servers.registry(), daemon.identity(plan))
     return found if found is not None and found.state == "ready" else None
 
 
 async def _watch(registry: Path, entry: Held) -> None:
-    """Raises LaunchError as soon as the servers are no longer ready."""
+    """Raise LaunchError as soon as the servers are no longer ready."""
     while (found := held_servers.now(registry, entry)) is not None and found.state == "ready":  # noqa: ASYNC110
         await asyncio.sleep(WATCH_S)
-    raise LaunchError(f"the servers {entry.id} end")
+    raise LaunchError(f"the servers {entry.id} are ending")
 
 
 async def _last_words(registry: Path, entry: Held) -> LaunchError:
-    """What the holder says of its end, for which is waited; else what the logs say."""
+    """Wait for the holder to end and return its report, or else the last lines of the logs."""
     while (found := held_servers.now(registry, entry)) is not None and found.state != "ended":  # noqa: ASYNC110
         await asyncio.sleep(daemon.POLL_S)
     if found is not None:
@@ -108,7 +107,7 @@ async def _last_words(registry: Path, entry: Held) -> LaunchError:
 
 
 def _last_lines(log: Path) -> list[str]:
-    """Of a log that may be long, or gone."""
+    """Return the last lines of a log, which may be long, or gone."""
     with suppress(OSError), log.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES))
         return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]

@@ -1,3 +1,3 @@
-"""Smoke test: run the checks and judge an endpoint by them."""
+"""Run the smoke test: check an endpoint and judge it by the results."""
 
 __all__ = ["endpoint", "junit", "smoke"]

@@ -1,4 +1,4 @@
-"""Smoke test an endpoint that a plan reaches."""
+"""Run a smoke test of an endpoint that a plan names."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ async def smoke_endpoint(
     """Run the checks against the endpoint of a plan whose launcher is `external`.
 
     UNSUPPORTED counts as FAIL for the checks in `needed`. A request may take `timeout_s` seconds.
-    `notify` receives each row as soon as it is there. Raises PlanError for a connection that cannot
-    be made.
+    `notify` receives each row immediately. Raises PlanError for an invalid connection.
     """
     base_url = str(plan.launcher.options["base_url"])
     limits = replace(plan.limits, connect_timeout_s=min(plan.limits.connect_timeout_s, timeout_s))

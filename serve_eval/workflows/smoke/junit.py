@@ -1,4 +1,4 @@
-"""The table as a JUnit file, the form in which CI systems show tests. Pure."""
+"""Write the table as a JUnit file, the form in which CI systems show tests. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def junit(done: Smoke, base_url: str) -> str:
-    """One test suite, a test case per row: FAIL is a failure, UNSUPPORTED is skipped; a smoke test
-    that stopped has an error of its own.
+    """Return one test suite with a test case per row.
+
+    FAIL is a failure and UNSUPPORTED is skipped. A smoke test that stopped has an additional error.
     """
     counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     cases = [_case(row) for row in done.rows]

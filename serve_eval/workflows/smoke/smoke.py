@@ -1,6 +1,4 @@
-"""The story of a smoke test: which checks, what they cost at most, and row by row what they
-found.
-"""
+"""Run a smoke test: choose checks, estimate their cost, and judge their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 
 def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
-    """The names of --require. Raises PlanError for one that is not checked."""
+    """Return the names of --require. Raises PlanError for a check that is not run."""
     known = [check.name for check in checks]
     everywhere = [check.name for check in choose_checks("full")]
     problems = []
@@ -26,7 +24,7 @@ def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[s
         if name in known:
             continue
         if name in everywhere:
-            problems.append(f"--require: {name} is checked at --level full only")
+            problems.append(f"--require: {name} is only checked at --level full")
         else:
             problems.append(f"--require: there is no check {name!r}.{nearest(name, known)}")
     if problems:
@@ -35,21 +33,23 @@ def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[s
 
 
 def cost(checks: Sequence[Check]) -> str:
-    """What the checks send at most, in a line."""
+    """Return a line about the most that the checks send."""
     requests, tokens = sum(one.requests for one in checks), sum(one.tokens for one in checks)
     read = sum(one.prompt_tokens for one in checks)
     line = (
         f"{len(checks)} checks: at most {requests} requests, {tokens} generated tokens, about"
-        f" {read} prompt tokens; one short request more after each check that fails"
+        f" {read} prompt tokens; one more short request after each failed check"
     )
     full = any(one.name == "long_prompt" for one in checks)
-    return f"{line}; and a prompt beyond the context, where its length is known" if full else line
+    return f"{line}; and a prompt beyond the context, if its length is known" if full else line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
-    """A finished smoke test. `stopped` says why checks were left out ("": none was). `generated`
-    counts tokens as far as the endpoint told; those of the official package are not among them.
+    """A finished smoke test.
+
+    `stopped` says why checks were left out ("" if none was). `generated` counts tokens as far as
+    the endpoint reports them, without those of the official package.
     """
 
     rows: Sequence[CheckRow]
@@ -68,7 +68,7 @@ async def smoke(
     curl: Callable[[SentRequest], str],
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
-    """Run the checks and judge them: see `run_checks`. Each row goes to `notify` at once."""
+    """Run the checks, judge them, and pass each row to `notify` immediately: see `run_checks`."""
     began = time.monotonic()
     checked = await run_checks(session, checks, needed=needed, curl=curl, notify=notify)
     rows = checked.rows
@@ -87,7 +87,7 @@ async def smoke(
 
 
 def summary(done: Smoke) -> Iterator[str]:
-    """The lines below the table."""
+    """Yield the lines below the table."""
     counts = {outcome: sum(row.outcome is outcome for row in done.rows) for outcome in CheckOutcome}
     said = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     yield (
@@ -97,6 +97,6 @@ def summary(done: Smoke) -> Iterator[str]:
         yield f"stopped: {done.stopped}"
     if any(row.model and row.outcome is CheckOutcome.FAIL for row in done.rows):
         yield (
-            "questions and passkeys test the model: one that is no instructed model fails them on a"
-            " sound server"
+            "questions and passkeys test the model: a model without instruction tuning fails them"
+            " on a sound server"
         )

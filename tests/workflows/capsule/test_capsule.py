@@ -216,15 +216,15 @@ def test_what_is_refused(tmp_path: Path) -> None:
         capsules(out, ["test-100"], to, environ={})
     with pytest.raises(PlanError, match="no such task"):
         capsules(out, ["test-1"], to, task="gsm8k", environ={})
-    with pytest.raises(PlanError, match="holds a secret"):
+    with pytest.raises(PlanError, match="contains a secret"):
         capsules(out, ["test-1"], to, environ={"MY_TOKEN": "Question"})
     assert not (to / "word_problems_test-1").exists()
     capsules(out, ["test-1"], to, environ={})
-    with pytest.raises(RunFolderError, match="there already"):
+    with pytest.raises(RunFolderError, match="already exists"):
         capsules(out, ["test-1"], to, environ={})
     saved = (out / "plan.json").read_text()
     (out / "plan.json").write_text(saved.replace('"num_samples": 100', '"num_samples": 99'))
-    with pytest.raises(DatasetError, match="does not ask what"):
+    with pytest.raises(DatasetError, match="differs from the task that"):
         capsules(out, ["test-2"], to, environ={})
 
 
@@ -274,7 +274,7 @@ def test_a_folder_of_somebody_else_puts_nothing_into_the_script(tmp_path: Path) 
     assert subprocess.run(command, env=env, capture_output=True, timeout=30).returncode == 7
     saved = tmp_path / "out/plan.json"
     saved.write_text(saved.read_text().replace('"OPENAI_API_KEY"', f'"X:=$(touch {sign})"'))
-    with pytest.raises(RunFolderError, match="no name of a variable"):
+    with pytest.raises(RunFolderError, match="not the name of a variable"):
         capsules(tmp_path / "out", ["test-2"], tmp_path / "capsules", environ={})
 
 

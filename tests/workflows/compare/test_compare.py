@@ -271,7 +271,7 @@ def test_anchors_of_one_run_are_refused_before_anything_is_sent(plan: Plan, tmp_
         CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
         CompareSide(plan=_at(plan, "http://127.0.0.1:9")),
     )
-    with pytest.raises(NotComparableError, match="answer each prompt 2 times or more") as caught:
+    with pytest.raises(NotComparableError, match="answer each prompt at least 2 times") as caught:
         asyncio.run(compare(*sides, rules, tmp_path / "out", environ={}))
     assert "--repeats 2" in caught.value.hint
 
@@ -370,7 +370,7 @@ def test_flips_of_a_hold_out_set_are_counted_and_not_listed(
     ).tasks
     assert (task.worse, task.better) == (all_shown.worse, all_shown.better)
     assert [flip.id for flip in task.flips] == [flip.id for flip in all_shown.flips[3:]]
-    assert "3 flips are of a hold-out set, and not listed" in task.warnings
+    assert "3 flips belong to a hold-out set and are not listed" in task.warnings
 
 
 def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
@@ -407,7 +407,7 @@ def test_servers_that_do_not_fit_together_are_asked_one_after_the_other(
         for task in map(_only_task, (tmp_path / "out" / "a", tmp_path / "out" / "b"))
     ] == [N, N]
     assert any(
-        line.startswith("one after the other, since both do not fit: GPU 0") for line in said
+        line.startswith("asking one after the other, since both do not fit: GPU 0") for line in said
     )
     assert found.tasks[0].itself is not None
 
@@ -422,7 +422,7 @@ def test_the_command_compares_finished_runs(
     _, out = damaged
     said = serve_eval("compare", out / "a", out / "b", "-o", tmp_path / "again", "--margin", "2")
     assert said.returncode == FAIL, said.stderr
-    assert "a drop of the margin of 2.000 points is not excluded" in said.stdout
+    assert "a drop of 2.000 points (the margin) is not excluded" in said.stdout
     assert "turned wrong" in said.stdout
     assert "only drops of" not in said.stdout
     told = json.loads((tmp_path / "again" / "comparison.json").read_text())

@@ -114,7 +114,10 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
     "oddity",
     [
         "t.yaml: Org/Model-7B: quant_algo=FP8: key 'mtp_enabled' dropped, the suite ignores it",
-        "t.yaml: Org/Model-7B: quant_algo=NVFP4: key 'reference_note' dropped, texts are not taken",
+        (
+            "t.yaml: Org/Model-7B: quant_algo=NVFP4: key 'reference_note' dropped,"
+            " texts are not imported"
+        ),
         "t.yaml: Org/Model-7B: quant_algo=FP8: shadowed duplicate with the same value, dropped",
         (
             "t.yaml: Org/Model-7B: dtype=auto quant_algo=NVFP4: "
@@ -124,7 +127,7 @@ def test_an_unknown_commit_is_said_to_be_unknown(tmp_path: Path) -> None:
         "t.yaml: Org/Model-7B: quant_algo=NVFP4: num_samples is set to 50",
         "t.yaml: Org/Model-7B: quant_algo=W4A16 spec_dec_algo=Eagle3: accuracy 0 never gates",
         "t.yaml: Org/Model-7B: quant_algo=FP8: the integer 80 among floats",
-        "older/t_0123abcd.yaml: Org/Model-7B: default: moved 88.0 -> 90.9, the newer is kept",
+        "older/t_0123abcd.yaml: Org/Model-7B: default: moved 88.0 -> 90.9, the newer value is kept",
         (
             "*: EAGLE3 / Eagle3: spec_dec_algo is spelt in several ways (EAGLE3 in t.yaml; Eagle3"
             " in t.yaml)"
@@ -140,14 +143,14 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
     [
         ({"t.yaml": "{}"}, "t.yaml: -: the file has no entry"),
         ({"t.yaml": "# nothing"}, "t.yaml: -: the file has no entry"),
-        ({"v.yaml": "m: [{wer: 6.2}]"}, "v.yaml: m: default: the value stands under 'wer'"),
+        ({"v.yaml": "m: [{wer: 6.2}]"}, "v.yaml: m: default: the value is named 'wer'"),
         (
             {
                 "t.yaml": (
                     "m:" + "".join(f"\n  - {{quant_algo: Q{n}, accuracy: 9.5}}" for n in range(4))
                 )
             },
-            "t.yaml: m: 4 rows have the one value 9.5: declared equal, hardly measured",
+            "t.yaml: m: 4 rows have the same value 9.5: declared equal, hardly measured",
         ),
         (
             {
@@ -155,8 +158,8 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
                 "b.yaml": "GPT-OSS/120B-MXFP4: [{accuracy: 1.5}]",
             },
             (
-                "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names of what seems to be one"
-                " model (GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)"
+                "*: GPT-OSS/120B-MXFP4 / openai/gpt-oss-120b: several names for what seems to be"
+                " one model (GPT-OSS/120B-MXFP4 in b.yaml; openai/gpt-oss-120b in a.yaml)"
             ),
         ),
         (
@@ -169,7 +172,7 @@ def test_what_is_odd_is_told(tmp_path: Path, oddity: str) -> None:
         ),
         (
             {"t.yaml": "m: [{accuracy: 1.5}]", "older/t.yaml": "m: [{accuracy: 1.5}]"},
-            "older/t.yaml: -: skipped, not the <task>_<commit>.yaml of a task",
+            "older/t.yaml: -: skipped, since its name is not <task>_<commit>.yaml",
         ),
     ],
 )
@@ -244,7 +247,7 @@ def test_a_file_of_the_users_own_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_the_source_is_never_overwritten(tmp_path: Path) -> None:
     source = _source(tmp_path, {"t.yaml": NEWEST})
-    with pytest.raises(ReferenceFileError, match="is the folder to import from"):
+    with pytest.raises(ReferenceFileError, match="is also the folder to import from"):
         _import(source, source)
     assert (source / "t.yaml").read_text() == NEWEST
 

@@ -356,13 +356,11 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert said[1:] == said[:1]
     assert start(attach=True) == entry
     with pytest.raises(
-        LaunchError, match=f"process {entry.pid} holds the same servers already: {entry.id}"
+        LaunchError, match=f"process {entry.pid} already holds the same servers: {entry.id}"
     ):
         start()
     patient = replace(plan, limits=Limits(sample_timeout_s=9999))
-    with pytest.raises(
-        LaunchError, match="started for samples of at most 3600 s, and this run waits for 9999 s"
-    ):
+    with pytest.raises(LaunchError, match="allow 3600 s per sample, but this run waits for 9999 s"):
         run(patient, tmp_path / "patient")
     shown = serve._table()
     assert re.search(
@@ -483,7 +481,7 @@ def test_who_comes_while_they_start_waits_and_who_may_not_attach_is_refused(
             await asyncio.sleep(0.05)
         [entry] = held_servers.entries(registry)
         with pytest.raises(
-            LaunchError, match=f"process {entry.pid} starts the same servers already"
+            LaunchError, match=f"process {entry.pid} already starts the same servers"
         ):
             await daemon.start(PLAN, notify=told, attach=False)
         launching = partial(attach, reuse=True, keep=False, notify=said.append)
@@ -588,7 +586,7 @@ def test_the_command_holds_until_it_is_asked_to_end(registry: Path, tmp_path: Pa
         servers = of_launch(entry)
         refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert refused.returncode == 4
-        assert f"process {process.pid} holds the same servers already" in refused.stderr
+        assert f"process {process.pid} already holds the same servers" in refused.stderr
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     wait_gone(servers)

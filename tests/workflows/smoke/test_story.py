@@ -44,7 +44,7 @@ def test_the_base_url_is_taken_in_every_shape(path: str, prefix: str) -> None:
 @pytest.mark.parametrize(("path", "prefix"), [("/v1", ""), ("/api", "/api/v1")])
 def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefix: str) -> None:
     done = smoke_of(_quirks(prefix=prefix), path, only=["openai_chat"])
-    assert f"{prefix}, and not" in by_name(done)["reachable"].told
+    assert f"{prefix}, not" in by_name(done)["reachable"].told
     assert by_name(done)["openai_chat"].outcome == "PASS"
 
 
@@ -53,8 +53,8 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
     [
         (_quirks("page"), "is not the base URL of an OpenAI-compatible server"),
         (_quirks("key"), "No key was sent: put it into OPENAI_API_KEY"),
-        (_quirks("no_models"), "Name one: --model"),
-        (_quirks("loading"), "may still load its model"),
+        (_quirks("no_models"), "Name one with --model"),
+        (_quirks("loading"), "may still be loading its model"),
     ],
 )
 def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, told: str) -> None:
@@ -62,13 +62,13 @@ def test_where_nothing_can_be_asked_it_says_what_to_do(server: ScriptedServer, t
     assert [row.name for row in done.rows] == ["reachable"]
     assert told in done.rows[0].told
     assert "/models" in (done.rows[0].curl or "")
-    assert (done.exit_code, done.stopped) == (4, "the endpoint could not be asked")
+    assert (done.exit_code, done.stopped) == (4, "the endpoint cannot be checked")
 
 
 def test_an_endpoint_that_is_starting_fails_nothing() -> None:
     done = smoke_of(_quirks("starting"))
     assert done.rows == []
-    assert "/v1 is starting: it loads its model. Try again" in done.stopped
+    assert "/v1 is starting: it is loading its model. Try again" in done.stopped
     assert done.exit_code == 4
     assert "is starting" in junit(done, "http://host/v1")
 
@@ -134,7 +134,7 @@ def test_unsupported_is_no_failure_unless_it_is_required() -> None:
     assert smoke_of(_quirks("no_tools"), only=["tools"]).exit_code == 0
     done = smoke_of(_quirks("no_tools"), only=["tools"], needed=["tools"])
     assert (done.exit_code, by_name(done)["tools"].outcome) == (1, "FAIL")
-    assert by_name(done)["tools"].told.startswith("required: tools were taken")
+    assert by_name(done)["tools"].told.startswith("required: tools were accepted")
 
 
 def test_what_is_required_has_to_be_checked() -> None:
@@ -142,7 +142,7 @@ def test_what_is_required_has_to_be_checked() -> None:
     assert smoke.check_required(["chat", "json_schema"], checks) == {"chat", "json_schema"}
     with pytest.raises(PlanError, match="Did you mean 'json_schema'") as caught:
         smoke.check_required(["json_shema", "cancel"], checks)
-    assert "cancel is checked at --level full only" in str(caught.value)
+    assert "cancel is only checked at --level full" in str(caught.value)
 
 
 # -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+"""Add and replace entries of reference files, which people edit too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from serve_eval import yaml_source
+from serve_eval.errors import ReferenceFileError
+from serve_eval.schema import AccuracySpec
+from serve_eval.verdicts import references
+from serve_eval.workflows.references import yaml_edit
+
+
+def write_entry(
+    file: Path, model: str, spec: Mapping[str, Any], entry: dict[str, Any], reason: str | None
+) -> None:
+    """Add an entry to a file, or replace the entry with the same specification.
+
+    Everything else in the file stays as it is, including comments and order.
+    """
+    text = "{}\n"
+    if file.exists():
+        text = yaml_source.read_text(file, ReferenceFileError)
+        references.parse(text, str(file))  # A file with a mistake is not changed.
+    entries = yaml_source.parse(text, str(file), ReferenceFileError).value.get(model, [])
+    same = [
+        i
+        for i, old in enumerate(entries)
+        if {k: old[k] for k in references.SPEC_KEYS if _set(old, k)} == spec
+    ]
+    if same and not reason:
+        raise build_taken_error(file, model, AccuracySpec(**spec))
+    if same:
+        old = dict(entries[same[0]])
+        kept = old.pop("replaced", [])
+        entry["replaced"] = [*kept, {**old, "reason": reason}]
+        text = yaml_edit.replace_entry(text, str(file), model, same[0], entry, ReferenceFileError)
+    else:
+        text = yaml_edit.append_entry(text, str(file), model, entry, ReferenceFileError)
+    references.parse(text, str(file))  # The new text must be readable.
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        partial = file.with_name(file.name + ".partial")
+        partial.write_bytes(text.encode())
+        partial.replace(file)
+    except OSError as error:
+        raise ReferenceFileError(f"{file}: cannot be written: {error.strerror}") from error
+
+
+def build_taken_error(file: Path, model: str, spec: AccuracySpec) -> ReferenceFileError:
+    """Return the error for an entry that already exists."""
+    return ReferenceFileError(
+        f"{file}: {model} already has a reference for {references.spec_text(spec)}",
+        hint="To replace it, give --reason 'why'. The old entry is kept in the new one.",
+    )
+
+
+def _set(entry: Mapping[str, Any], key: str) -> bool:
+    return key in entry and entry[key] not in (None, "auto")
