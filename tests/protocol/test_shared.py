@@ -118,7 +118,7 @@ def test_prompts_are_texts_or_turns_as_chosen(
 
 
 def test_several_turns_are_no_plain_text() -> None:
-    with pytest.raises(PlanError, match="t: several turns or images are no plain text"):
+    with pytest.raises(PlanError, match="t: several turns or images cannot be sent as plain text"):
         _asked({"apply_chat_template": False}, (SYSTEM, _user("Hi")))
 
 
@@ -345,7 +345,7 @@ def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name() -> None:
     with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu\.fewshot_as_multiturn: unknown option"):
         resolve({"tasks": ["mmlu"]}, {"choices": {"fewshot_as_multiturn": True}}, {})
     with pytest.raises(
-        PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is switched in the chat template"
+        PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is a switch of the chat template"
     ):
         resolve({"tasks": ["mmlu"]}, {"choices": {"thinking": "on"}}, {})
 

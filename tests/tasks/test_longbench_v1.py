@@ -96,7 +96,7 @@ def test_without_prompts_the_task_says_what_to_install(
     [
         (None, "No such file"),
         ("doc_to_text: hi", "KeyError: 'generation_kwargs'"),
-        ("[", "is no task of LongBench"),
+        ("[", "not a task of LongBench"),
         (
             (
                 "{doc_to_text: '{{context}}{{input}}', generation_kwargs: {max_gen_toks: 3, until:"
