@@ -16,8 +16,9 @@ from typing import Literal
 Split = Literal["train", "test"]
 
 NAMES = (
-    "Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana", "Ivo", "Jun", "Kofi",
-    "Lena", "Mira", "Nils", "Oona", "Pavel", "Quinn", "Rosa", "Sami", "Tove", "Umar", "Vera", "Wim", "Yara",
+    "Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana",
+    "Ivo", "Jun", "Kofi", "Lena", "Mira", "Nils", "Oona", "Pavel",
+    "Quinn", "Rosa", "Sami", "Tove", "Umar", "Vera", "Wim", "Yara",
 )  # fmt: skip
 THINGS = (
     "apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets", "beads",
