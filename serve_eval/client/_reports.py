@@ -49,7 +49,8 @@ class EndpointReports:
     async def models(self) -> list[str] | Failure:
         """Return the ids that /v1/models lists, or a Failure for a status other than 200.
 
-        A server without the route (a disaggregated orchestrator) fails with 404.
+        A 200 that lists none gives an empty list. A server without the route (a disaggregated
+        orchestrator) fails with 404.
         """
         return await self._questions.models()
 

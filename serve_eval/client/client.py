@@ -145,13 +145,14 @@ class Client(EndpointReports):
         """Return the answer to a request, or the failure after its last attempt.
 
         Makes up to `max_attempts` attempts (`once`: one) within `sample_timeout_s`, pauses
-        included. A failure that would recur is not retried.
+        included. A failure that would recur is not retried. If a stream lost the answer, the
+        request is sent again immediately without streaming.
 
-        Some attempts do not count. If a stream lost the answer, the request is sent again without
-        streaming. If a reused connection had ended or was out of step, it is sent again on a new
-        one. While no server listens, requests wait: attempts refused meanwhile do not count, nor do
-        up to `max_attempts` lost when the server ended, and the sample gets their time back.
-        Requests also wait while the endpoint reports that it is starting.
+        Some attempts do not count. If a reused connection had ended or was out of step, the request
+        is sent again on a new one. While no server listens, requests wait: attempts refused
+        meanwhile do not count, nor do up to `max_attempts` lost when the server ended, and the
+        sample gets their time back. Requests also wait while the endpoint reports that it is
+        starting.
         """
         stream = self.limits.stream and not request.prompt_logprobs
         tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)

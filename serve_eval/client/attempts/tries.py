@@ -23,7 +23,10 @@ class Tries:
         self.fresh = False
 
     def again_at_once(self, missed: Missed) -> bool:
-        """Return True if the next attempt is free: without streaming, or on a new connection."""
+        """Return True if the next attempt needs no pause: without streaming, or on a new connection.
+
+        The latter is not counted.
+        """
         self.fresh = missed.stale
         if missed.lost_stream and self.stream:
             self.stream = False

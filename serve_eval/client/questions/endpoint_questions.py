@@ -37,7 +37,8 @@ class EndpointQuestions:
     async def models(self) -> list[str] | Failure:
         """Return the ids that /v1/models lists, or a Failure for a status other than 200.
 
-        A server without the route (a disaggregated orchestrator) fails with 404.
+        A 200 that lists none gives an empty list. A server without the route (a disaggregated
+        orchestrator) fails with 404.
         """
         try:
             reply = await self._exchange.send("GET", self._models)
