@@ -233,9 +233,9 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
     [
         ({"tokenizer": "/x"}, "tokenizer: .*apply_chat_template: true"),
         ({"thinking": True}, "thinking: .*apply_chat_template: true"),
-        ({"add_special_tokens": True}, "goes with tokenizer"),
-        ({"template_date": "2026-11-20"}, "goes with tokenizer"),
-        ({"extra_body": {"max_tokens": 1, "top_k": 1}}, "extra_body: max_tokens cannot"),
+        ({"add_special_tokens": True}, "needs tokenizer"),
+        ({"template_date": "2026-11-20"}, "needs tokenizer"),
+        ({"extra_body": {"max_tokens": 1, "top_k": 1}}, "extra_body: cannot set max_tokens"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 1.5}, "top_p"),

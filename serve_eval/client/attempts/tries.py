@@ -23,9 +23,9 @@ class Tries:
         self.fresh = False
 
     def again_at_once(self, missed: Missed) -> bool:
-        """Return True if the next attempt needs no pause: without streaming, or on a new connection.
+        """Return True if the next attempt needs no pause: unstreamed, or on a new connection.
 
-        The latter is not counted.
+        An attempt that a new connection follows is not counted.
         """
         self.fresh = missed.stale
         if missed.lost_stream and self.stream:
