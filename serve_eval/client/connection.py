@@ -56,7 +56,7 @@ def problems(
         if _literal_secret(name, value):
             yield (
                 ("headers", name),
-                "looks like a secret; read it from the environment with ${VARIABLE}",
+                "looks like a secret; read it from the environment as ${VARIABLE}",
             )
     proxy = connection.get("proxy")
     if proxy is not None and (message := _proxy_problem(proxy)):
@@ -76,7 +76,7 @@ def _proxy_problem(proxy: str) -> str | None:
     """
     scheme, _, rest = proxy.partition("://")
     if _VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
-        return "holds credentials; read user and password from the environment with ${VARIABLE}"
+        return "holds credentials; read user and password from the environment as ${VARIABLE}"
     if _VARIABLE.search(proxy) or (
         scheme in ("http", "https") and re.match(r"[\w.-]+(:\d+)?/?$", rest)
     ):
