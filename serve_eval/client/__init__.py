@@ -1,6 +1,4 @@
-"""Send requests: one session (`client`) over a seam (`transport`), with every request answered or
-accounted for.
-"""
+"""Send requests to one endpoint and account for each of them."""
 
 __all__ = [
     "aiohttp_transport",

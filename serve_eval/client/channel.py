@@ -1,4 +1,4 @@
-"""Define what the client and the ledger of steps know of a connection."""
+"""Define what the client and the step ledger know of a connection."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Protocol
 
 
 class Channel(Protocol):
-    """One connection, as far as the client and the ledger of steps know it.
+    """One connection, as the client and the step ledger see it.
 
-    It gave `turns` whole answers, of which the first `proven` were surely those to their requests,
-    and was `sent` so many requests. `out`: it is out of step. `usable`: it may take another
-    request. `last_id` and `last_text` are of its last answer (see `Echoes`).
+    It delivered `turns` whole answers. The first `proven` of them certainly belong to their
+    requests. `sent` counts the requests sent on it. `out`: the connection is out of step. `usable`:
+    it may take another request. `last_id` and `last_text` describe its last answer (see `Echoes`).
     """
 
     number: int

@@ -1,5 +1,6 @@
-"""One HTTP session to one endpoint. `send` never raises for what a request met: it returns a
-Response or a Failure.
+"""Send requests to one endpoint in one HTTP session.
+
+`send` never raises for a failed request: it returns a Response or a Failure.
 """
 
 from __future__ import annotations
@@ -13,45 +14,44 @@ from types import TracebackType
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
+from serve_eval.client._reports import EndpointReports
 from serve_eval.client.attempts import retry, starting
 from serve_eval.client.attempts.attempt import AttemptSender
 from serve_eval.client.attempts.liveness import LivenessGuard
 from serve_eval.client.attempts.outcome import Missed, OutcomeReader
 from serve_eval.client.attempts.patience import SAMPLE, Patience, Wait
-from serve_eval.client.attempts.scheme import other_scheme
 from serve_eval.client.attempts.tries import Tries
 from serve_eval.client.http1.transport import Http1Transport
 from serve_eval.client.questions.endpoint_questions import EndpointQuestions
-from serve_eval.client.questions.raw_exchange import GET_S, RawExchange
+from serve_eval.client.questions.raw_exchange import RawExchange
 from serve_eval.client.request_headers import holds_key, request_headers
 from serve_eval.client.request_ids import RequestIds
 from serve_eval.client.step_ledger import StepListener
 from serve_eval.client.transport import RequestHead, TransportFactory, TransportSettings
 from serve_eval.client.wire_format import logprobs, server_timing, wire
-from serve_eval.client.wire_format.reply import Reply
 from serve_eval.errors import EndpointError
 from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, Endpoint, Failure, Limits, LogprobsForm, Request, Response
 
 UNREACHABLE_HINT = (
-    "Is the server up, on that host and port? A server that still loads its model refuses"
-    " connections."
+    "Check that the server is up, on that host and port. A server that is still loading its model"
+    " refuses connections."
 )
 
 
-class Client:
+class Client(EndpointReports):
     """Sends requests to `endpoint` within `limits`.
 
-    `api_key`, `headers` and `proxy` (already expanded) are held in memory only; a header
-    Authorization comes before the key. `masking` takes the key, the proxy's password and the
-    `masked` strings out of everything that is received, before any of it is cut, kept or shown.
-    `transport` makes the connections.
+    `api_key`, `headers` and `proxy` (already expanded) are kept in memory only; a header
+    Authorization replaces the key. `masking` removes the key, the proxy's password and the `masked`
+    strings from everything received, before it is cut, kept or shown. `transport` makes the
+    connections.
 
-    `retry_budget` is the number of retries that all samples together may still spend, `retries`
-    what they spent. `liveness` is where requests wait while no server listens, as long as it is
-    watched; `patience`, there while the session is open, knows how long the endpoint has been
-    silent. `logprobs_form` names the fields that ask for the log-probabilities of prompts. Each
-    request has a connection of its own but within `keeping`.
+    All samples together may spend `retry_budget` retries; `retries` counts those spent. Requests
+    wait at `liveness` while no server listens, if it is being watched. `patience` exists while the
+    session is open and knows how long the endpoint has been silent. `logprobs_form` names the
+    fields that request the log-probabilities of prompts. Each request has a connection of its own,
+    except within `keep_connections`.
     """
 
     def __init__(
@@ -142,16 +142,17 @@ class Client:
         await self.transport.close()
 
     async def send(self, request: Request, *, once: bool = False) -> Response | Failure:
-        """Return the answer to a request, after at most `max_attempts` attempts (`once`: one), or
-        why there is none.
+        """Return the answer to a request, or the failure after its last attempt.
 
-        Attempts, pauses included, are bounded by `sample_timeout_s`. What would fail the same way
-        is not tried again. An answer that a stream lost is asked for again without streaming, and a
-        request that met the end of a connection that was used before, or one out of step, on a new
-        one: neither counts as an attempt. While no server listens, requests wait. Attempts that
-        were refused for that do not count, nor do up to `max_attempts` that were lost when the
-        server ended; their time is given back to the sample. While the endpoint says that it is
-        starting, requests wait, and none of that is an attempt.
+        Makes up to `max_attempts` attempts (`once`: one) within `sample_timeout_s`, pauses
+        included. A failure that would recur is not retried. If a stream lost the answer, the
+        request is sent again immediately without streaming.
+
+        Some attempts do not count. If a reused connection had ended or was out of step, the request
+        is sent again on a new one. While no server listens, requests wait: attempts refused
+        meanwhile do not count, nor do up to `max_attempts` lost when the server ended, and the
+        sample gets their time back. Requests also wait while the endpoint reports that it is
+        starting.
         """
         stream = self.limits.stream and not request.prompt_logprobs
         tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
@@ -184,8 +185,9 @@ class Client:
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
-        """Return whether to make another attempt, after the pause before it. `tries.missed` gets a
-        note why not.
+        """Return True after the pause before another attempt, or False if there is none.
+
+        Adds the reason to `tries.missed` if there is none.
         """
         if missed.starting and not tries.once:
             tries.attempts.pop()  # nothing was attempted
@@ -201,15 +203,16 @@ class Client:
         if tries.over(missed):
             return False
         if self.retry_budget is not None and self.retries >= self.retry_budget:
-            tries.missed = missed.append_note("not tried again: the retry budget is spent")
+            tries.missed = missed.append_note("not retried: the retry budget is spent")
             return False
         self.retries += 1
         await asyncio.sleep(retry.pause_s(tries.counted, missed.retry_after, self._rng))
         return True
 
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
-        """Return whether no server listened, once one does. The sample's time stands still
-        meanwhile, and is given what the attempt took that was `lost` by that.
+        """Return True if no server listened, once one does.
+
+        The sample's time stops meanwhile. The time of the attempt `lost` by that is given back.
         """
         with wait.pause():
             outage = await self.liveness.outage(
@@ -220,8 +223,9 @@ class Client:
         return outage
 
     async def _wait_for_the_start(self, wait: Wait) -> bool:
-        """Return whether the endpoint has started, once it says so no more or took too long, which
-        ends a run. The sample's time stands still meanwhile.
+        """Return True once the endpoint has started, False if it takes too long.
+
+        The sample's time stops meanwhile. Raises EndpointError instead of returning False in a run.
         """
         with wait.pause():
             started = await self.start.over()
@@ -236,30 +240,29 @@ class Client:
 
     @property
     def session(self) -> str:
-        """Return the beginning of the ids of all its requests."""
+        """The common beginning of all its request ids."""
         return self._ids.own
 
     @property
     def max_in_flight(self) -> int:
-        """Return the most requests that were in flight at once."""
+        """The highest number of requests in flight at the same time."""
         return self.attempts.max_in_flight
 
     @property
     def cancelled(self) -> int:
-        """Return the number of requests that were sent and given up by their senders."""
+        """The number of requests that were sent and then cancelled by their senders."""
         return self.attempts.cancelled
 
     def now(self) -> float:
-        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
-        jump.
-        """
+        """Return the time of the attempts' clock: UTC seconds since 1970 that never jump."""
         return self.attempts.now()
 
     @asynccontextmanager
     async def keep_connections(self, listener: StepListener) -> AsyncIterator[None]:
-        """Use connections for many requests within the block, whose `listener` takes answers back
-        that a connection out of step gave. `settle` comes before its end where what came is to
-        count.
+        """Reuse connections within the block.
+
+        `listener` takes back answers from a connection that was out of step. Call `settle` before
+        the block ends if all answers in it must count.
         """
         self.transport.ledger.listen(listener)
         watch = asyncio.create_task(self.transport.watch())
@@ -271,86 +274,22 @@ class Client:
 
     @property
     def alone(self) -> bool:
-        """Return whether each request has a connection of its own for good."""
+        """True if each request has a connection of its own for the rest of the session."""
         return self.transport.ledger.alone
 
     def go_alone(self) -> None:
-        """From now on each request has a connection of its own."""
+        """Give each request a connection of its own from now on."""
         self.transport.ledger.go_alone()
 
     async def settle(self) -> None:
-        """Check all connections that nobody uses, in a few seconds at most."""
+        """Check all unused connections, which takes a few seconds at most."""
         await self.transport.settle()
 
     def list_open(self) -> frozenset[int]:
-        """Return the numbers of the open connections, which may still be checked."""
+        """Return the numbers of the open connections, which can still be checked."""
         return self.transport.list_open()
-
-    async def exchange(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        timeout_s: float = GET_S,
-        most_bytes: int | None = None,
-    ) -> Reply | Failure:
-        """Send one request as it stands, once, on a connection of its own; event streams come as
-        they are too.
-
-        `path` is that of the whole URL. A reply that is not whole has an `error`: TooLarge beyond
-        `most_bytes`, at which the connection is closed, TimeoutError after `timeout_s`. A Failure
-        says why there is none.
-        """
-        try:
-            return await self._raw.send(
-                method, path, body, timeout_s=timeout_s, most_bytes=most_bytes
-            )
-        except Missed as missed:
-            return Failure(
-                kind=missed.kind,
-                message=str(missed),
-                status=missed.status,
-                retryable=missed.retryable,
-            )
-
-    async def models(self) -> list[str] | Failure:
-        """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any
-        other status, 404 where there is no such route (a disaggregated orchestrator).
-        """
-        return await self._questions.models()
 
     @property
     def sends_key(self) -> bool:
-        """Return whether something that looks like a key goes with every request."""
+        """True if every request carries something that looks like a key."""
         return holds_key(self._headers)
-
-    async def other_scheme(self) -> str:
-        """Return a hint where the server speaks https instead of http, or the reverse; else an
-        empty text.
-        """
-        return (
-            "" if self.transport.proxy is not None else await other_scheme(self.endpoint.base_url)
-        )
-
-    async def context_tokens(self) -> int | None:
-        """Return how many tokens a prompt and its answer may have together, where the endpoint
-        tells it.
-        """
-        return await self._questions.context_tokens(self.endpoint.model)
-
-    async def describe(self) -> dict[str, object]:
-        """Return what the endpoint tells of itself: `models` that it lists, the `server`,
-        `version`.
-        """
-        return await self._questions.describe()
-
-    async def special_tokens(self) -> dict[str, str]:
-        """Return the texts of special tokens by their names, as far as the endpoint tells them."""
-        return await self._questions.special_tokens()
-
-    async def count_hidden_retries(self) -> dict[str, int]:
-        """Return how often an orchestrator asked its servers again, by their kind; empty where
-        nobody counts.
-        """
-        return await self._questions.count_hidden_retries()

@@ -1,9 +1,8 @@
-"""The way to an endpoint, and the line between what a plan may hold and what only the environment
-may.
+"""Connect to the endpoint of a plan, with secrets read from the environment.
 
-A plan holds the name of the key's variable, and headers and a proxy with `${VARIABLE}` where
-something secret stands. It is checked when it is made; the values are filled in when the connection
-is opened, and stay in memory.
+A plan holds the name of the key's variable, and headers and a proxy with `${VARIABLE}` in place of
+secrets. It is checked when it is made. The values are filled in when the connection is opened, and
+stay in memory.
 """
 
 from __future__ import annotations
@@ -37,28 +36,27 @@ _SCHEME_WORD = re.compile(r"^(bearer|basic|token|apikey|key)\b", re.IGNORECASE)
 
 
 def looks_secret(name: str) -> bool:
-    """Whether what goes by this name (of a header, a variable, a key of a file) is probably a
-    secret.
-    """
+    """Return True if a header, variable or key of this name probably holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 
 def problems(
     connection: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What a plan's connection must not hold: (path of the field, message). Messages never repeat a
-    value.
+    """Yield what a plan's connection must not hold, as (path of the field, message).
+
+    Messages never repeat a value.
     """
     variable = connection.get("api_key_env")
     if variable and (not _VARIABLE_NAME.fullmatch(variable) or _SECRET_VALUE.search(variable)):
-        yield ("api_key_env",), "expected the name of a variable, not a key"
+        yield ("api_key_env",), "expected the name of an environment variable, not a key"
     elif variable and variable != Connection().api_key_env and variable not in environ:
         yield ("api_key_env",), f"the environment has no {variable}"
     for name, value in connection.get("headers", {}).items():
         if _literal_secret(name, value):
             yield (
                 ("headers", name),
-                "looks like a secret; take it from the environment as ${VARIABLE}",
+                "looks like a secret; read it from the environment as ${VARIABLE}",
             )
     proxy = connection.get("proxy")
     if proxy is not None and (message := _proxy_problem(proxy)):
@@ -66,20 +64,19 @@ def problems(
 
 
 def _literal_secret(name: str, value: str) -> bool:
-    """Whether a header holds a secret itself, and not only variables behind a word such as
-    Bearer.
-    """
+    """Return True if a header holds a literal secret, not only variables after a scheme word."""
     literal = _SCHEME_WORD.sub("", _VARIABLE.sub("", value).strip()).strip()
     return bool(literal) and (looks_secret(name) or _SECRET_VALUE.search(value) is not None)
 
 
 def _proxy_problem(proxy: str) -> str | None:
-    """Credentials may only be variables; an address with variables is checked further when they are
-    filled in.
+    """Return what is wrong with a proxy, or None.
+
+    Credentials must be variables. An address with variables is checked when they are filled in.
     """
     scheme, _, rest = proxy.partition("://")
     if _VARIABLE.sub("", rest.rpartition("@")[0]).strip(":"):
-        return "holds credentials; take user and password from the environment as ${VARIABLE}"
+        return "holds credentials; read user and password from the environment as ${VARIABLE}"
     if _VARIABLE.search(proxy) or (
         scheme in ("http", "https") and re.match(r"[\w.-]+(:\d+)?/?$", rest)
     ):
@@ -88,13 +85,12 @@ def _proxy_problem(proxy: str) -> str | None:
 
 
 def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Client:
-    """A client with the plan's connection, its key and its `${VARIABLE}` values taken from
-    `environ`.
+    """Return a client with the plan's connection, key and variables taken from `environ`.
 
-    Raises PlanError, without the value, for a variable that is missing or holds what cannot be sent
-    in a header.
+    Raises PlanError, without the value, for a variable that is missing or holds characters that a
+    header cannot carry.
     """
-    from serve_eval.client.client import Client  # no client is needed to make a plan
+    from serve_eval.client.client import Client  # making a plan needs no client
 
     api_key, headers, proxy, hidden = _fill_in(plan.connection, environ)
     return Client(
@@ -111,13 +107,11 @@ def connect(plan: Plan, endpoint: Endpoint, environ: Mapping[str, str]) -> Clien
 
 @contextmanager
 def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterator[None]:
-    """Takes what a connection sends along out of the errors of a block, which may have the last
-    lines of a log.
-    """
+    """Mask the connection's secrets in errors raised by the block, which may quote a log."""
     try:
         yield
     except ServeEvalError as error:
-        with suppress(PlanError):  # what cannot be filled in was never sent
+        with suppress(PlanError):  # a value that cannot be filled in was never sent
             api_key, _, _, hidden = _fill_in(connection, environ)
             masking = Masking([api_key, *hidden])
             error.args = (masking.text(str(error)),)
@@ -128,8 +122,9 @@ def hide_in_errors(connection: Connection, environ: Mapping[str, str]) -> Iterat
 def openai_client(
     plan: Plan, base_url: str, environ: Mapping[str, str], *, timeout_s: float
 ) -> AsyncOpenAI:
-    """The official package's client with the same connection; it tries nothing again. Raises
-    PlanError as `connect`.
+    """Return the official OpenAI client with the same connection and no retries.
+
+    Raises PlanError as `connect` does.
     """
     import ssl
 
@@ -151,9 +146,7 @@ def openai_client(
 def _fill_in(
     connection: Connection, environ: Mapping[str, str]
 ) -> tuple[str, dict[str, str], str | None, list[str]]:
-    """The key ("": none), the headers and the proxy of a connection, and what of them must not be
-    shown.
-    """
+    """Return the key ("": none), the headers, the proxy and the secrets of a connection."""
     hidden: list[str] = []
     api_key = environ.get(connection.api_key_env, "").strip()
     _check_header(api_key, f"the key in {connection.api_key_env}")
@@ -172,7 +165,7 @@ def _fill_in(
 
 
 def expand(value: str, environ: Mapping[str, str], where: str) -> str:
-    """`value` with its `${VARIABLE}` filled in. Raises PlanError for one that is missing."""
+    """Return `value` with its `${VARIABLE}` filled in. Raises PlanError for a missing variable."""
     return _expand(value, environ, where, [], secret=True)
 
 
@@ -184,8 +177,10 @@ def _check_header(value: str, what: str) -> None:
 def _expand(
     value: str, environ: Mapping[str, str], where: str, hidden: list[str], *, secret: bool
 ) -> str:
-    """`value` with its variables filled in; what a `secret` place or variable held is added to
-    `hidden`, and the last word of it, which comes back without its scheme.
+    """Return `value` with its variables filled in, and add secrets to `hidden`.
+
+    The values of a `secret` place or variable are secrets. So is the last word of each, because it
+    may come back without its scheme.
     """
     names = _VARIABLE.findall(value)
     missing = [name for name in names if name not in environ]

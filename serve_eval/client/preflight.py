@@ -1,6 +1,4 @@
-"""One short request before thousands: what would fail for every sample is said once, with what to
-do about it.
-"""
+"""Send one short request before a run, to report common failures once, with advice."""
 
 from __future__ import annotations
 
@@ -17,21 +15,18 @@ from serve_eval.schema import Failure, FailureKind, Message, Prompt, Request, Sa
 
 PING = "1 + 1 ="
 LENGTH_SLACK = 4
-"""By how many tokens an answer may be longer than was asked for: servers differ in whether its end
-counts."""
+"""Tokens by which an answer may exceed the limit: servers differ in whether they count its end."""
 _OPTIONS = frozenset(
     {"truncate_prompt_tokens", "add_special_tokens", "temperature", "top_p", "stop"}
 )
-"""Fields that an option of their name leaves out."""
+"""Fields that a task option of the same name leaves out."""
 _SENT_BY = {"chat_template_kwargs": "thinking, or suite_exact, which switches it off"}
 
 
 async def check(
     client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
 ) -> None:
-    """Sends one short request of the kind that the tasks will send. Raises EndpointError with the
-    cause.
-    """
+    """Send one short request like those of the tasks. Raises EndpointError with the cause."""
     failure = await trial(client, chat=chat, sampling=sampling, extra=extra)
     if failure is not None:
         await refuse(client, failure, chat=chat, extra=extra)
@@ -40,8 +35,9 @@ async def check(
 async def trial(
     client: Client, *, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]
 ) -> Failure | None:
-    """Sends one short request; returns what went wrong. Raises EndpointError when its length was
-    ignored.
+    """Send one short request and return its failure, or None.
+
+    Raises EndpointError if the server ignored the length limit.
     """
     request = short(chat=chat, sampling=sampling, extra=extra)
     limits = client.limits
@@ -65,19 +61,19 @@ def _length_ignored(client: Client, chat: bool, asked: int, given: int) -> Endpo
     field = client.max_tokens_field if chat else "max_tokens"
     other = field == "max_completion_tokens"
     hint = (
-        "Send it under the other name: --max-tokens-field max_tokens."
+        "Use the other field name: --max-tokens-field max_tokens."
         if other
-        else "Answers would have no end."
+        else "Answers would not be limited in length."
     )
     return EndpointError(
-        f"the endpoint ignored {field}: {asked} tokens were asked for, and {given} came", hint=hint
+        f"the endpoint ignored {field}: requested {asked} tokens, received {given}", hint=hint
     )
 
 
 async def refuse(
     client: Client, failure: Failure, *, chat: bool, extra: Mapping[str, object]
 ) -> NoReturn:
-    """Raises EndpointError for a short request that failed, with what to do about it."""
+    """Raise EndpointError for a failed short request, with advice."""
     listed = await client.models() if failure.kind is FailureKind.HTTP_ERROR else []
     served = [] if isinstance(listed, Failure) else listed
     address = client.endpoint.base_url + (CHAT_COMPLETIONS if chat else COMPLETIONS)
@@ -91,14 +87,15 @@ async def refuse(
 
 
 def short(*, chat: bool, sampling: SamplingParams, extra: Mapping[str, object]) -> Request:
-    """A request that takes an endpoint no time, of the kind that the tasks will send."""
+    """Return a request that costs almost no time, of the kind that the tasks send."""
     prompt: Prompt = (Message(role="user", content=PING),) if chat else PING
     return Request(sample_id="preflight", prompt=prompt, sampling=sampling, extra=extra)
 
 
 async def discover_model(client: Client) -> str:
-    """The one model that the endpoint serves. Raises EndpointError when there is none to be seen,
-    or several, with the status where its list is refused.
+    """Return the only model that the endpoint serves.
+
+    Raises EndpointError if it lists none or several, or with the status if it refuses to list them.
     """
     served, address = await client.models(), f"{client.endpoint.base_url}/models"
     if isinstance(served, Failure):
@@ -114,19 +111,19 @@ async def discover_model(client: Client) -> str:
     if served:
         raise EndpointError(
             f"the endpoint serves {len(served)} models: {', '.join(served)}",
-            hint="Choose one: --model.",
+            hint="Choose one with --model.",
         )
     raise EndpointError(
         f"{address} lists no model",
         hint=(
-            "An older disaggregated orchestrator lists none: name it with --model. Or is the path"
-            " of the URL wrong?"
+            "Older disaggregated orchestrators list none: name the model with --model, or check the"
+            " path of the URL."
         ),
     )
 
 
 async def _misunderstood(client: Client, failure: Failure) -> str:
-    """Return a hint where one side speaks http and the other https; else an empty text."""
+    """Return a hint if one side speaks http and the other https, else an empty text."""
     odd = failure.kind in (
         FailureKind.DISCONNECTED,
         FailureKind.INVALID_RESPONSE,
@@ -144,38 +141,37 @@ def _explain_unlisted(client: Client, failure: Failure) -> str:
             return key_advice(client)
         case 404 | 405:
             return (
-                "An older disaggregated orchestrator lists none: name it with --model. Or is the"
-                " path of the URL wrong?"
+                "Older disaggregated orchestrators list none: name the model with --model, or check"
+                " the path of the URL."
             )
         case 429:
-            return "It limits requests: try again later, or name the model with --model."
+            return (
+                "The endpoint limits its request rate: try again later, or name the model with"
+                " --model."
+            )
         case 503:
             return (
-                "A server that still loads its model, or an orchestrator without a context server,"
-                " answers so: try again later, or name the model with --model."
+                "The server may still be loading its model, or the orchestrator may have no context"
+                " server: try again later, or name the model with --model."
             )
         case None:
             return _hint(failure, client, (), chat=False)
         case _:
-            return "Name the model with --model; the server's log may say more."
+            return "Name the model with --model. The server's log may say more."
 
 
 def key_advice(client: Client) -> str:
     """Return a hint for a 401 or a 403."""
     if client.sends_key:
         return (
-            "It refuses the key that was sent: look into OPENAI_API_KEY, or the variable that"
-            " --api-key-env names."
+            "The endpoint refuses the key: check OPENAI_API_KEY, or the variable that --api-key-env"
+            " names."
         )
-    return (
-        "No key was sent: put it into OPENAI_API_KEY, or name another variable with --api-key-env."
-    )
+    return "No key was sent: set OPENAI_API_KEY, or name another variable with --api-key-env."
 
 
 def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str]) -> str:
-    """What to do about a field that the server will not take, as far as its refusal names it; else
-    nothing.
-    """
+    """Return a hint for a field that the refusal names, else an empty text."""
     message = failure.message.lower()
     if failure.status not in (400, 422):
         return ""
@@ -185,7 +181,7 @@ def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str
             if client.max_tokens_field == "max_completion_tokens"
             else "max_completion_tokens"
         )
-        return f"The server wants the length under the other name: --max-tokens-field {other}."
+        return f"The server uses the other field name: add --max-tokens-field {other}."
     for name, without in (
         *((name, "null") for name in (*extra, "temperature", "top_p")),
         ("'stop'", "[]"),
@@ -195,15 +191,16 @@ def _explain_refused_field(failure: Failure, client: Client, extra: Iterable[str
             if option not in _OPTIONS:
                 sent_by = _SENT_BY.get(option, "--extra-body, or extra_body in the plan")
                 return (
-                    f"The server refuses the field {option}: do without what sends it ({sent_by})."
+                    f"The server refuses the field {option}: remove the option that sends it"
+                    f" ({sent_by})."
                 )
             return (
-                f"The server refuses the field {option}: leave it out with --set"
-                f" TASK.{option}={without} --allow-mismatch {option}. The report then says that the"
-                " protocol differs."
+                f"The server refuses the field {option}: omit it with --set"
+                f" TASK.{option}={without} --allow-mismatch {option}. The report then notes that"
+                " the protocol differs."
             )
     if client.limits.stream and "stream" in message.replace("upstream", ""):
-        return "The server refuses to stream: --no-stream. The scores are the same."
+        return "The server refuses to stream: add --no-stream. Scores do not change."
     return ""
 
 
@@ -212,9 +209,12 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
     if failure.kind is FailureKind.DISCONNECTED:
         return UNREACHABLE_HINT
     if failure.kind is FailureKind.INVALID_RESPONSE:
-        return "Is this the port of an OpenAI-compatible server? The base URL should end in /v1."
+        return (
+            "Check that this is the port of an OpenAI-compatible server. The base URL should end in"
+            " /v1."
+        )
     if failure.kind is FailureKind.TIMEOUT:
-        return "The server accepts connections but does not answer; see its log."
+        return "The server accepts connections but does not answer. Check its log."
     if failure.status in (401, 403):
         return key_advice(client)
     if starting.SAID in failure.message:
@@ -224,7 +224,7 @@ def _hint(failure: Failure, client: Client, served: Collection[str], chat: bool)
     if failure.status == 404:
         kind = "chat" if chat else "text"
         return (
-            f"No such route for {kind} requests: check the base URL, or a model name that the"
-            " server does not know."
+            f"The server has no route for {kind} requests, or does not know the model: check the"
+            " base URL and the model name."
         )
     return "The server's log may say more."

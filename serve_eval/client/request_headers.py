@@ -1,4 +1,4 @@
-"""The headers that go with every request of a session."""
+"""Build the headers that every request of a session carries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _OWN = {"content-length", "transfer-encoding", REQUEST_ID.lower()}
 
 
 def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the usual headers; those that are `given` replace them. Raises PlanError for one that
-    cannot be sent.
+    """Return the default headers, replaced or extended by those `given`.
+
+    Raises PlanError for a header that cannot be sent.
     """
     headers = {
         "User-Agent": f"serve-eval/{serve_eval.__version__}",
@@ -28,7 +29,7 @@ def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, 
     for name, value in given.items():
         if not _TOKEN.fullmatch(name) or not value.isascii() or not value.isprintable():
             raise PlanError(
-                f"header {name!r}: its name or its value has a character that cannot be sent in a"
+                f"header {name!r}: its name or value has a character that cannot be sent in a"
                 " header"
             )
     replaced = {name.lower() for name in given}
@@ -39,5 +40,5 @@ def request_headers(api_key: str | None, given: Mapping[str, str]) -> dict[str, 
 
 
 def holds_key(headers: Mapping[str, str]) -> bool:
-    """Return whether a header looks like a key."""
+    """Return True if a header looks like a key."""
     return any(name.lower() == "authorization" or "key" in name.lower() for name in headers)

@@ -1,16 +1,17 @@
-"""Ids of the requests of one session, and how to find them in an answer. Pure."""
+"""Make the ids of a session's requests and find them in replies. Pure."""
 
 from __future__ import annotations
 
 import uuid
 
 ID_CHARACTERS = 36
-"""Of the id of a request, a UUID; servers that shorten it name no request."""
+"""Length of a request id, a UUID. An id that a server shortened names no request."""
 
 
 class RequestIds:
-    """Makes ids that begin with `own` and count up. They are UUIDs: llama-cpp-python refuses
-    others.
+    """Make ids that begin with `own` and count up.
+
+    The ids are UUIDs because llama-cpp-python refuses others.
     """
 
     def __init__(self) -> None:
@@ -22,6 +23,6 @@ class RequestIds:
         return f"{self.own}{self._made:012x}"
 
     def find_named(self, told: str) -> str | None:
-        """Return the id of a request of ours in a reply's text; None where it names none."""
+        """Return the id of one of our requests in a reply's text, or None."""
         at = told.find(self.own)
         return None if at < 0 or len(told) < at + ID_CHARACTERS else told[at : at + ID_CHARACTERS]

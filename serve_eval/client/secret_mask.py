@@ -1,4 +1,4 @@
-"""Hide the secrets of a connection in what a person or a file is shown."""
+"""Hide the secrets of a connection in text that is shown or written."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ _TOKEN = re.compile(
     r"\b(?:Bearer\s+|sk-|hf_|nvapi-|ghp_)[A-Za-z0-9._-]{8,}|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
 )
 _PLAIN = re.compile(r"tokens|tokeniz|_env$", re.IGNORECASE)
-"""Names that sound like a secret's and are none: counts of tokens, tokenizers, names of
-variables."""
+"""Names that look secret but are not: token counts, tokenizers, names of variables."""
 
 
 class SecretMask:
-    """Hide secrets in text that others wrote.
+    """Hide secrets in text from other sources.
 
-    Secrets are the values of the connection's variables and of every variable whose name sounds
-    secret, and whatever looks like a key.
+    Secrets are the values of the connection's variables and of every variable with a
+    secret-sounding name, and anything that looks like a key.
     """
 
     def __init__(self, connection: Connection, environ: Mapping[str, str]) -> None:
@@ -39,11 +38,11 @@ class SecretMask:
         return _TOKEN.sub(HIDDEN, self._masking.text(text))
 
     def holds(self, data: bytes) -> bool:
-        """Whether bytes hold one of the secrets that are known."""
+        """Return True if bytes contain a known secret."""
         return self._masking.holds(data)
 
     def of(self, value: Any, name: str = "") -> Any:
-        """The same of JSON, and of texts under a name that a secret has."""
+        """Return a JSON value with its secrets hidden, and any text under a secret's name."""
         if isinstance(value, Mapping):
             return {self(str(key)): self.of(inner, str(key)) for key, inner in value.items()}
         if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The host and the port of a URL, as connections need them."""
+"""Read the host and the port of a URL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from serve_eval.errors import PlanError
 
 
 class ServerAddress:
-    """The address in `url`. Raises ValueError for one that is no http or https URL of a host."""
+    """The address in `url`. Raises ValueError unless it is an http or https URL with a host."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -28,12 +28,12 @@ class ServerAddress:
 
     @property
     def authority(self) -> str:
-        """Return the value of the header Host."""
+        """The value of the header Host."""
         return self.name if self.default_port else f"{self.name}:{self.port}"
 
     @property
     def credentials(self) -> dict[str, str]:
-        """Return the header that a proxy at this address wants; empty without a user."""
+        """The header that a proxy at this address needs; empty without a user."""
         return {"Proxy-Authorization": f"Basic {self.basic}"} if self.basic else {}
 
 
@@ -42,12 +42,13 @@ def endpoint_address(base_url: str) -> ServerAddress:
     try:
         return ServerAddress(base_url)
     except ValueError:
-        raise PlanError(f"base_url: {base_url} is not the address of a host") from None
+        raise PlanError(f"base_url: {base_url} is not an http or https URL with a host") from None
 
 
 def proxy_address(url: str | None) -> ServerAddress | None:
-    """Return the address of a proxy. Raises PlanError, which does not quote the address: it may
-    hold a password.
+    """Return the address of a proxy.
+
+    Raises PlanError without quoting the address, which may hold a password.
     """
     try:
         return None if url is None else ServerAddress(url)

@@ -1,4 +1,4 @@
-"""The account of which answers are surely those to their requests, connection by connection."""
+"""Record which answers certainly belong to their requests, for each connection."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Protocol
 from serve_eval.client.channel import Channel
 
 MOST_OUT = 2
-"""From so many connections out of step on, each request has a connection of its own."""
+"""From this number of connections out of step, each request gets a connection of its own."""
 
 
 class StepListener(Protocol):
-    """Can take answers back. Told how many turns of a connection were proven in step, and that one
-    is out of step: all its answers behind the proven ones, but for the first, may be those to other
-    requests.
+    """Receives proofs and strays, and can take answers back.
+
+    `proven` gives the number of a connection's turns that were proven in step. `out_of_step` names
+    a connection that is out of step: all its answers after the proven ones, except the first, may
+    belong to other requests.
     """
 
     def proven(self, connection: int, turns: int) -> None: ...
@@ -22,12 +24,11 @@ class StepListener(Protocol):
 
 
 class StepLedger:
-    """Notes proofs and strays.
+    """Records proofs and strays.
 
-    Without a `listener` nobody could take answers back, and each request has a connection of its
-    own, whose first reply cannot be another's: `keeps` is false then, and when they go `alone`.
-
-    `out` counts the connections that were out of step.
+    `keeps` says whether connections serve several requests. It is false without a `listener`, which
+    alone can take answers back, and in `alone` mode. Each request then has a connection of its own,
+    whose first reply always belongs to it. `out` counts the connections that were out of step.
     """
 
     def __init__(self) -> None:
@@ -36,12 +37,12 @@ class StepLedger:
         self.out = 0
 
     def listen(self, listener: StepListener | None) -> None:
-        """Set the listener that takes answers back from now on."""
+        """Set the listener that can take answers back."""
         self.listener = listener
         self.keeps = listener is not None and not self.alone
 
     def go_alone(self) -> None:
-        """From now on each request has a connection of its own."""
+        """Give each request a connection of its own from now on."""
         self.alone, self.keeps = True, False
 
     def prove(self, channel: Channel, turns: int) -> None:
@@ -51,7 +52,7 @@ class StepLedger:
             self.listener.proven(channel.number, turns)
 
     def prove_next(self, channel: Channel) -> None:
-        """Note that the reply to the request under way named it."""
+        """Note that the reply to the current request named it."""
         if channel.turns > 1 and channel.turns > channel.proven:
             self.prove(channel, channel.turns)
         channel.proven = channel.turns + 1
@@ -62,7 +63,7 @@ class StepLedger:
             return
         channel.out, channel.usable = True, False
         if self.listener is None or (self.alone and channel.sent == 1):
-            # there is no second answer on it, and it is found again, or known, where there may be
+            # It has no second answer, and is detected again, or known, if it gets one.
             return
         self.out += 1
         if self.out >= MOST_OUT:

@@ -1,4 +1,4 @@
-"""Which certificates are trusted."""
+"""Choose the certificates to trust."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from serve_eval.errors import PlanError
 def ssl_context(
     target: ServerAddress, proxy: ServerAddress | None, ca_bundle: str | None
 ) -> ssl.SSLContext | None:
-    """Return a context that trusts the bundle, or the system's without one; None where nobody
-    speaks TLS.
+    """Return a context that trusts the bundle, by default the system's; None if TLS is unused.
 
     Raises PlanError for a bundle that cannot be used.
     """

@@ -1,6 +1,4 @@
-"""What it took to get the answers: attempts, retries, times and tokens, counted in constant
-memory.
-"""
+"""Count attempts, retries, times and tokens in constant memory."""
 
 from __future__ import annotations
 
@@ -12,21 +10,19 @@ from collections.abc import Mapping
 from serve_eval.schema import Acceptance, Failure, Response, Traffic
 
 RESOLUTION = 0.01
-"""Relative width of the classes into which times are counted, and so the error of a percentile."""
+"""Relative width of the classes in which times are counted: the error of a percentile."""
 _STEP = math.log1p(RESOLUTION)
 
 
 class Times:
-    """A histogram of seconds with classes of equal ratio: 1 % wide, whatever the scale."""
+    """A histogram of seconds whose classes are 1 % wide at any scale."""
 
     def __init__(self) -> None:
         self._classes: Counter[int] = Counter()
         self._count, self._max = 0, 0.0
 
     def add(self, seconds: float, times: int = 1) -> None:
-        """Counts a time; with -1 it is counted no more, and a maximum that is gone is known to 1 %
-        only.
-        """
+        """Count a time; -1 removes it. A maximum that was removed is replaced to within 1 %."""
         number = math.floor(math.log(seconds) / _STEP) if seconds > 1e-6 else -1400
         self._classes[number] += times
         self._count += times
@@ -39,7 +35,10 @@ class Times:
             self._max = seconds
 
     def percentiles(self) -> Mapping[str, float]:
-        """p50, p90 and p99 to 1 %, and the exact maximum, in seconds; empty without any time."""
+        """Return p50, p90 and p99 to within 1 %, and the exact maximum, in seconds.
+
+        Empty without any time.
+        """
         if not self._count:
             return {}
         wanted = {
@@ -56,9 +55,10 @@ class Times:
 
 
 class TokenSteps:
-    """Sums of speculative decoding. An answer tells T / I, its tokens per step of the engine, and T
-    as its usage, so that I, the number of its steps, follows. The first of them has no draft and
-    gives one token.
+    """Sums of speculative decoding.
+
+    An answer reports T / I, its tokens per step of the engine, and T in its usage, which gives I,
+    the number of steps. The first step has no draft and yields one token.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class TokenSteps:
         self._told += times * per_step
 
     def acceptance(self) -> Acceptance | None:
-        """What they come to; None without any."""
+        """Return the acceptance of all answers, or None without any."""
         if not self._answers:
             return None
         later = self._steps - self._answers
@@ -84,7 +84,7 @@ class TokenSteps:
 
 
 class TrafficCounter:
-    """Sees every result of a task, of this session and out of the journal."""
+    """Counts every result of a task, from this session and from the journal."""
 
     def __init__(self) -> None:
         self._attempts = self._not_streamed = self._prompt_tokens = self._completion_tokens = 0
@@ -94,13 +94,13 @@ class TrafficCounter:
         self._cached: int | None = None
 
     def see(self, result: Response | Failure, times: int = 1) -> None:
-        """Counts a result; with -1 it is counted no more."""
+        """Count a result; -1 removes it."""
         attempts = result.attempts
         self._attempts += times * len(attempts)
         if len(attempts) > 1:
             for earlier, later in itertools.pairwise(attempts):
                 if earlier.failure is None:
-                    continue  # the next one is the request for another choice
+                    continue  # the next one requests another choice
                 kind = earlier.failure.value
                 at_fault = earlier.status if earlier.status and earlier.status >= 400 else None
                 self._retries[f"{kind} {at_fault}" if at_fault else kind] += times

@@ -1,9 +1,8 @@
-"""The seam below the client: who carries a request to the endpoint, and the nouns that pass
-through.
+"""Define the interface of transports, which carry requests to the endpoint.
 
-A transport gets a head, an id and a body, and fills a `Reply` as the answer arrives. Two exist:
-`http1`, the default, and `aiohttp_transport`. docs/requests.md has a table of what the second
-cannot do.
+A transport receives a head, an id and a body, and fills a `Reply` as the answer arrives. `http1` is
+the default; `aiohttp_transport` is the alternative. docs/requests.md lists what the second cannot
+do.
 """
 
 from __future__ import annotations
@@ -29,12 +28,13 @@ class Disconnected(Exception):
 
 
 class BadHttp(Exception):
-    """Bytes came that are no HTTP answer."""
+    """The bytes received are not an HTTP answer."""
 
 
 class CannotConnect(Exception):
-    """No connection to `address` could be made. `may_pass`: another attempt may succeed. `refused`:
-    nobody may be listening there.
+    """No connection to `address` could be made.
+
+    `may_pass`: another attempt may succeed. `refused`: possibly no server listens there.
     """
 
     def __init__(self, address: ServerAddress, why: Exception, *, may_pass: bool = True) -> None:
@@ -53,15 +53,15 @@ class ProxyRefused(Exception):
     """The proxy answered CONNECT with `status`."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"HTTP {status} of the proxy")
+        super().__init__(f"HTTP {status} from the proxy")
         self.status = status
 
 
 class TransportSettings(NamedTuple):
-    """All that a transport knows of its endpoint and its session.
+    """The settings of a transport.
 
-    `headers` go with every request. `models_path` answers a GET with a list of models and never
-    with a completion.
+    `headers` go with every request. A GET of `models_path` returns a list of models and never a
+    completion.
     """
 
     base_url: str
@@ -75,8 +75,9 @@ class TransportSettings(NamedTuple):
 
 
 class RequestHead:
-    """The part of a request that many share. Equal by identity, so that a transport may keep what
-    it made of it.
+    """The part of a request that many requests share.
+
+    Compared by identity, so that a transport can cache what it derives from it.
     """
 
     __slots__ = ("headers", "method", "path")
@@ -86,21 +87,19 @@ class RequestHead:
 
 
 class Transport(Protocol):
-    """Carries requests to one endpoint. Of its methods `send` alone is on the way of every
-    request.
-    """
+    """Carries requests to one endpoint. Only `send` runs for every request."""
 
     ledger: StepLedger
 
     @property
     def address(self) -> ServerAddress:
-        """The address that connections are made to: the endpoint, or the proxy before it."""
+        """The address that connections are made to: the endpoint's, or the proxy's."""
 
     @property
     def proxy(self) -> ServerAddress | None: ...
 
     def prepare(self, head: RequestHead) -> None:
-        """Do now what can be done once for all requests with this head."""
+        """Do the work that all requests with this head share."""
 
     def send(
         self,
@@ -111,38 +110,38 @@ class Transport(Protocol):
         request_id: str | None = None,
         fresh: bool = False,
     ) -> Awaitable[Channel]:
-        """Send a request; what comes back fills `reply`. `fresh`: on a connection that nobody used
-        before.
+        """Send a request and fill `reply` with what comes back.
 
-        Raises CannotConnect, TimeoutError, ProxyRefused, BadHttp or Disconnected when nothing was
-        sent.
+        `fresh`: on a new connection. Raises CannotConnect, TimeoutError, ProxyRefused, BadHttp or
+        Disconnected if nothing was sent.
         """
 
     def keep(self, channel: Channel, now: float) -> None:
         """Take back the connection of an answer that counts."""
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
-        """Take back the connection of a reply that does not count. `unwanted`: its sender was
-        cancelled.
+        """Take back the connection of a reply that does not count.
+
+        `unwanted`: the task that sent the request was cancelled.
         """
 
     def abort(self, channel: Channel) -> None:
-        """End a connection at once."""
+        """End a connection immediately."""
 
     def note_end(self, channel: Channel, now: float) -> None:
-        """Note that a used connection was closed without a word to the next request."""
+        """Note that a used connection was closed without any reply to the next request."""
 
     def list_open(self) -> frozenset[int]:
-        """Return the numbers of the open connections, which may still be checked."""
+        """Return the numbers of the open connections, which can still be checked."""
 
     async def watch(self) -> None:
-        """Run until cancelled. Check connections that have become idle."""
+        """Check idle connections until cancelled."""
 
     async def settle(self) -> None:
-        """Check all connections that nobody uses, in a few seconds at most."""
+        """Check all unused connections, which takes a few seconds at most."""
 
     async def close(self) -> None:
-        """End all connections; senders that wait for one get an error, and no new one is made."""
+        """End all connections and make no new one. Requests that wait for a connection fail."""
 
 
 TransportFactory = Callable[[TransportSettings], Transport]

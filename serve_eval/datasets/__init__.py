@@ -1,4 +1,4 @@
-"""Reading data sets: local files first, the Hugging Face hub only when it is asked for."""
+"""Read data sets: from local files first, from the Hugging Face hub only on request."""
 
 __all__ = [
     "generated",

@@ -1,7 +1,6 @@
-"""Data sets that the project generates itself, in the layouts of GSM8K, MMLU and HumanEval, so that
-the demo needs no download.
+"""Generate data sets in the layouts of GSM8K, MMLU and HumanEval, so the demo needs no download.
 
-The questions are plain arithmetic. They measure nothing about a model: they give the real prompts,
+The questions are plain arithmetic and measure nothing about a model. They give the real prompts,
 scorers and verdicts something to work on.
 """
 
@@ -33,9 +32,7 @@ _THINGS = ("apples", "books", "coins", "marbles", "pencils", "shells", "stamps",
 
 
 def word_problem(rng: random.Random) -> dict[str, str]:
-    """One problem with its worked solution, in GSM8K's form (`question`, `answer` ending in `####
-    N`).
-    """
+    """Return a problem in GSM8K's form: `question`, and `answer` with a solution and `#### N`."""
     name, thing = rng.choice(_NAMES), rng.choice(_THINGS)
     total = rng.randint(5, 60)
     story, steps = [f"{name} has {total} {thing}."], []
@@ -61,7 +58,7 @@ def word_problem(rng: random.Random) -> dict[str, str]:
 
 
 def choice_row(rng: random.Random) -> list[str]:
-    """One row of MMLU's CSV form: question, four options, the right letter."""
+    """Return a row of MMLU's CSV form: question, four options, the right letter."""
     a, b = rng.randint(2, 99), rng.randint(2, 99)
     right = a * b
     wrong = rng.sample([right + step for step in (-20, -11, -10, -9, -1, 1, 2, 9, 10, 11, 20)], 3)
@@ -71,8 +68,9 @@ def choice_row(rng: random.Random) -> list[str]:
 
 
 def function_problem(number: int, rng: random.Random) -> dict[str, str]:
-    """One problem in HumanEval's form: a prompt that ends with a docstring, its body, and tests as
-    `check`.
+    """Return a problem in HumanEval's form.
+
+    It has a prompt that ends with a docstring, its body, and tests as `check`.
     """
     name, factor, shift = f"scaled_{number}", rng.randint(2, 9), rng.randint(1, 9)
     calls = [(x, factor * x + shift) for x in rng.sample(range(-20, 20), 4)]
@@ -87,7 +85,7 @@ def function_problem(number: int, rng: random.Random) -> dict[str, str]:
 
 
 def write_humaneval(folder: Path, *, seed: int = 0, problems: int = 164) -> None:
-    """Writes HumanEval.jsonl.gz."""
+    """Write HumanEval.jsonl.gz."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(f"humaneval:{seed}")
     lines = (
@@ -97,7 +95,7 @@ def write_humaneval(folder: Path, *, seed: int = 0, problems: int = 164) -> None
 
 
 def write_gsm8k(folder: Path, *, seed: int = 0, train: int = 200, test: int = 1319) -> None:
-    """Writes train.jsonl and test.jsonl."""
+    """Write train.jsonl and test.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", train), ("test", test)):
         rng = random.Random(f"gsm8k:{split}:{seed}")
@@ -106,7 +104,7 @@ def write_gsm8k(folder: Path, *, seed: int = 0, train: int = 200, test: int = 13
 
 
 def write_mmlu(folder: Path, subjects: Sequence[str], *, seed: int = 0, test: int = 100) -> None:
-    """Writes dev/<subject>_dev.csv (5 rows) and test/<subject>_test.csv for every subject."""
+    """Write dev/<subject>_dev.csv (5 rows) and test/<subject>_test.csv for every subject."""
     for split, count in (("dev", 5), ("test", test)):
         (folder / split).mkdir(parents=True, exist_ok=True)
         for subject in subjects:

@@ -1,4 +1,4 @@
-"""The Hugging Face hub, through the optional extra and only when the user asked for it."""
+"""Download from the Hugging Face hub, with the optional extra and only on the user's request."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from serve_eval.errors import DatasetError, install_hint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HubSource:
-    """A data set repository on the hub: the files that are wanted of it, at which revision, and an
-    archive in it that has to be unpacked (its folder then is the data set). `members` are the files
-    of the archive that are wanted.
+    """A data set repository on the hub, with the wanted files and the revision.
+
+    An `archive` in it is unpacked, and its folder becomes the data set. `members` are the wanted
+    files of the archive.
     """
 
     repository: str
@@ -43,11 +44,11 @@ def _snapshot(source: HubSource) -> Path:
 
 
 def download(source: HubSource, snapshot: Callable[[HubSource], Path] = _snapshot) -> Path:
-    """A local folder with the data set's files. Raises DatasetError when the hub cannot be used or
-    reached.
+    """Return a local folder with the data set's files.
 
-    HF_HUB_OFFLINE, HF_HOME and HF_ENDPOINT work as everywhere. An archive is unpacked beside the
-    downloaded snapshot, with the tar filter that keeps every member inside.
+    HF_HUB_OFFLINE, HF_HOME and HF_ENDPOINT work as usual. An archive is unpacked next to the
+    downloaded snapshot, with a filter that keeps every member inside. Raises DatasetError if the
+    hub cannot be used or reached.
     """
     try:
         folder = snapshot(source)
@@ -58,7 +59,7 @@ def download(source: HubSource, snapshot: Callable[[HubSource], Path] = _snapsho
             partial = folder / "unpacked.partial"
             if zipfile.is_zipfile(folder / source.archive):
                 with zipfile.ZipFile(folder / source.archive) as zipped:
-                    zipped.extractall(partial)  # noqa: S202  (zipfile keeps every member inside by itself)
+                    zipped.extractall(partial)  # noqa: S202  (zipfile keeps every member inside)
             else:
                 with tarfile.open(folder / source.archive) as archive:
                     archive.extractall(partial, filter="data")
@@ -66,7 +67,7 @@ def download(source: HubSource, snapshot: Callable[[HubSource], Path] = _snapsho
         return unpacked / "data" if (unpacked / "data").is_dir() else unpacked
     except (OSError, ValueError, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DatasetError(
-            f"{source.repository} could not be had from the Hugging Face hub:"
+            f"{source.repository} could not be downloaded from the Hugging Face hub:"
             f" {type(error).__name__}: {error}",
             hint=(
                 "Check HF_HUB_OFFLINE, HF_ENDPOINT and the network, or put a local copy under"

@@ -1,7 +1,6 @@
-"""The data sets that serve-eval knows: where they come from, under which licence, and which
-checksums are known.
+"""List the known data sets, with their sources, licences and checksums.
 
-A checksum stands here when it was computed from the source's own files at the named revision; the
+A checksum is listed if it was computed from the source's own files at the given revision. The
 others are recorded at the first fetch.
 """
 
@@ -11,8 +10,7 @@ from serve_eval.datasets.hub import HubSource
 from serve_eval.datasets.source import Source
 
 GPQA_PASSWORD = b"deserted-untie-orchid"
-"""Published by the authors beside the archive; it keeps the questions out of crawled text, and out
-of nothing else."""
+"""Published by the authors next to the archive. It only keeps the questions out of crawled text."""
 
 _SEE_PAGE = "see the data set's page"
 
@@ -174,4 +172,4 @@ KNOWN = {
         hub=HubSource(repository="MathArena/aime_2026", patterns=("*/*.parquet",)),
     ),
 }
-"""By the name under which `serve-eval datasets` has them."""
+"""By the name that `serve-eval datasets` uses."""

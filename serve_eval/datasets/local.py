@@ -1,4 +1,4 @@
-"""Finds the folder of a data set below the roots and reads its files, with checksums.
+"""Find the folder of a data set below the roots, and read its files with checksums.
 
 A split is one file of rows: JSON lines (also compressed by gzip), a JSON list, CSV with a header,
 or Parquet (with the optional extra), under any of the names that upstream copies use.
@@ -31,20 +31,21 @@ _SPLIT_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that was read: its path for people and its content for the reader."""
+    """The path and the content of a file."""
 
     path: Path
     content: bytes
 
     @property
     def source(self) -> SourceFile:
-        """What the report says of the file."""
+        """The file's entry in the report."""
         return SourceFile(path=str(self.path), sha256=manifest.sha256(self.content))
 
 
 def candidates(source: Source, roots: DataRoots) -> list[Path]:
-    """Folders in which the data set may lie, existing or not: each name below each root, then the
-    root itself.
+    """Return the possible folders of a data set: each name below each root, then the root.
+
+    They need not exist.
     """
     return [
         folder
@@ -54,10 +55,10 @@ def candidates(source: Source, roots: DataRoots) -> list[Path]:
 
 
 def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Path:
-    """The first candidate folder that holds a file matching one of the `markers` (glob patterns).
+    """Return the first candidate folder with a file that matches a marker, a glob pattern.
 
-    Asks the hub only when `roots.allow_hub` is set. Raises DatasetError that says where was looked
-    and what to do.
+    Asks the hub only if `roots.allow_hub` is set. Raises DatasetError that lists the searched
+    folders and gives advice.
     """
     searched = candidates(source, roots)
     for folder in searched:
@@ -65,9 +66,9 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
             return folder
     if roots.allow_hub and source.hub is not None:
         return download(source.hub)
-    looked = f"Looked for {_few(markers)} in:" + "".join(f"\n  {folder}" for folder in searched)
+    looked = f"Searched for {_few(markers)} in:" + "".join(f"\n  {folder}" for folder in searched)
     if not searched:
-        looked = f"Looked nowhere for {_few(markers)}: no dataset root is set"
+        looked = f"Did not search for {_few(markers)}: no dataset root is set"
     raise DatasetError(
         f"the data set {source.name} was not found",
         hint=f"{advice(source)}\n{looked}",
@@ -76,18 +77,18 @@ def find_folder(source: Source, roots: DataRoots, markers: Sequence[str]) -> Pat
 
 def advice(source: Source) -> str:
     """Return the ways to get a data set, one per line and the shortest first."""
-    from serve_eval.datasets.known import KNOWN  # which is made of what this file defines
+    from serve_eval.datasets.known import KNOWN  # it imports this module
 
     name = next((name for name, known in KNOWN.items() if known == source), None)
     lines = []
     if name is not None and (source.urls or source.hub):
         lines.append(
-            f"Fetch it: serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR."
+            f"Fetch it with serve-eval datasets fetch {name} --to DIR, then add --dataset-root DIR."
         )
     if source.hub:
         lines.append(
-            f"Or --allow-hub downloads {source.hub.repository} from the Hugging Face hub (extra:"
-            " hub)."
+            f"Or add --allow-hub to download {source.hub.repository} from the Hugging Face hub"
+            " (extra: hub)."
         )
     lines.append(
         f"{'Or put' if lines else 'Put'} a copy from {source.homepage} into"
@@ -98,7 +99,7 @@ def advice(source: Source) -> str:
 
 
 def _few(names: Sequence[str], most: int = 3) -> str:
-    """The first of some names of files, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     if len(names) <= most + 1:
         return " or ".join(names)
     return f"{', '.join(names[:most])} and {len(names) - most} more"
@@ -106,9 +107,7 @@ def _few(names: Sequence[str], most: int = 3) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The rows of one split, the file they came from, and how their number differs from the
-    published one.
-    """
+    """The rows of one split, their file, and how their number differs from the published one."""
 
     rows: list[dict[str, Any]]
     file: DataFile
@@ -125,9 +124,9 @@ def read_split(
     published: int | None,
     subfolders: Sequence[str] = ("", "main/"),
 ) -> Split:
-    """A split that is one file; `published` is how many rows it should have, where that is known.
+    """Return a split that is one file. `published` is its expected number of rows, if known.
 
-    Raises DatasetError when it is missing, malformed or has fewer rows than `wanted`.
+    Raises DatasetError if it is missing or malformed, or has fewer rows than `wanted`.
     """
     file = find_split(
         source, find_folder(source, roots, split_markers([split], subfolders)), split, subfolders
@@ -147,7 +146,7 @@ def read_split(
 
 
 def split_markers(splits: Iterable[str], subfolders: Iterable[str] = ("", "main/")) -> list[str]:
-    """Glob patterns under which the splits may be found, for `find_folder`."""
+    """Return the glob patterns of the splits for `find_folder`."""
     return [
         sub + name.format(split=split)
         for split in splits
@@ -159,8 +158,9 @@ def split_markers(splits: Iterable[str], subfolders: Iterable[str] = ("", "main/
 def find_split(
     source: Source, folder: Path, split: str, subfolders: Iterable[str] = ("", "main/")
 ) -> DataFile:
-    """The file of one split in a data set's folder. Raises DatasetError when it is missing or in
-    several pieces.
+    """Return the file of one split in a data set's folder.
+
+    Raises DatasetError if it is missing or in several pieces.
     """
     markers = split_markers([split], subfolders)
     for marker in markers:
@@ -173,15 +173,16 @@ def find_split(
         if found:
             return read_file(found[0])
     raise DatasetError(
-        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (looked for"
+        f"{source.name} is incomplete: {folder} has no file for the split {split!r} (searched for"
         f" {_few(markers)})",
         hint=advice(source),
     )
 
 
 def read_file(path: Path) -> DataFile:
-    """The content of a file. Raises DatasetError when it cannot be read, or was fetched with
-    another checksum.
+    """Return the content of a file.
+
+    Raises DatasetError if it cannot be read or was fetched with another checksum.
     """
     try:
         content = path.read_bytes()
@@ -192,8 +193,9 @@ def read_file(path: Path) -> DataFile:
 
 
 def rows(file: DataFile, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines, CSV or Parquet file as dictionaries. Raises DatasetError naming
-    file and line.
+    """Return the rows of a JSON-lines, JSON, CSV or Parquet file as dictionaries.
+
+    Raises DatasetError with the file and the line.
     """
     if file.path.suffix == ".gz":
         file = DataFile(file.path.with_suffix(""), _unpack(file))
@@ -241,7 +243,7 @@ def _json(file: DataFile) -> list[dict[str, Any]]:
 
 
 def text_of(file: DataFile) -> str:
-    """The content as UTF-8. Raises DatasetError when it is not."""
+    """Return the content as UTF-8. Raises DatasetError if it is not."""
     try:
         return file.content.decode("utf-8")
     except UnicodeDecodeError as error:

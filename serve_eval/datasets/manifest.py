@@ -1,7 +1,6 @@
-"""What a dataset root is known to hold: a file beside the data with the checksum of every file that
-was fetched.
+"""Record the checksum of every fetched file in a manifest next to the data.
 
-A file that differs from it later is an error, and never a new score.
+A file that differs from it later is an error, never a new score.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from serve_eval.errors import DatasetError
 
 NAME = "serve-eval-datasets.json"
 _DEPTH = 6
-"""Folders between a file of a data set and its root, at most."""
+"""Maximum number of folders between a file of a data set and its root."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One fetched file: its checksum as sha256sum prints it, its size, where it came from and when.
-    `known`: the checksum was published or computed beforehand, and not merely seen at the first
-    fetch.
+    """One fetched file.
+
+    `sha256` is as sha256sum prints it. `known`: the checksum was published or computed beforehand,
+    not only recorded at the first fetch.
     """
 
     sha256: str
@@ -43,9 +43,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(root: Path) -> Manifest:
-    """The manifest of a root, empty when there is none. Raises DatasetError when it cannot be
-    read.
-    """
+    """Return the manifest of a root, empty if there is none. Raises DatasetError if unreadable."""
     path = root / NAME
     try:
         return msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -58,7 +56,7 @@ def read(root: Path) -> Manifest:
 
 
 def write(root: Path, manifest: Manifest) -> None:
-    """Replaces the manifest of a root in one step."""
+    """Replace the manifest of a root atomically."""
     partial = root / f"{NAME}.partial"
     partial.write_bytes(
         msgspec.json.format(msgspec.json.encode(manifest, order="sorted"), indent=1) + b"\n"
@@ -67,12 +65,12 @@ def write(root: Path, manifest: Manifest) -> None:
 
 
 def sha256(content: bytes) -> str:
-    """The checksum as sha256sum prints it."""
+    """Return the checksum as sha256sum prints it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def check(path: Path, content: bytes) -> None:
-    """Raises DatasetError when a manifest above the file knows it with another checksum."""
+    """Raise DatasetError if a manifest above the file has another checksum for it."""
     for root in path.absolute().parents[:_DEPTH]:
         if (root / NAME).is_file():
             entry = read(root).files.get(path.absolute().relative_to(root).as_posix())
@@ -82,7 +80,7 @@ def check(path: Path, content: bytes) -> None:
 
 
 def build_change_error(path: Path, entry: Entry) -> DatasetError:
-    """The error for a file that is no longer what was fetched."""
+    """Return the error for a file that changed after it was fetched."""
     return DatasetError(
         f"{path} was changed since it was fetched on {entry.fetched_at}: its checksum is no longer"
         f" {entry.sha256}",

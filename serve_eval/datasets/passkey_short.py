@@ -1,6 +1,4 @@
-"""Passkey prompts that fit into a few hundred tokens: a number hidden in sentences that do not
-matter.
-"""
+"""Generate passkey prompts of a few hundred tokens: a number hidden in irrelevant sentences."""
 
 from __future__ import annotations
 
@@ -8,23 +6,22 @@ import random
 from dataclasses import dataclass
 
 FILLER = (
-    "The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.",
-    "The road is long.", "The river is wide.", "The wind is cold.", "The night is dark.", "The bread is warm.",
+    "The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.",
+    "There and back again.", "The road is long.", "The river is wide.", "The wind is cold.",
+    "The night is dark.", "The bread is warm.",
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """A prompt and the number that it hides, five digits."""
+    """A prompt and the five-digit number that it hides."""
 
     prompt: str
     key: int
 
 
 def hide_key(rng: random.Random, *, sentences: int, depth: float) -> Hidden:
-    """`sentences` of filler with the key after the share `depth` of them (0: at the start, 1: at
-    the end).
-    """
+    """Hide a key in filler after the share `depth` of the sentences (0: at the start)."""
     key = rng.randint(10000, 99999)
     filler = [rng.choice(FILLER) for _ in range(sentences)]
     at = round(depth * sentences)

@@ -1,4 +1,4 @@
-"""Describe a data set: where copies of it lie, and where to get one."""
+"""Describe a data set: where copies of it are, and where to get one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from serve_eval.datasets.hub import HubSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A data set: the folders below a root under which copies are kept, in the order of search, and
-    where to get one.
+    """A data set, with the folders below a root that may hold a copy, in search order.
 
-    Of several ways the `urls` of its files come first, then the hub; what is fetched goes into the
-    last folder. `sha256` has the checksums of files that are known, and `revision` says of which
-    state.
+    A fetch tries the `urls` of the files first, then the hub, and writes to the last folder.
+    `sha256` has the known checksums, which belong to `revision`.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Fetches data sets into a root, records what came, and says whether it is still the same.
+"""Fetch data sets into a root, record their checksums, and verify them.
 
-The network is used here and nowhere else for data, and only when a user asks for a set. A root that
-was filled here can be copied to a machine without a network: the manifest goes with it.
+Only this module uses the network for data, and only on a user's request. A filled root can be
+copied to a machine without a network, because it contains the manifest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedSet:
-    """What is said of a file of a data set."""
+    """The state of one file of a data set."""
 
     data_set: str
     path: Path
@@ -35,34 +35,30 @@ class FetchedSet:
 
 
 def default_root(environ: Mapping[str, str]) -> Path:
-    """Where sets are kept when no folder is named: SERVE_EVAL_DATASET_ROOT, else a folder of the
-    user's cache.
-    """
+    """Return the folder for data sets: SERVE_EVAL_DATASET_ROOT, else one in the user's cache."""
     if named := environ.get("SERVE_EVAL_DATASET_ROOT", "").strip().split("\n")[0]:
         return Path(named)
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "serve-eval" / "datasets"
 
 
 def folder_of(source: Source, root: Path) -> Path:
-    """Where a set is put below a root."""
+    """Return the folder below a root in which a set is put."""
     return root / source.folders[-1]
 
 
 def where(source: Source, root: Path) -> Path:
-    """Where a set is below a root, by the names under which copies are kept; where none is, where
-    it is put.
-    """
+    """Return the folder of an existing copy below a root, else the one that a fetch writes to."""
     places = (root / name for name in source.folders)
     return next((place for place in places if place.is_dir()), folder_of(source, root))
 
 
 def get_url(url: str, target: Path) -> None:
-    """Downloads one file. Raises DatasetError; HF_HUB_OFFLINE forbids it as it does the hub."""
+    """Download one file. Raises DatasetError, also if HF_HUB_OFFLINE forbids downloads."""
     import httpx
 
     if os.environ.get("HF_HUB_OFFLINE", "").strip().lower() in ("1", "true", "yes", "on"):
         raise DatasetError(
-            f"{url} was not asked for: HF_HUB_OFFLINE is set",
+            f"{url} was not downloaded: HF_HUB_OFFLINE is set",
             hint="Unset it, or copy the files by hand.",
         )
     try:
@@ -88,10 +84,10 @@ def fetch(
     get: Callable[[str, Path], None] = get_url,
     from_hub: Callable[[HubSource], Path] = download,
 ) -> list[FetchedSet]:
-    """Fetches a set into `root` and records its files.
+    """Fetch a set into `root` and record its files.
 
-    Raises DatasetError, and leaves what is there as it is, when a file differs from the checksum
-    that is known or that was recorded at an earlier fetch.
+    Raises DatasetError, and leaves existing files as they are, if a file differs from the known
+    checksum or from the one recorded at an earlier fetch.
     """
     target = folder_of(source, root)
     with TemporaryDirectory() as scratch:
@@ -103,10 +99,10 @@ def fetch(
             _check_known(source, path, digest)
             if before is not None and before.sha256 != digest:
                 raise DatasetError(
-                    f"{source.name}: {path} is no longer what it was on {before.fetched_at}: the"
-                    " source has changed",
+                    f"{source.name}: {path} differs from the copy fetched on {before.fetched_at}:"
+                    " the source has changed",
                     hint=(
-                        "Keep the copy that there is, or fetch the new one into another folder:"
+                        "Keep the existing copy, or fetch the new one into another folder:"
                         " --to DIR."
                     ),
                 )
@@ -129,9 +125,7 @@ def fetch(
 
 
 def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
-    """Every recorded file of the sets, and every one whose checksum is known, in the order of the
-    sets.
-    """
+    """Return every recorded file of the sets and every one with a known checksum, in set order."""
     recorded = manifest.read(root).files
     found: list[FetchedSet] = []
     for name, source in sets.items():
@@ -156,20 +150,20 @@ def verify(sets: Mapping[str, Source], root: Path) -> list[FetchedSet]:
 
 
 def _check_known(source: Source, path: str, digest: str) -> None:
-    """Raises DatasetError for a file that came with another checksum than the known one."""
+    """Raise DatasetError for a file that does not have its known checksum."""
     wanted = source.sha256.get(path, digest)
     if digest != wanted:
         raise DatasetError(
-            f"{source.name}: {path} came with another checksum than the known {wanted}",
+            f"{source.name}: {path} does not have the known checksum {wanted}",
             hint=(
-                f"The source has changed: {source.homepage}. A copy of the known state may be put"
+                f"The source has changed: {source.homepage}. You can put a copy of the known state"
                 " there by hand."
             ),
         )
 
 
 def _place(file: Path, target: Path) -> None:
-    """Copies a file so that it is there whole or not at all."""
+    """Copy a file atomically."""
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.partial")
     shutil.copyfile(file, partial)
@@ -187,9 +181,7 @@ def _get(
     get: Callable[[str, Path], None],
     from_hub: Callable[[HubSource], Path],
 ) -> tuple[dict[str, Path], str]:
-    """The files of a set by their path in it, wherever they lie for now, and the revision they are
-    of.
-    """
+    """Return the files of a set by their path in it, and their revision."""
     if source.urls:
         for path, url in source.urls.items():
             get(url, scratch / path)

@@ -1,9 +1,8 @@
-"""Word problems in GSM8K's form, generated: what the embedded model was trained on, and what it is
-judged by.
+"""Generate word problems in GSM8K's form to train and judge the embedded model.
 
-A problem is a start, one to four steps of plus and minus with numbers below 100 and totals below
-200, and a question. The operands decide to which split it belongs, so that no problem of the test
-was ever seen in training, whatever its names and words.
+A problem has a start, one to four steps of plus and minus with numbers below 100 and totals below
+200, and a question. Its operands alone decide the split, so no problem of the test was seen in
+training under any names and words.
 """
 
 from __future__ import annotations
@@ -17,11 +16,13 @@ from typing import Literal
 Split = Literal["train", "test"]
 
 NAMES = (
-    "Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana", "Ivo", "Jun", "Kofi", "Lena",
-    "Mira", "Nils", "Oona", "Pavel", "Quinn", "Rosa", "Sami", "Tove", "Umar", "Vera", "Wim", "Yara",
+    "Amara", "Bela", "Chidi", "Dora", "Emre", "Farah", "Goran", "Hana",
+    "Ivo", "Jun", "Kofi", "Lena", "Mira", "Nils", "Oona", "Pavel",
+    "Quinn", "Rosa", "Sami", "Tove", "Umar", "Vera", "Wim", "Yara",
 )  # fmt: skip
 THINGS = (
-    "apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets", "beads", "cards", "stones", "nuts",
+    "apples", "books", "coins", "marbles", "pencils", "shells", "stamps", "tickets", "beads",
+    "cards", "stones", "nuts",
 )  # fmt: skip
 MORE = (
     "{name} finds {n} more.",
@@ -36,14 +37,14 @@ LESS = (
     "{n} {things} break.",
 )
 MOST = 200
-"""Totals stay below."""
+"""Upper limit of totals (exclusive)."""
 TEST_SHARE = 10
-"""One in so many operand tuples belongs to the test."""
+"""One in TEST_SHARE operand tuples belongs to the test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`solution` has one equation per line and ends with `#### N`, N being `answer`."""
+    """A word problem. `solution` has one equation per line and ends with `#### N`, the `answer`."""
 
     question: str
     solution: str
@@ -51,7 +52,7 @@ class Problem:
 
 
 def problems(split: Split, seed: int) -> Iterator[Problem]:
-    """Problems of one split without an end; the same seed gives the same ones."""
+    """Yield problems of one split endlessly. The same seed gives the same problems."""
     rng = random.Random(f"word problems:{split}:{seed}")
     while True:
         numbers = _numbers(rng)
@@ -60,12 +61,15 @@ def problems(split: Split, seed: int) -> Iterator[Problem]:
 
 
 def split_of(numbers: tuple[int, ...]) -> Split:
-    """The split that a tuple of operands belongs to."""
+    """Return the split of a tuple of operands."""
     return "test" if zlib.crc32(repr(numbers).encode()) % TEST_SHARE == 0 else "train"
 
 
 def _numbers(rng: random.Random) -> tuple[int, ...]:
-    """The start and the signed change of every step; the total stays above zero and below MOST."""
+    """Return the start and the signed change of every step.
+
+    The total stays above zero and below MOST.
+    """
     total = _size(rng)
     found = [total]
     for _ in range(rng.randint(1, 4)):
@@ -78,7 +82,7 @@ def _numbers(rng: random.Random) -> tuple[int, ...]:
 
 
 def _size(rng: random.Random) -> int:
-    """A number of two digits, or (one in four) of one."""
+    """Return a number of two digits or, one in four times, of one digit."""
     return rng.randint(2, 9) if rng.random() < 0.25 else rng.randint(10, 99)
 
 

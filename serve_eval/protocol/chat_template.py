@@ -1,9 +1,9 @@
-"""Chat templates rendered on our side, out of a local folder, as transformers renders them.
+"""Render chat templates from a local folder, as transformers renders them.
 
-What a template can see and do is that of transformers' `apply_chat_template`: the messages, the
-special tokens, the variables that were given, `raise_exception`, `strftime_now` and `tojson`, with
-`trim_blocks` and `lstrip_blocks`. It runs in jinja2's immutable sandbox, in a process of its own
-that is bounded in time. No code of the folder is ever imported.
+A template sees and can do what transformers' `apply_chat_template` allows: the messages, the
+special tokens, the given variables, `raise_exception`, `strftime_now` and `tojson`, with
+`trim_blocks` and `lstrip_blocks`. It runs in jinja2's immutable sandbox, in its own process with a
+time limit. No code from the folder is imported.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 RENDERING_S = 10.0
-"""Seconds that compiling a template may take, and each prompt."""
+"""Seconds to compile a template, and to render each prompt."""
 MEMORY_BYTES = 4 << 30
-"""Address space of the process that renders."""
+"""Address space of the rendering process."""
 MOST_TEMPLATE, MOST_RENDERED = 1 << 19, 32 << 20
-"""Characters of a template, which take seconds to parse, and of a prompt: far above any model's."""
+"""Maximum characters of a template (long ones take seconds to parse) and of a prompt: far above
+those of any model."""
 _RAISED = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError)
-"""Errors that templates raise beside those of jinja2."""
+"""Errors that templates raise in addition to those of jinja2."""
 _NONE: Mapping[str, object] = {}
 JINJA_FILE = "chat_template.jinja"
 
@@ -48,16 +49,17 @@ class ChatTemplate:
 
     @property
     def sha256(self) -> str:
-        """Of all that decides what it renders."""
+        """The checksum of everything that decides what it renders."""
         return hashlib.sha256(
             json.dumps([self.text, dict(sorted(self.tokens.items()))]).encode()
         ).hexdigest()
 
 
 def read(folder: Path) -> ChatTemplate:
-    """The template of a model's folder: chat_template.jinja, else the one in tokenizer_config.json.
+    """Return the template of a model's folder.
 
-    Raises PlanError when there is none or a file cannot be read.
+    Reads chat_template.jinja, else the template in tokenizer_config.json. Raises PlanError if there
+    is none or a file cannot be read.
     """
     config = special_tokens.json_of(folder / CONFIG_FILE)
     named = special_tokens.read_texts({**special_tokens.json_of(folder / TOKENS_FILE), **config})
@@ -68,7 +70,7 @@ def read(folder: Path) -> ChatTemplate:
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"{file}: cannot be read: {error}") from error
     found = config.get("chat_template")
-    if isinstance(found, list):  # several by name, of which the default one is for plain chats
+    if isinstance(found, list):  # named templates: "default" is for plain chats
         found = next(
             (
                 one.get("template")
@@ -91,12 +93,12 @@ def read(folder: Path) -> ChatTemplate:
 def renderer(
     template: ChatTemplate, *, variables: Mapping[str, object], today: date | None
 ) -> Callable[..., str]:
-    """Return the function that renders messages as text, with the model's turn opened. `variables`
-    are those of chat_template_kwargs; the function takes further ones.
+    """Return the function that renders messages as text, with the model's turn opened.
 
-    `today` is what `strftime_now` shows; with None a template that asks for it is refused, since
-    the prompts would be others tomorrow. Raises PlanError for a template that is none; the function
-    raises it for one that fails.
+    `variables` are those of chat_template_kwargs; the function takes additional ones. `today` is
+    the date that `strftime_now` shows. With None, a template that asks for it is refused, because
+    the prompts would change daily. Raises PlanError for an invalid template; the function raises it
+    if the template fails.
     """
     from jinja2 import TemplateError
 
@@ -112,7 +114,7 @@ def renderer(
         if any(turn.images for turn in messages):
             raise PlanError(
                 "images cannot be rendered into a text",
-                hint="Leave `tokenizer` out: the server renders.",
+                hint="Omit `tokenizer`, so that the server renders.",
             )
         turns = [{"role": turn.role, "content": turn.text} for turn in messages]
         given = {
@@ -128,19 +130,18 @@ def renderer(
         except (TemplateError, *_RAISED) as error:
             refuse(error)
         if len(text) > MOST_RENDERED:
-            refuse(f"it makes a prompt of {len(text)} characters, and {MOST_RENDERED} are the most")
+            refuse(f"it makes a prompt of {len(text)} characters; the limit is {MOST_RENDERED}")
         return text
 
     return render
 
 
 class Rendering:
-    """What `renderer` gives, run in a process of its own: a template is a program, and this one may
-    loop for hours or fill the memory. The process starts with the first call and stays until
-    `close`; a later call starts another.
+    """The function of `renderer` in its own process: a template may loop or fill the memory.
 
-    Raises PlanError for a text that is no template; a call raises it for one that fails, or takes
-    longer than RENDERING_S.
+    The process starts with the first call and runs until `close`; a later call starts another.
+    Raises PlanError for an invalid template. A call raises it if the template fails or takes longer
+    than RENDERING_S.
     """
 
     def __init__(
@@ -152,11 +153,11 @@ class Rendering:
         self._apart: Apart | None = None
         if (length := len(template.text)) > MOST_TEMPLATE:
             raise PlanError(
-                f"{template.file}: the chat template has {length} characters, and {MOST_TEMPLATE}"
-                " are the most"
+                f"{template.file}: the chat template has {length} characters; the limit is"
+                f" {MOST_TEMPLATE}"
             )
         try:
-            _environment(today).parse(template.text)  # which computes nothing yet
+            _environment(today).parse(template.text)  # executes nothing
         except (TemplateError, *_RAISED) as error:
             raise PlanError(f"{template.file}: the chat template fails: {error}") from error
 
@@ -178,7 +179,7 @@ class Rendering:
         return str(found)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._apart is not None:
             self._apart.close()
             self._apart = None
@@ -197,9 +198,9 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what a model said, for training; it renders as what it holds."""
+        """`{% generation %}` marks a model's text for training; its content is rendered."""
 
-        tags = {"generation"}  # noqa: RUF012  (jinja2's own form)
+        tags = {"generation"}  # noqa: RUF012  (jinja2's form)
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)
@@ -211,8 +212,8 @@ def _environment(today: date | None) -> ImmutableSandboxedEnvironment:
     def strftime_now(form: str) -> str:
         if today is None:
             raise PlanError(
-                "the chat template shows the date, so that the prompts would be others tomorrow",
-                hint="Fix it with the option template_date: 2026-11-20.",
+                "the chat template shows the date, so the prompts would change daily",
+                hint="Set a fixed date, such as template_date: 2026-11-20.",
             )
         return today.strftime(form)
 

@@ -1,4 +1,4 @@
-"""Options that mean the same for every task."""
+"""Declare the options that mean the same for every task."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any, Literal, TypedDict
 
 
 class Choices(TypedDict, total=False):
-    """Options that every task has beside its own, in a plan as in `--set TASK.OPTION=VALUE`. What
-    is not given is as the task has it; docs/protocols.md tells what each of them means.
+    """Options that every task has, in a plan and as `--set TASK.OPTION=VALUE`.
+
+    An omitted option has the task's default. docs/protocols.md explains each option.
     """
 
     apply_chat_template: bool

@@ -1,7 +1,6 @@
-"""The protocol fingerprint of a task: everything that decides what its number means, field by
-field.
+"""Compute the protocol fingerprint of a task: every field that decides what its number means.
 
-Two results are comparable when their fingerprints are equal; when they are not, the differing field
+Two results are comparable if their fingerprints are equal. If they are not, the differing fields
 can be named.
 """
 
@@ -15,14 +14,15 @@ import msgspec
 from serve_eval.schema import MEAN, Dataset, Sample, Task
 
 KEY_BYTES = 6
-"""Of a hash per sample: two of 14042 are alike once in three million data sets."""
+"""Bytes of hash per sample: two of 14042 samples collide once in three million data sets."""
 
 
 def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
-    """Fields to their values in canonical JSON. `samples` is the number and a checksum of ids,
-    prompts, targets, choices and what samples ask otherwise than their task: it depends on what is
-    asked and not on the form of the files. A value that is no mean of the scores says so under
-    `aggregation`.
+    """Return the fields with their values in canonical JSON.
+
+    `samples` is the number of samples and a checksum of ids, prompts, targets, choices and
+    overrides. It depends on what is asked, not on the format of the files. `aggregation` is present
+    if the value is not the mean of the scores.
     """
     content = hashlib.sha256()
     for sample in dataset.samples:
@@ -38,7 +38,7 @@ def fingerprint(task: Task, dataset: Dataset) -> dict[str, str]:
 
 
 def sample_key(sample: Sample) -> bytes:
-    """KEY_BYTES that stand for a sample: its id, what is asked and what is expected."""
+    """Return KEY_BYTES that identify a sample: its id, what is asked and what is expected."""
     return hashlib.sha256(_content(sample)).digest()[:KEY_BYTES]
 
 
@@ -52,10 +52,10 @@ def _content(sample: Sample) -> bytes:
 
 
 def canonical(value: object) -> str:
-    """One text per value: JSON with sorted keys."""
+    """Return the JSON of a value with sorted keys, so that equal values have equal texts."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
 def protocol_differences(run: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
-    """Names of the fields of `other` in which `run` differs, in the order of `other`."""
+    """Return the names of the fields of `other` in which `run` differs, in the order of `other`."""
     return [name for name, value in other.items() if name not in run or run[name] != value]

@@ -1,7 +1,7 @@
-"""The choices of a protocol that mean the same for every task, and the one place that applies them.
+"""Apply the choices of a protocol that mean the same for every task.
 
-A task is built with its own options; what is said here comes on top. Whatever is chosen goes into
-the fingerprint, so that two results under different choices are never compared by accident.
+A task is built with its own options first; these choices come on top. Every choice goes into the
+fingerprint, so that two results under different choices are never compared by accident.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TASKS = "serve_eval.tasks"
 
 
 OPTIONS: Mapping[str, Any] = typing.get_type_hints(Choices)
-"""Their names and types."""
+"""Names and types of the choices."""
 ONLY_IF_SET = (
     "seed",
     "thinking",
@@ -43,12 +43,12 @@ ONLY_IF_SET = (
     "template_date",
     "suite_exact",
 )
-"""Fields of a protocol that it has only where they are chosen: one without them was taken without
+"""Protocol fields that are present only if chosen. A result without them was measured without
 them."""
 OWN_ONLY_IF_SET = ("scoring", "as_biochatter", "fewshot_sampler")
-"""The same of options that a task has by itself."""
+"""Options of individual tasks that are also present only if chosen."""
 PLACES = ("data_files",)
-"""Options that say where the data of a task is, which no default can."""
+"""Options that say where the data of a task is; they have no useful default."""
 
 _OWN_FIELDS = frozenset(
     {
@@ -63,38 +63,37 @@ _OWN_FIELDS = frozenset(
     }
     | {"temperature", "top_p", "seed", "stop"}
 )
-"""Fields of a request that `extra_body` must not set, since options or the client do."""
+"""Request fields that `extra_body` must not set, because options or the client do."""
 
 
 def build_task(spec: Spec, where: str = "") -> Task:
-    """The task of a plan's entry, with its choices applied.
+    """Return the task of a plan's entry, with its choices applied.
 
-    Raises PlanError for an unknown name or option, and for choices that exclude each other;
-    problems of an option start with `where`, a dot and its name.
+    Raises PlanError for an unknown name or option, and for choices that exclude each other.
+    Problems of an option start with `where`, a dot and its name.
     """
     task, shared = _build_task(spec, where)
     return apply(task, typing.cast(Choices, shared), where)
 
 
 def bare_task(spec: Spec) -> Task:
-    """The task with its own options alone: it scores as the one under the plan's choices, which
-    decide what is asked. Raises PlanError.
+    """Return the task with its own options only. Raises PlanError.
+
+    It scores like the task under the plan's choices, which only decide what is asked.
     """
     return _build_task(spec, spec.name)[0]
 
 
 def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
-    """The task with its own options, and those that mean the same for every task."""
+    """Return the task with its own options, and the shared options."""
     make = registry.load(TASKS, spec.name)
     checked = registry.check_options(make, spec.options, where, also=OPTIONS)
     own = registry.options_of(make)
     task: object = make(**{name: value for name, value in checked.items() if name in own})
-    if (
-        not isinstance(task, Task) or task.name != spec.name
-    ):  # the names of its files are made of it
+    if not isinstance(task, Task) or task.name != spec.name:  # file names contain the task name
         made = f"the task {task.name!r}" if isinstance(task, Task) else f"a {type(task).__name__}"
         raise PlanError(
-            f"made {made}, and not a task of that name: {sys.modules[make.__module__].__file__}"
+            f"made {made} instead of a task of that name: {sys.modules[make.__module__].__file__}"
         )
     return task, {
         name: value for name, value in checked.items() if name not in own or name == "suite_exact"
@@ -102,9 +101,10 @@ def _build_task(spec: Spec, where: str) -> tuple[Task, dict[str, Any]]:
 
 
 def usual_task(spec: Spec, **options: object) -> Task:
-    """The task with the defaults of its options, but for those that it cannot be made without, and
-    `options`. Where its files are is one of those, and of a user's cases every option of their own
-    says which they are.
+    """Return the task with default options, plus required ones and `options`.
+
+    Options that locate its files count as required. So do all options of a user's own cases,
+    because each of them selects the cases.
     """
     own = registry.options_of(registry.load(TASKS, spec.name))
     needed = {
@@ -116,13 +116,15 @@ def usual_task(spec: Spec, **options: object) -> Task:
 
 
 def apply(task: Task, given: Choices, where: str = "") -> Task:
-    """The task under these choices. Pure but for the chat template, which is read. Raises PlanError
-    for choices that exclude each other, each problem starting with `where`.
+    """Return the task under these choices.
+
+    Pure, except that it reads the chat template. Raises PlanError for choices that exclude each
+    other, with each problem starting with `where`.
     """
     chat = given.get("apply_chat_template", task.chat)
     exact = given.get("suite_exact", False)
     _check(task, given, where, chat=chat)
-    # A base model's stop strings end the answers of a chat model in the middle.
+    # The stop strings of a base model would cut the answers of a chat model.
     drops_stops = chat and not task.chat and not exact and given.get("stop") is None
     sampling = _sampling(task.sampling, given, drops_stops=drops_stops)
     extra = {**task.extra, **(given.get("extra_body") or {})}
@@ -194,9 +196,7 @@ def apply(task: Task, given: Choices, where: str = "") -> Task:
 
 
 def _override(given: Choices, *, drops_stops: bool) -> Callable[[Override], Override]:
-    """What is left of what a sample asks otherwise than its task: what was chosen for the whole
-    task comes first.
-    """
+    """Return what remains of a sample's override: choices for the whole task take precedence."""
     chosen = given.get("extra_body") or {}
 
     def own(old: Override) -> Override:
@@ -213,43 +213,38 @@ def _check(task: Task, given: Choices, where: str, *, chat: bool) -> None:
     problems = []
     begins = (
         task.prompt_logprobs and "prefix" in task.protocol
-    )  # which the files of a tokenizer tell
+    )  # the tokenizer files name the prefix
     if given.get("tokenizer") is not None and not chat and not begins:
-        problems.append(
-            "tokenizer: renders a chat template: give apply_chat_template: true with it"
-        )
+        problems.append("tokenizer: renders a chat template; add apply_chat_template: true")
     if given.get("tokenizer") is None or not chat:
         lone = [
             name for name in ("add_special_tokens", "template_date") if given.get(name) is not None
         ]
         problems += [
-            f"{name}: goes with tokenizer, a template that is rendered on our side" for name in lone
+            f"{name}: needs tokenizer, because it applies to a template rendered by serve-eval"
+            for name in lone
         ]
     if given.get("thinking") is not None and not chat:
-        problems.append(
-            "thinking: is switched in the chat template: give apply_chat_template: true with it"
-        )
+        problems.append("thinking: is a switch of the chat template; add apply_chat_template: true")
     if task.prompt_logprobs and chat:
-        problems.append("apply_chat_template: log-probabilities are those of a plain text")
+        problems.append("apply_chat_template: log-probabilities need a plain text")
     if task.prompt_logprobs and given.get("acceptance_length") is not None:
-        problems.append("acceptance_length: is that of answers, and none are asked for")
+        problems.append("acceptance_length: needs answers, and this task requests none")
     taken = sorted(_OWN_FIELDS & (given.get("extra_body") or {}).keys())
     if taken:
         problems.append(
-            f"extra_body: {', '.join(taken)} cannot be set so: there are options for what may be"
-            " chosen"
+            f"extra_body: cannot set {', '.join(taken)}; use the options of the task instead"
         )
     if (day := given.get("template_date")) is not None and date_of(day) is None:
-        problems.append(f"template_date: {day!r} is no date such as 2026-11-20")
+        problems.append(f"template_date: {day!r} is not a date such as 2026-11-20")
     if problems:
         raise PlanError([f"{where}.{problem}" for problem in problems])
 
 
 def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> SamplingParams:
-    """The sampling of a task; a temperature or top_p of None is left out, for servers that refuse
-    the field.
+    """Return the sampling of a task. A temperature or top_p of None is omitted from requests.
 
-    Raises PlanError for values that no server can mean.
+    Some servers refuse these fields. Raises PlanError for invalid values.
     """
     stop: Sequence[str] = () if drops_stops else base.stop
     if (chosen := given.get("stop")) is not None:
@@ -269,7 +264,6 @@ def _sampling(base: SamplingParams, given: Choices, *, drops_stops: bool) -> Sam
         )
     if "" in sampling.stop:
         raise PlanError(
-            "stop: an empty text stands at the start of every answer, which would all be cut to"
-            " nothing"
+            "stop: an empty text matches at the start of every answer and would cut it to nothing"
         )
     return sampling

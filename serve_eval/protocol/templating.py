@@ -1,6 +1,4 @@
-"""Messages under the choices of a protocol: who renders the chat template, and what is sent and
-noted then.
-"""
+"""Apply the choices of a protocol to prompts: who renders the chat template, and what is sent."""
 
 from __future__ import annotations
 
@@ -15,21 +13,21 @@ from serve_eval.protocol.choices import Choices
 from serve_eval.schema import Message, Prompt
 
 Render = Callable[[tuple[Message, ...]], str]
-"""Makes the text of messages."""
+"""Makes one text of messages."""
 
 
 def choose_rendering(
     given: Choices, extra: Mapping[str, object], *, chat: bool, exact: bool
 ) -> tuple[Render | None, dict[str, object], dict[str, object]]:
-    """Choose what renders messages on our side (None: the server does).
+    """Choose what renders messages on our side (None: the server renders).
 
-    Returns the fields that are sent then, too, and what the fingerprint says of it.
+    Also returns the fields that are sent and the entries of the fingerprint.
     """
     thinking, sent = _thinking(given.get("thinking")), dict(extra)
     variables = dict(typing.cast(Mapping[str, object], sent.pop("chat_template_kwargs", {})))
     if (folder := given.get("tokenizer")) is None or not chat:
         if thinking is None and exact and chat and "enable_thinking" not in variables:
-            thinking = False  # the suite's way; a template that does not know the switch ignores it
+            thinking = False  # as the suite does; templates without the switch ignore it
         if thinking is not None:
             variables["enable_thinking"] = thinking
         return (
@@ -44,7 +42,7 @@ def choose_rendering(
         and "enable_thinking" in template.text
         and "enable_thinking" not in variables
     ):
-        thinking = False  # as the suite does for templates that know the switch
+        thinking = False  # as the suite does for templates with the switch
     if thinking is not None:
         variables["enable_thinking"] = thinking
     day = given.get("template_date")
@@ -64,17 +62,16 @@ def choose_rendering(
 def prompt_under(
     prompt: Prompt, *, chat: bool, system_prompt: str, render: Render | None
 ) -> Prompt:
-    """Return a prompt as it is sent: as a text or as turns, after the system prompt.
+    """Return a prompt as it is sent: a text or turns, after the system prompt.
 
-    Turns are rendered where `render` does that on our side. Raises PlanError for several turns that
-    are to be one text.
+    `render` renders turns on our side. Raises PlanError for several turns without a chat template.
     """
     if not chat:
         if not isinstance(prompt, str):
             if len(prompt) > 1 or prompt[0].images:
                 raise PlanError(
-                    "several turns or images are no plain text",
-                    hint="Leave apply_chat_template: false out for this task.",
+                    "several turns or images cannot be sent as plain text",
+                    hint="Omit apply_chat_template: false for this task.",
                 )
             prompt = prompt[0].text
         return system_prompt + prompt
@@ -85,7 +82,7 @@ def prompt_under(
 
 
 def date_of(text: str) -> date | None:
-    """Read a date such as 2026-11-20; None for a text that is none."""
+    """Return a date such as 2026-11-20, or None for an invalid one."""
     try:
         return date.fromisoformat(text)
     except ValueError:
@@ -93,5 +90,5 @@ def date_of(text: str) -> date | None:
 
 
 def _thinking(given: bool | str | None) -> bool | None:
-    """YAML reads on and off as booleans; flags and quoted words do not."""
+    """Return the switch as a boolean: YAML reads on and off as booleans; flags give words."""
     return given == "on" if isinstance(given, str) else given

@@ -1,4 +1,4 @@
-"""Benchmarks, one per file: `task(*, options) -> Task`."""
+"""Define the benchmarks, one per file: `task(*, options) -> Task`."""
 
 from __future__ import annotations
 

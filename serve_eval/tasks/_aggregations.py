@@ -1,5 +1,6 @@
-"""Values that are no plain mean of a task's scores. Pure; what they cost elsewhere is told in
-`schema.Aggregation`.
+"""Aggregate scores by other ways than the mean. Pure.
+
+`schema.Aggregation` describes which features such aggregations exclude.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from serve_eval.schema import Aggregation, Sample, Scored
 
 
 def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
-    """The mean over the groups of the first level of the mean over those of the next, and so on
-    down to the samples, so that every group of a level weighs the same: `mean_of_means("mean of 6
-    groups", group_of, data_set_of)`.
+    """Return the nested mean over groups, so that every group of a level has the same weight.
+
+    It is the mean over the groups of the first level of the mean over those of the next, and so on
+    down to the samples: `mean_of_means("mean of 6 groups", group_of, data_set_of)`.
     """
 
     def of(scored: Scored) -> float:
@@ -36,12 +38,11 @@ def mean_of_means(name: str, *levels: Callable[[Sample], str]) -> Aggregation:
 def ratio_of_sums(
     name: str, over: str, under: str, *, then: Callable[[float], float] = float
 ) -> Aggregation:
-    """`then` of the sum of the part `over` by that of the part `under`, which every score has: the
-    acceptance length is tokens by steps, and perplexity `math.exp` of negative log-likelihoods by
-    tokens.
+    """Return `then` of the sum of part `over` divided by the sum of part `under`.
 
-    A missing answer leaves both sums unknown: there are no bounds. Raises ServeEvalError when the
-    lower sum is 0.
+    Every score has both parts. The acceptance length is tokens divided by steps. Perplexity is
+    `math.exp` of negative log-likelihoods divided by tokens. A missing answer leaves both sums
+    unknown, so there are no bounds. Raises ServeEvalError if the lower sum is 0.
     """
 
     def of(scored: Scored) -> float:
@@ -50,7 +51,7 @@ def ratio_of_sums(
         if total == 0.0:
             raise ServeEvalError(
                 f"{name}: the answers have no {under}",
-                hint="Does the endpoint report what is summed?",
+                hint="Check that the endpoint reports the values that are summed.",
             )
         return then(math.fsum(above for above, _ in pairs) / total)
 

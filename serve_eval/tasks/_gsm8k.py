@@ -1,4 +1,4 @@
-"""GSM8K's questions with their shots, as lm-evaluation-harness draws them."""
+"""Build GSM8K's questions with their shots, as lm-evaluation-harness draws them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SOURCE = KNOWN["gsm8k"]
 TRAIN_ROWS, TEST_ROWS = 7473, 1319
 
 Sampler = Literal["0.4.9", "0.4.10"]
-"""Rules of lm-evaluation-harness for the shots of a chat in a single turn: up to 0.4.9.2, or from
-0.4.10 on."""
+"""Versions of lm-evaluation-harness that differ in the shots of a chat in a single turn: up to
+0.4.9.2, or from 0.4.10."""
 T = TypeVar("T")
 
 
@@ -33,8 +33,10 @@ def questions(
     sampler: Sampler,
     last_line: str = "",
 ) -> Dataset:
-    """The first `wanted` questions of the shuffled test split. `last_line` stands after every
-    question, those of the shots too. Raises DatasetError when the data is missing or too small.
+    """Return the first `wanted` questions of the shuffled test split.
+
+    `last_line` follows every question, those of the shots too. Raises DatasetError if the data is
+    missing or too small.
     """
     folder = local.find_folder(SOURCE, roots, local.split_markers(["test", "train"]))
     files = [local.find_split(SOURCE, folder, split) for split in ("train", "test")]
@@ -66,20 +68,24 @@ def questions(
 
 
 def sampler_in_protocol(sampler: Sampler, *, chat: bool, multiturn: bool) -> dict[str, object]:
-    """Return what the fingerprint says of the sampler: nothing where both draw the same, or for the
-    older one.
+    """Return the sampler's entry in the fingerprint.
+
+    It is empty for the older sampler, and if both draw the same shots.
     """
     return {"fewshot_sampler": sampler} if chat and not multiturn and sampler != "0.4.9" else {}
 
 
 def right_and_wrong(sample: Sample) -> tuple[str, str]:
-    """The worked solution, and another number in its form."""
+    """Return the worked solution, and another number in its form."""
     number = normalise(sample.target)
     return f" {sample.target}", f" I am not sure.\n#### {'1' if number == '0' else '0'}"
 
 
 def _deviation(train: int, test: int) -> str | None:
-    """How the sizes differ from the published ones: another training split gives other shots."""
+    """Return how the sizes differ from the published ones.
+
+    Another training split would give other shots.
+    """
     if (train, test) == (TRAIN_ROWS, TEST_ROWS):
         return None
     return (
@@ -88,9 +94,7 @@ def _deviation(train: int, test: int) -> str | None:
 
 
 class _Shot:
-    """A solved question, with the text that stands for it in a prompt, made once for all prompts
-    that hold it.
-    """
+    """A solved question with its text in a prompt, built once for all prompts."""
 
     __slots__ = ("answer", "question", "text")
 
@@ -100,8 +104,7 @@ class _Shot:
 
 
 def shots(train: Sequence[T], count: int, seed: int, *, twice: bool) -> Iterator[list[T]]:
-    """The shots of each question in the order of evaluation, drawn from the unshuffled training
-    split.
+    """Yield the shots of each question in evaluation order, from the unshuffled training split.
 
     lm-evaluation-harness up to 0.4.9.2 draws `twice` for a chat prompt in a single turn and uses
     the second draw.

@@ -1,5 +1,7 @@
-"""GSM8K with the number on a last line of the answer: the tasks gsm8k_inferencemax and
-gsm8k_inferencex of TensorRT-LLM's suite, which differ in their name and their references only.
+"""Define GSM8K with the number on a last line of the answer.
+
+The tasks gsm8k_inferencemax and gsm8k_inferencex of TensorRT-LLM's suite differ only in name and
+references.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ LAST_LINE = "End your response with the answer on the last line, formatted as: #
 
 
 def last_line_task(name: str) -> Callable[..., Task]:
-    """The function `task` of that name."""
+    """Return the function `task` of that name."""
 
     def task(
         *,
@@ -51,10 +53,10 @@ def last_line_task(name: str) -> Callable[..., Task]:
         random_seed: int = 0,
         suite_exact: bool = False,
     ) -> Task:
-        """The task with its options.
+        """Return the task with its options.
 
-        They are those of gsm8k; the value is the strict filter alone, which takes the last `#### N`
-        here. Raises PlanError for options that exclude each other.
+        The options are those of gsm8k. The value is the strict filter alone, which takes the last
+        `#### N` here. Raises PlanError for options that exclude each other.
         """
         if fewshot_as_multiturn and not apply_chat_template:
             raise PlanError(f"{name}.fewshot_as_multiturn needs apply_chat_template")
@@ -101,8 +103,9 @@ def last_line_task(name: str) -> Callable[..., Task]:
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """1 when the number after the last `#### ` is right; beside it, whether the last number of any
-    kind is.
+    """Return 1 if the number after the last `#### ` is right.
+
+    The parts also say if the last number of any kind is right.
     """
     target = normalise(sample.target)
     strict, flexible = extract_last_strict(response.text), extract_flexible(response.text)

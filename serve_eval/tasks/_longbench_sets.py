@@ -1,5 +1,7 @@
-"""The 21 sets of LongBench v1: group, rows and metric, as the group `longbench` of
-lm-evaluation-harness has them. What is asked stands in that package: see _longbench_prompts.py.
+"""List the 21 sets of LongBench v1 with group, rows and metric.
+
+They are those of the group `longbench` of lm-evaluation-harness. That package has the prompts: see
+_longbench_prompts.py.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from serve_eval.scorers.longbench import Metric
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """One set. `metric` None: classification, whose classes stand in each row. `asked` begins the
+    """One set of LongBench v1.
+
+    `metric` None means classification, with the classes in each row. `asked` is the start of the
     checksum of its prompt, answer length and stop strings in lm-eval 0.4.9.2 to 0.4.13.
     """
 
@@ -51,4 +55,4 @@ ROWS = sum(one.rows for one in SETS.values())
 CHINESE = frozenset(
     name for name, one in SETS.items() if one.metric in (longbench.qa_f1_zh, longbench.rouge_l_zh)
 )
-"""Sets whose texts are cut into words by jieba."""
+"""Sets whose texts jieba splits into words."""

@@ -1,5 +1,6 @@
-"""The 57 subjects of MMLU with their subcategory and category, as its authors group them
-(hendrycks/test).
+"""List the 57 subjects of MMLU with the subcategories and categories of its authors.
+
+Source: hendrycks/test.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""A number hidden in a long text: the generator that TensorRT-LLM's suite takes from InfiniteBench,
-exactly.
-"""
+"""Hide a number in a long text, exactly as TensorRT-LLM's suite does, from InfiniteBench."""
 
 from __future__ import annotations
 
@@ -38,29 +36,29 @@ Depths = Literal["first", "all"]
 
 
 def keys(count: int, seed: int) -> list[str]:
-    """The first pass keys: five digits each, digit by digit from one generator."""
+    """Return the first pass keys: five digits each, drawn digit by digit from one generator."""
     rng = random.Random(seed)
     return ["".join(str(rng.randint(0, 9)) for _ in range(5)) for _ in range(count)]
 
 
 def context(key: str, depth: int, lines: int) -> str:
-    """`lines` lines of noise with the key after the first `depth` of them."""
+    """Return `lines` lines of noise with the key after the first `depth` of them."""
     needle = f"The pass key is {key}. Remember it. {key} is the pass key.\n"
     return NOISE * depth + needle + NOISE * (lines - depth)
 
 
 def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
-    """Which of all samples are asked: the first ones, or as many spread evenly from the first to
-    the last.
-    """
+    """Return the samples to ask: the first ones, or ones spread evenly from first to last."""
     if depths == "first" or wanted == 1:
         return range(wanted)
     return [round(i * (total - 1) / (wanted - 1)) for i in range(wanted)]
 
 
 def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
-    """The function `task` of one length: `lines` lines of noise, a depth every `step` of them, and
-    the most tokens that the suite allows the prompt.
+    """Return the function `task` of one length.
+
+    The text has `lines` lines of noise, and a key position every `step` lines. `max_input` is the
+    maximum number of prompt tokens in the suite.
     """
     places = [depth for depth in range(0, lines + 1, step) for _ in range(PER_DEPTH)]
 
@@ -70,10 +68,10 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
         depths: Depths = "first",
         random_seed: int = 0,
     ) -> Task:
-        """The task with its options.
+        """Return the task with its options.
 
-        The suite asks the first 20 of 295 samples, whose keys all lie in the first 6 % of the text.
-        `depths` "all" spreads `num_samples` over the whole of it. Raises PlanError for options out
+        The suite asks the first 20 of 295 samples, whose keys are all in the first 6 % of the text.
+        `depths` "all" spreads `num_samples` over the whole text. Raises PlanError for options out
         of range.
         """
         if not 1 <= num_samples <= len(places):
@@ -115,7 +113,7 @@ def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callabl
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """1 when the first digits of the answer are the key."""
+    """Return 1 if the first digits of the answer are the key."""
     return first_digits(response.text, sample.target)
 
 
@@ -124,7 +122,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 
 def by_depth(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Accuracy in percent by the depth of the key."""
+    """Return the accuracy in percent by the depth of the key."""
     by_depth: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_depth[sample.metadata["depth"]].append(value)

@@ -1,4 +1,4 @@
-"""What log-probabilities of a text are worth: its perplexity, whatever texts a task asks."""
+"""Score log-probabilities of texts as perplexity."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ METRIC = Metric(name="perplexity", higher_is_better=False, lo=1.0, hi=None, scal
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """Exp of the mean of -log p over the tokens of a text."""
+    """Return the exponential of the mean of -log p over the tokens of a text."""
     told = response.prompt_logprobs
-    assert told is not None  # without them the client has no response, but a failure
+    assert told is not None  # without them the client returns a failure
     nats, tokens = negative_log_likelihood(told)
     value = math.exp(nats / tokens) if tokens else 1.0
     return Score(
@@ -29,10 +29,10 @@ def score(sample: Sample, response: Response) -> Score:
 
 
 def all_tokens(scored: Scored) -> Mapping[str, float]:
-    """The perplexity of all tokens together, in which long texts weigh more."""
+    """Return the perplexity of all tokens together, in which long texts weigh more."""
     return {CORPUS.name: CORPUS.of(scored)}
 
 
 def answers(sample: Sample) -> tuple[str, str]:
-    """Log-probabilities of every token: of a text that is expected, and of one that is not."""
+    """Return the log-probability of every token of an expected and of an unexpected text."""
     return "-0.5", "-3"

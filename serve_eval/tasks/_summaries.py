@@ -1,6 +1,4 @@
-"""What TensorRT-LLM's evaluator of summaries does to every text and answer; the sets that it runs
-share it.
-"""
+"""Clean texts and score summaries as TensorRT-LLM's evaluator of summaries does."""
 
 from __future__ import annotations
 
@@ -9,17 +7,15 @@ from serve_eval.scorers import rouge
 
 
 def clean(text: str) -> str:
-    """A text without white space around it, and with the mending of how a news corpus was split
-    into words.
-    """
+    """Return a text without outer white space and with "n't" rejoined, as in a news corpus."""
     return text.strip().replace(" n't", "n't")
 
 
 def score(sample: Sample, response: Response) -> Score:
-    """ROUGE-1 of the answer against the target."""
+    """Return ROUGE-1 of the answer against the target."""
     return rouge.rouge1(response.text, sample.target)
 
 
 def right_and_wrong(sample: Sample) -> tuple[str, str]:
-    """The target, and a text that shares no word with any."""
+    """Return the target, and a text that shares no word with any target."""
     return f" {sample.target}", " ???"

@@ -1,12 +1,11 @@
-"""AIME: thirty competition problems a year whose answers are integers, zero-shot, as lm-eval and
-trtllm-eval ask them.
+"""AIME: 30 competition problems a year with integer answers, 0-shot, as lm-eval asks them.
 
-Data: Maxwell-Jia/AIME_2024, math-ai/aime25 and MathArena/aime_2026, or the files of
-GAIR-NLP/AIME-Preview for 2024 and 2025; columns `problem` and `answer`, 30 problems each. One
-sample of 2024 and 2025 is "Question: ...\\nAnswer:"; 2026 asks for the answer within \\boxed{}.
-Right when the last box, or what stands between dollar signs, is the answer; a second figure tells
-if the last integer is. Tried on the real problems of 2024 and 2025 as AIME-Preview has them; the
-other layouts are from documentation.
+trtllm-eval asks them the same way. Data: Maxwell-Jia/AIME_2024, math-ai/aime25 and
+MathArena/aime_2026, or the files of GAIR-NLP/AIME-Preview for 2024 and 2025; columns `problem` and
+`answer`, 30 problems each. A sample of 2024 or 2025 is "Question: ...\\nAnswer:"; 2026 asks for the
+answer within \\boxed{}. An answer is right if its last box, or the text between dollar signs, is
+the answer. A second figure says if the last integer is. Tested on the real problems of 2024 and
+2025 from AIME-Preview; the other layouts come from documentation.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ LAYOUTS: dict[int, tuple[tuple[str, ...], ...]] = {
     2025: (("test",), ("test2025-I", "test2025-II")),
     2026: (("train",),),
 }
-"""The names of the files that have the problems of a year, by layout."""
+"""The names of the files with the problems of a year, by layout."""
 PLACES = ("", "data/")
 
 Year = Literal[2024, 2025, 2026]
@@ -54,12 +53,11 @@ def task(
     random_seed: int = 0,
     suite_exact: bool = False,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    There is no reference file, and trtllm-eval has no 2024. Thirty problems show gross changes
-    only: ask each several times with --repeats. The stop strings of a base model are sent with
-    `suite_exact` only: they can end an answer in the middle. Raises PlanError for options out of
-    range.
+    It has no reference file, and trtllm-eval has no 2024. Thirty problems show only large changes:
+    ask each several times with --repeats. The stop strings of a base model are sent only with
+    `suite_exact`, because they can cut an answer. Raises PlanError for options out of range.
     """
     if num_samples < 1:
         raise PlanError("aime: num_samples must be 1 or more")
@@ -106,7 +104,7 @@ def task(
 
 
 def prompt_text(problem: str, year: Year) -> str:
-    """The problem; from 2026 on with the line that asks for a box."""
+    """Return the problem, from 2026 on with the line that asks for a box."""
     line = "" if year < 2026 else f"\n{BOX_LINE}"
     return f"Question: {problem}{line}\nAnswer:"
 
@@ -122,9 +120,7 @@ class _Problem:
 def _read(
     source: local.Source, roots: DataRoots, year: Year
 ) -> tuple[tuple[SourceFile, ...], list[_Problem]]:
-    """Return the files of a year, in the first layout that its folder has, and all their problems
-    in order.
-    """
+    """Return the files of a year, in the first layout found, and all their problems in order."""
     layouts = LAYOUTS[year]
     folder = local.find_folder(
         source, roots, local.split_markers([name for one in layouts for name in one], PLACES)
@@ -139,14 +135,14 @@ def _read(
 
 
 def _problem(row: dict[str, Any], file: local.DataFile) -> _Problem:
-    """Return a row's problem; some copies write the names of its columns with capitals."""
+    """Return a row's problem. Some copies capitalise their column names."""
     named = {name.lower(): value for name, value in row.items()}
     text, answer = named.get("problem"), str(named.get("answer", "")).strip()
     if not isinstance(text, str):
         raise DatasetError(f"{file.path}: a row has no text in column problem")
     if not answer.isdecimal():
         raise DatasetError(
-            f"{file.path}: the column answer must hold integers, and has {answer[:20]!r}"
+            f"{file.path}: the column answer must hold integers, not {answer[:20]!r}"
         )
     return _Problem(text, answer)
 

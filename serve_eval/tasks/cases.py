@@ -1,8 +1,8 @@
-"""Cases of one's own, out of YAML files (docs/cases.md): a task for each module of them.
+"""Your own cases from YAML files (docs/cases.md): one task for each module.
 
-One case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected:
-{answer: Paris}}`. The value is the mean over the cases of points had / points possible, in percent;
-each has a scorer.
+A case is `{case: europe:paris, input: {prompt: What is the capital of France?}, expected: {answer:
+Paris}}`. The value is the mean over the cases of points earned / points possible, in percent. Each
+case has a scorer.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from serve_eval.schema import (
 from serve_eval.schema import Question as JudgeQuestion
 
 SHOWN = 5
-"""Cases that a note about skipped ones names."""
+"""Cases that a note about skipped cases names."""
 DEEPEST = 6
-"""Fields of a colon path that get a table."""
+"""Number of fields of a colon path that get a table."""
 
 
 def task(
@@ -56,12 +56,12 @@ def task(
     max_expanded: int = MAX_EXPANDED,
     as_biochatter: bool | None = None,
 ) -> Task:
-    """The module `name` of the case files and folders of `path` as a task.
+    """Return the module `name` of the case files and folders of `path` as a task.
 
-    `scorer`, `prompt` and `system_messages` stand in the place of what the file says of the whole
-    module; `max_expanded` is how many cases its axes may give. If `as_biochatter` is false, cases
-    of BioChatter's files are scored like cases of any other file. Raises PlanError for every
-    problem of the files.
+    `scorer`, `prompt` and `system_messages` replace the file's settings for the whole module.
+    `max_expanded` limits the cases that its axes may yield. If `as_biochatter` is false, cases of
+    BioChatter's files are scored like cases of any other file. Raises PlanError for every problem
+    of the files.
     """
     files = file.read([path] if isinstance(path, str) else path)
     found = questions(
@@ -84,7 +84,7 @@ def task(
         if not samples:
             raise DatasetError(
                 f"{full_name}: no case can be asked:"
-                f" {'; '.join(list_skipped_lines(found)) or 'there is none'}"
+                f" {'; '.join(list_skipped_lines(found)) or 'the module is empty'}"
             )
         notes = (*list_skipped_lines(found), *found.notes)
         return Dataset(samples=samples, files=files.files, total=len(samples), notes=notes)
@@ -98,7 +98,7 @@ def task(
             answer=_digest(str(scored.answer)) if hidden else scored.answer,
             parts=(
                 scored.parts if len(scorers) == 1 else {}
-            ),  # their means are over all cases of the task
+            ),  # the means of parts are taken over all cases of the task
         )
 
     def answers(sample: Sample) -> tuple[str, str]:
@@ -155,8 +155,9 @@ def task(
 
 
 def _target(question: CaseQuestion) -> str:
-    """What decides the score of an answer: it is part of the fingerprint. Of a hold-out set, a hash
-    of it.
+    """Return the text that decides the score of an answer, part of the fingerprint.
+
+    For a hold-out set it is a hash.
     """
     decisive = scorer_of(question.scorer).decisive
     options = question.scorer.options if decisive is None else decisive
@@ -188,7 +189,7 @@ def _sample(question: CaseQuestion) -> Sample:
 
 
 def list_skipped_lines(found: Questions) -> tuple[str, ...]:
-    """A line for each reason, with the cases that are skipped for it."""
+    """Return a line for each reason, with the cases that are skipped for it."""
     by_reason: dict[str, list[str]] = defaultdict(list)
     for one in found.skipped:
         by_reason[one.reason].append(one.name)
@@ -200,8 +201,9 @@ def list_skipped_lines(found: Questions) -> tuple[str, ...]:
 
 
 def _breakdown(fields: Sequence[str]) -> Breakdown:
-    """The value in points and the number of scored cases by each field of the names, where it tells
-    some apart; `fields` are what the first of them are called.
+    """Return the value in points and the number of scored cases by each field of the names.
+
+    Omits a field that is the same everywhere. `fields` names the first ones.
     """
 
     def of(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:

@@ -1,9 +1,8 @@
-"""CNN/DailyMail: news articles to be summarised, ROUGE-1 against the highlights, as TensorRT-LLM's
-evaluator does it.
+"""CNN/DailyMail: summaries of news articles, by ROUGE-1, as TensorRT-LLM's evaluator asks them.
 
 Paper: See et al. 2017, "Get To The Point". Data: ccdv/cnn_dailymail, version 3.0.0, 11490 test
-articles (Apache-2.0). One sample: "LONDON, England -- ... TL;DR:", and the value is the F measure
-of ROUGE-1 between the completion and the highlights. Layout from documentation, not tried on the
+articles (Apache-2.0). A sample is "LONDON, England -- ... TL;DR:", and the value is the F measure
+of ROUGE-1 between the completion and the highlights. Layout from documentation, not tested on the
 real set.
 """
 
@@ -27,17 +26,17 @@ def task(
     num_samples: int = 512,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    Of long articles the last 924 tokens are kept, with the cue; an endpoint that cannot do that is
-    asked something else. The references hold the value under `accuracy`. Raises PlanError for
+    The last 924 tokens of a long article are kept, with the cue. An endpoint that cannot truncate
+    gets another prompt. The references hold the value under `accuracy`. Raises PlanError for
     options out of range.
     """
     if num_samples < 1:
         raise PlanError("cnn_dailymail: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        rouge.package()  # not after the answers were had
+        rouge.package()  # fail before any request
         split = local.read_split(
             SOURCE,
             roots,
@@ -81,5 +80,5 @@ def task(
 
 
 def prompt_text(article: str) -> str:
-    """The article with the cue to summarise it."""
+    """Return the article with the cue to summarise it."""
     return clean(f"{article} TL;DR:")

@@ -1,11 +1,11 @@
-"""GPQA: graduate-level multiple choice in the sciences, zero-shot with reasoning, as TensorRT-LLM's
-suite asks it.
+"""GPQA: graduate-level multiple choice in the sciences, 0-shot, as TensorRT-LLM's suite asks it.
 
 Paper: Rein et al. 2023, "GPQA: A Graduate-Level Google-Proof Q&A Benchmark". Data: idavidrein/gpqa
 (CC-BY-4.0), 198 diamond, 448 main and 546 extended questions. The authors ask that no question
 appears in plain text: their archive is read as it is, with the password that they publish, and
-decrypted in memory. One sample ends in "A) ...\\nB) ...\\nC) ...\\nD) ..." and is right when the
-first "Answer: X" has the right letter. Layout from documentation, not tried on the real set.
+decrypted in memory. A sample ends in "A) ...\\nB) ...\\nC) ...\\nD) ..." and asks for reasoning. It
+is right if the first "Answer: X" has the right letter. Layout from documentation, not tested on the
+real set.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ def task(
     choice_seed: int = 0,
     suite_exact: bool = False,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     All questions of the subset are asked unless `num_samples` is given; references are per subset.
-    `choice_seed` fixes the order of the choices of every row, whatever is asked: in the suite that
-    order depends on what the machine has in its cache. `suite_exact` takes the order that the suite
-    has on a machine without such a cache, which `random_seed` fixes. Raises PlanError for options
-    out of range, or that exclude each other.
+    `choice_seed` fixes the order of the choices of every row, whatever is asked. In the suite that
+    order depends on the machine's cache. `suite_exact` uses the suite's order on a machine without
+    a cache, which `random_seed` fixes. Raises PlanError for options out of range, or that exclude
+    each other.
     """
     count = ROWS[subset] if num_samples is None else num_samples
     if count < 1:
@@ -134,8 +134,9 @@ def task(
 
 
 def choice_orders(count: int, seed: int) -> list[list[int]]:
-    """For every row of a subset in the order of its file: which answer stands at A, B, C and D; 0
-    to 2 are the wrong ones, 3 is the right one. One generator goes through all rows, so that a row
+    """Return which answer is at A, B, C and D, for every row of a subset in file order.
+
+    0 to 2 are the wrong answers, 3 is the right one. One generator serves all rows, so that a row
     has the same order in every run.
     """
     rng = random.Random(seed)
@@ -148,12 +149,11 @@ def choice_orders(count: int, seed: int) -> list[list[int]]:
 
 
 def suite_orders(asked: Sequence[int], seed: int) -> list[list[int]]:
-    """Return the same for TensorRT-LLM's suite on a machine without a cache; `asked` is the order
-    of evaluation.
+    """Return the orders of TensorRT-LLM's suite on a machine without a cache.
 
-    Its generator goes through all rows of the file when the task is built, which nothing keeps, and
-    through the shuffled rows when they are asked. lm-evaluation-harness 0.4.8 to 0.4.11 draws
-    nothing in between; the suite pins 0.4.10.
+    `asked` is the order of evaluation. The suite's generator goes through all rows of the file when
+    the task is built, without effect, and through the shuffled rows when they are asked.
+    lm-evaluation-harness 0.4.8 to 0.4.11 draws nothing in between; the suite pins 0.4.10.
     """
     both = choice_orders(2 * len(asked), seed)
     by_row = dict(zip(asked, both[len(asked) :], strict=True))
@@ -161,7 +161,7 @@ def suite_orders(asked: Sequence[int], seed: int) -> list[list[int]]:
 
 
 def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]]]:
-    """The question, three wrong and the right answer of every row, each answer stripped."""
+    """Return the question, three wrong answers and the right one of every row, each stripped."""
     name = f"gpqa_{subset}.csv"
     folder = local.find_folder(SOURCE, roots, ["dataset.zip", f"dataset/{name}", name])
     found = [
@@ -189,14 +189,14 @@ def _read(roots: DataRoots, subset: str) -> tuple[local.DataFile, list[list[str]
 
 
 def _decrypt(file: local.DataFile, name: str) -> local.DataFile:
-    """One file of the authors' archive, in memory. Raises DatasetError when it is not what it
-    should be.
-    """
+    """Return one file of the authors' archive, in memory. Raises DatasetError for a bad archive."""
     try:
         with zipfile.ZipFile(io.BytesIO(file.content)) as archive:
             members: Sequence[str] = [m for m in archive.namelist() if m.rsplit("/", 1)[-1] == name]
             if not members:
-                raise DatasetError(f"{file.path}: no {name} in it", hint=local.advice(SOURCE))
+                raise DatasetError(
+                    f"{file.path}: the archive has no {name}", hint=local.advice(SOURCE)
+                )
             return local.DataFile(file.path, archive.read(members[0], pwd=GPQA_PASSWORD))
     except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError) as error:
         raise DatasetError(

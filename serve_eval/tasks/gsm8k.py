@@ -1,10 +1,9 @@
-"""GSM8K: grade-school maths word problems, 5-shot, by lm-evaluation-harness's protocol as
-TensorRT-LLM's suite runs it.
+"""GSM8K: grade-school maths word problems, 5-shot, as lm-eval and TensorRT-LLM's suite ask them.
 
 Paper: Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Data: openai/gsm8k,
-config main (MIT), 7473 training and 1319 test questions. One sample: question "Tom has 3 apples and
-buys 4. How many has he?", answer "He has 3+4=<<3+4=7>>7 apples.\\n#### 7". The model is expected to
-end its solution with `#### <number>`.
+config main (MIT), 7473 training and 1319 test questions. A sample is the question "Tom has 3 apples
+and buys 4. How many has he?" with the answer "He has 3+4=<<3+4=7>>7 apples.\\n#### 7". The model
+should end its solution with `#### <number>`.
 """
 
 from __future__ import annotations
@@ -45,19 +44,19 @@ def task(
     apply_chat_template: bool = False,
     fewshot_as_multiturn: bool = False,
     fewshot_sampler: Sampler = "0.4.9",
-    filter: Filter = "mean",  # noqa: A002  (the field's word for it, and the name of the option)
+    filter: Filter = "mean",  # noqa: A002  (the usual word, and the name of the option)
     random_seed: int = 0,
     suite_exact: bool = False,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    `apply_chat_template` asks by chat, `fewshot_as_multiturn` then makes each shot a pair of turns.
-    The stop strings are those of a base model and are not sent by chat, but with `suite_exact`,
-    since the suite does. The value is the mean of both filters, or one `filter` alone.
-    `random_seed` fixes the order of the questions and the shots. `fewshot_sampler` names the
-    version of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to 0.4.9.2
-    it draws twice for a question and takes the second draw, from 0.4.10 on it draws once. Raises
-    PlanError for options that exclude each other.
+    `apply_chat_template` asks by chat; `fewshot_as_multiturn` then makes each shot a pair of turns.
+    The stop strings are those of a base model. By chat they are sent only with `suite_exact`,
+    because the suite does so. The value is the mean of both filters, or one `filter` alone.
+    `random_seed` fixes the order of the questions and the shots. `fewshot_sampler` is the version
+    of lm-evaluation-harness whose shots a chat prompt in a single turn has: up to 0.4.9.2 it draws
+    twice for a question and uses the second draw, from 0.4.10 on it draws once. Raises PlanError
+    for options that exclude each other.
     """
     if fewshot_as_multiturn and not apply_chat_template:
         raise PlanError("gsm8k.fewshot_as_multiturn needs apply_chat_template")

@@ -1,9 +1,7 @@
-"""GSM8K as InferenceMax asks it: 5-shot chat in turns, the answer on a last line "#### N", which
-alone is scored.
+"""GSM8K as InferenceMax asks it: 5-shot chat in turns, scored by a last line "#### N".
 
-Data as for gsm8k. References of TensorRT-LLM's suite have an explicit threshold of 94. One sample
-is a conversation of five solved questions and one that is not, each with the line that asks for
-that form.
+Data as for gsm8k. References of TensorRT-LLM's suite have an explicit threshold of 94. A sample is
+a conversation of five solved questions and an open one, each with the line that asks for that form.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""HumanEval: Python functions from their docstrings, by ROUGE-1 as in the suite, or run against
-tests (pass@1, pass@k).
+"""HumanEval: Python functions from their docstrings, by ROUGE-1 or tests (pass@1, pass@k).
 
 Paper: Chen et al. 2021, "Evaluating large language models trained on code". Data: openai/human-eval
-(MIT), 164 problems. One sample: `def incr(x):` with the docstring "Return x plus one." The model
-goes on with the body, and `check(incr)` of the problem's tests calls it. For pass@1 what is
-answered is run on this machine, see docs/code.md.
+(MIT), 164 problems. A sample is `def incr(x):` with the docstring "Return x plus one." The model
+writes the body, and `check(incr)` of the problem's tests calls it. TensorRT-LLM's suite scores by
+ROUGE-1. For pass@1, answers run on this machine; see docs/code.md.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ INSTRUCTION = "Complete this Python function. Answer with the whole function in 
 
 ROUGE, PASS = "rouge", "pass@1"
 WRONG = "    unanswered\n"
-"""A body that shares no word with any solution, and that fails when it is run."""
+"""A body that shares no word with any solution and fails when it runs."""
 
 
 def task(
@@ -59,14 +58,14 @@ def task(
     stop: list[str] | None = None,
     timeout_s: float = 10.0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     The `metric` rouge compares words with the published solution, as the suite does, and runs
-    nothing. pass@1 runs every answer against the problem's tests, for `timeout_s` seconds at most;
-    several repeats at a temperature above 0 give pass@k. Unless given, `max_tokens` is 100 for
-    rouge and 512 for pass@1; `stop` is empty for rouge and the five strings of the paper for
-    pass@1. With `apply_chat_template` the chat endpoint is asked for the whole function, without
-    stop strings. Raises PlanError for values that make no sense.
+    nothing. pass@1 runs every answer against the problem's tests, for at most `timeout_s` seconds;
+    several repeats at a temperature above 0 give pass@k. By default `max_tokens` is 100 for rouge
+    and 512 for pass@1; `stop` is empty for rouge and the five strings of the paper for pass@1. With
+    `apply_chat_template` the chat endpoint is asked for the whole function, without stop strings.
+    Raises PlanError for invalid values.
     """
     if num_samples < 1 or not 0.0 < timeout_s <= 600.0:
         raise PlanError(
@@ -99,8 +98,9 @@ def task(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Manner:
-    """Ask for a body or, by chat, for the whole function; `timeout_s` bounds the run of an
-    answer.
+    """Ask for a body or, by chat, for the whole function.
+
+    `timeout_s` limits the run of an answer.
     """
 
     metric: str
@@ -110,7 +110,7 @@ class _Manner:
 
     def load(self, roots: DataRoots, wanted: int) -> Dataset:
         if self.metric == ROUGE:
-            # takes a second to import, and may be missing: not when the first answer comes
+            # Fail before any request if it is missing. Its import takes a second.
             package()
         file, rows = _rows(roots)
         if len(rows) < wanted:
@@ -129,7 +129,7 @@ class _Manner:
         )
 
     def program(self, sample: Sample, response: Response) -> Program | None:
-        """Return what is run to judge an answer; None for one without code."""
+        """Return the program that judges an answer; None for an answer without code."""
         found = self._extract(sample, response)
         if found is None:
             return None

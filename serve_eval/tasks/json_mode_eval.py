@@ -1,10 +1,9 @@
-"""JSON mode eval: text put into JSON of a given schema, with guided decoding, as TensorRT-LLM's
-evaluator asks it.
+"""JSON mode eval: text turned into JSON of a given schema, with guided decoding.
 
-Data: NousResearch/json-mode-eval (Apache-2.0), 100 conversations with a schema and the expected
-JSON. One sample asks "... extract the patient's name and age ..."; it is right when the answer
-parses, is valid and equals the expected one. The share that is valid stands beside it. Layout from
-documentation, not tried on the real set.
+Asked as TensorRT-LLM's evaluator does. Data: NousResearch/json-mode-eval (Apache-2.0), 100
+conversations with a schema and the expected JSON. A sample asks "... extract the patient's name and
+age ...". It is right if the answer parses, is valid and equals the expected one. The share of valid
+answers is a second figure. Layout from documentation, not tested on the real set.
 """
 
 from __future__ import annotations
@@ -51,11 +50,11 @@ def task(
     response_format: Form = "json",
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    `response_format` is how the schema is sent: `json` is the form that every trtllm-serve
-    understands, `json_schema` OpenAI's; `none` sends no schema, and then nothing is demanded of the
-    endpoint but chat. Raises PlanError for options out of range.
+    `response_format` is the form of the schema: `json` is the form that every trtllm-serve
+    understands, `json_schema` OpenAI's. `none` sends no schema and requires only chat of the
+    endpoint. Raises PlanError for options out of range.
     """
     if num_samples < 1:
         raise PlanError("json_mode_eval: num_samples must be 1 or more")
@@ -117,7 +116,7 @@ def task(
 
 
 def format_field(form: Form, schema: Any) -> dict[str, object]:
-    """The field `response_format` of the request."""
+    """Return the field `response_format` of the request."""
     if form == "none":
         return {}
     if form == "json":

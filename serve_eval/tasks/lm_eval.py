@@ -1,11 +1,10 @@
-"""Any task of lm-evaluation-harness (extra lm-eval): its documents, prompts, filters and metrics,
-asked by our client.
+"""Any task of lm-evaluation-harness (extra lm-eval), asked by our client.
 
-lm-eval builds the documents and the requests of a task and judges the answers; between the two
-stands our engine. The tasks that generate, that choose by likelihood and that measure a text's
-likelihood are asked, of one request or several per document; those that need several generated
-answers per document, images or a Python class are not. Metrics keep lm-eval's names and
-aggregations: docs/lm-eval.md.
+lm-eval builds the documents and the requests of a task and judges the answers. Our engine sends the
+requests. Tasks that generate, that choose by likelihood and that measure a text's likelihood are
+supported, with one request or several per document. Tasks that need several generated answers per
+document, images or a Python class are not. Metrics keep lm-eval's names and aggregations:
+docs/lm-eval.md.
 """
 
 from __future__ import annotations
@@ -53,18 +52,17 @@ def task(
     prefix: str | bool | None = None,
     sigma: float = 50.0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by
-    split, in place of the task's own data. `metric` and `filter`: which of the task's figures is
-    the value, the first by default; the others stand beside it. `percent`: a document's figure lies
-    between 0 and 1 and is shown in percent (known of accuracies and exact matches).
-    `fewshot_as_multiturn`: by chat, in the turns that lm-eval makes of the examples. `prefix`: the
-    text that begins a text to the model, such as <s>, where a likelihood has no context; true where
-    the server puts a token of its own there; an empty text for nothing. Where it is not given,
-    serve_eval.evaluation.first_token settles it before the task is loaded for a run. `sigma`:
-    spread of a document's figure in points, for references without their own. Raises PlanError for
-    what cannot be asked.
+    split, instead of the task's own data. `metric` and `filter`: the figure that is the value, the
+    first by default; the others are secondary figures. `percent`: a document's figure is between 0
+    and 1 and is shown in percent (known for accuracies and exact matches). `fewshot_as_multiturn`:
+    by chat, in the turns that lm-eval makes of the examples. `prefix`: the text that begins a text
+    to the model, such as <s>, if a likelihood has no context; true if the server adds a token of
+    its own; an empty text for nothing. By default serve_eval.evaluation.first_token sets it before
+    the task is loaded for a run. `sigma`: spread of a document's figure in points, for references
+    without their own. Raises PlanError for unsupported tasks and options.
     """
     begins = prefix or ""
     deciding: dict[str, Any] = {
@@ -147,8 +145,9 @@ def task(
 
 
 def _why_not_elsewhere(spec: Spec, roots: DataRoots, wanted: int) -> Unfinished | None:
-    """Return why another process, whose main thread loads the task, cannot score it; None where it
-    can.
+    """Return why another process cannot score the task, or None if it can.
+
+    The other process loads the task in its main thread.
     """
     places = tuple(map(str, roots.roots))
     recipe = recipe_for(spec, dataset_roots=places, allow_hub=roots.allow_hub, wanted=wanted)

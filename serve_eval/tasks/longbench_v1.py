@@ -1,11 +1,10 @@
-"""LongBench v1: 21 sets of long texts in English, Chinese and code, by lm-evaluation-harness's
-group `longbench`.
+"""LongBench v1: 21 sets of long texts in English, Chinese and code, as lm-eval asks them.
 
-Paper: Bai et al. 2023, "LongBench". Data: Xnhyacinth/LongBench, 4750 test rows of `context`,
-`question`, `answers` and `all_classes`. Each set has its own prompt, answer length and metric;
-prompts and lengths are read from the installed lm-eval or a folder. The value is the mean of the
-six groups' means of their sets' means. Layout from documentation; tried on 237 real rows of all
-sets.
+They are lm-evaluation-harness's group `longbench`. Paper: Bai et al. 2023, "LongBench". Data:
+Xnhyacinth/LongBench, 4750 test rows of `context`, `question`, `answers` and `all_classes`. Each set
+has its own prompt, answer length and metric; prompts and lengths are read from the installed
+lm-eval or a folder. The value is the mean of the six groups' means of their sets' means. Layout
+from documentation; tested on 237 real rows of all sets.
 """
 
 from __future__ import annotations
@@ -54,12 +53,13 @@ def task(
     suite_exact: bool = False,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     `sets` names some of the 21 (null: all). With `num_samples` the same number of rows of each set
-    is asked, so many in all at least. `prompts` is a folder with <set>.yaml files as lm-eval has
-    them (null: the installed lm-eval's). `suite_exact` samples at temperature 1, as the suite does
-    by accident; its references were taken so. Raises PlanError for options out of range.
+    is asked, at least that number in all. `prompts` is a folder with <set>.yaml files in lm-eval's
+    form (null: those of the installed lm-eval). `suite_exact` samples at temperature 1, as the
+    suite does by accident; its references were measured so. Raises PlanError for options out of
+    range.
     """
     chosen = list(SETS) if sets is None else sets
     problems = [
@@ -81,13 +81,13 @@ def task(
         )
         asked = _longbench_prompts.read(source, tuple(chosen))
     except DatasetError as error:
-        lacking = error  # the task can be named, listed and compared without them
+        lacking = error  # the task can be listed and compared without the prompts
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         if lacking is not None:
             raise lacking
         if CHINESE & set(chosen):
-            longbench.chinese_words()  # not after the answers were had
+            longbench.chinese_words()  # fail before any request
         places = [place for name in chosen for place in _places(name)]
         folder = local.find_folder(SOURCE, roots, local.split_markers(["test"], places))
         files, samples, found = [], [], 0
@@ -160,7 +160,7 @@ def _sample(
     answers, classes = row.get("answers"), row.get("all_classes")
     if not _texts(answers) or (SETS[name].metric is None and not _texts(classes)):
         raise DatasetError(
-            f"{file.path}: row {i + 1}: answers, or all_classes, is no list of texts"
+            f"{file.path}: row {i + 1}: answers or all_classes is not a list of texts"
         )
     return Sample(
         id=f"{name}-{i}",
@@ -197,9 +197,7 @@ def _group(sample: Sample) -> str:
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The mean in points and the number of scored rows by set, and the mean of its sets by
-    group.
-    """
+    """Return the mean in points and the scored rows by set, and the mean of the sets by group."""
     by_set: dict[str, list[float]] = defaultdict(list)
     for sample, value in scored:
         by_set[_set(sample)].append(value)

@@ -1,10 +1,9 @@
-"""LongBench v2: multiple choice over long documents, zero-shot, the medium length, as
-TensorRT-LLM's evaluator asks it.
+"""LongBench v2: multiple choice over long documents, 0-shot, of medium length by default.
 
-Paper: Bai et al. 2024, "LongBench v2". Data: zai-org/LongBench-v2 (Apache-2.0), 503 questions, 215
-of them of medium length. One sample: "Please read the following text and answer the question below.
-...", right when the answer states "The correct answer is (B)". Layout from documentation, not tried
-on the real set.
+Asked as TensorRT-LLM's evaluator does. Paper: Bai et al. 2024, "LongBench v2". Data:
+zai-org/LongBench-v2 (Apache-2.0), 503 questions, 215 of them of medium length. A sample is "Please
+read the following text and answer the question below. ..." and is right if the answer states "The
+correct answer is (B)". Layout from documentation, not tested on the real set.
 """
 
 from __future__ import annotations
@@ -61,11 +60,11 @@ def task(
     num_samples: int | None = None,
     max_input_chars: int | None = 480_000,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     The suite keeps the first and the last 60000 tokens of a longer prompt. A client has no
-    tokenizer: `max_input_chars` keeps so many characters of both ends together (null: nothing is
-    cut), four for a token by default. Raises PlanError for options out of range.
+    tokenizer: `max_input_chars` is the number of characters kept at both ends together (null: no
+    cut), by default four per token. Raises PlanError for options out of range.
     """
     most = [
         n for n in (max_input_chars, SHORT_CHARS if length == "short" else None) if n is not None
@@ -124,7 +123,7 @@ def task(
 
 
 def prompt_text(row: Mapping[str, Any]) -> str:
-    """The text, the question and its choices, each stripped."""
+    """Return the text, the question and its choices, each stripped."""
     choices = "".join(f"\n({letter}) {row[f'choice_{letter}'].strip()}" for letter in LETTERS)
     return (
         "Please read the following text and answer the question"
@@ -135,7 +134,7 @@ def prompt_text(row: Mapping[str, Any]) -> str:
 
 
 def middle_cut(text: str, limit: int | None) -> str:
-    """The first and the last half of `limit` characters of a longer text."""
+    """Return the first and the last half of `limit` characters of a longer text."""
     if limit is None or len(text) <= limit:
         return text
     half = limit // 2
@@ -152,7 +151,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Accuracy in percent and number of scored questions by domain and difficulty."""
+    """Return the accuracy in percent and the scored questions by domain and difficulty."""
     tables: dict[str, dict[str, list[float]]] = {
         name: defaultdict(list) for name in ("domain", "difficulty")
     }

@@ -1,11 +1,10 @@
-"""MMLU: multiple choice in 57 subjects, 5-shot, answered by one letter, as TensorRT-LLM's own
-evaluator runs it.
+"""MMLU: multiple choice in 57 subjects, 5-shot, one letter, as TensorRT-LLM's evaluator asks it.
 
 Paper: Hendrycks et al. 2021, "Measuring Massive Multitask Language Understanding". Data:
 hendrycks/test (MIT), one CSV file per subject and split with the columns question, A, B, C, D,
-answer letter and no header. One sample ends in "What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:"
-and is right when the completion starts with "B"; or, by option, when " B" is a likelier
-continuation than " A", " C" and " D".
+answer letter and no header. A sample ends in "What is 2+2?\\nA. 3\\nB. 4\\nC. 5\\nD. 6\\nAnswer:".
+It is right if the completion starts with "B" or, with an option, if " B" is a likelier continuation
+than " A", " C" and " D".
 """
 
 from __future__ import annotations
@@ -52,14 +51,14 @@ def task(
     random_seed: int = 0,
     scoring: Literal["letter", "loglikelihood"] = "letter",
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     ceil(num_samples / 57) questions are drawn per subject, so 4096 asks 4104 questions; the
-    registered number stays the n of the test. 14042, or as many as the data has, asks every
+    registered number stays the n of the test. 14042, or the number that the data has, asks every
     question. `none_cells`: the suite reads the files with pandas, which turns the cell "None" into
     "nan"; `none` keeps it. `scoring`: the suite reads the letter that the model writes;
-    `loglikelihood` asks how likely each of the four is instead, as lm-evaluation-harness does.
-    Raises PlanError for options out of range.
+    `loglikelihood` compares the likelihoods of the four letters instead, as lm-evaluation-harness
+    does. Raises PlanError for options out of range.
     """
     if not 0 <= num_fewshot <= 5 or num_samples < 1:
         raise PlanError("mmlu: num_fewshot must be 0 to 5, num_samples 1 or more")
@@ -79,7 +78,7 @@ def task(
                 else f"{total} test questions"
             )
             raise DatasetError(
-                f"MMLU is incomplete: {folder} has {detail}; {wanted} are wanted",
+                f"MMLU is incomplete: {folder} has {detail}; {wanted} are needed",
                 hint=local.advice(SOURCE),
             )
         samples = []
@@ -162,11 +161,10 @@ def _rows(file: local.DataFile, none_cells: str) -> list[Row]:
 
 
 def _sample(sizes: Mapping[str, int], wanted: int, seed: int) -> list[tuple[str, int]]:
-    """(subject, row) of the questions asked: the same number per subject, subjects in alphabetical
-    order.
+    """Return the (subject, row) of the questions: the same number for each subject, in their order.
 
-    The suite calls `DataFrame.sample` subject after subject on numpy's global legacy generator,
-    which is the head of a permutation by that generator.
+    Subjects are in alphabetical order. The suite calls `DataFrame.sample` subject after subject on
+    numpy's global legacy generator, which yields the head of a permutation by that generator.
     """
     import numpy
 
@@ -206,7 +204,10 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Accuracy in percent and number of scored questions by subject, subcategory and category."""
+    """Return the accuracy in percent and the scored questions by subject and its groups.
+
+    The groups are the subcategory and the category.
+    """
     tables: dict[str, dict[str, list[float]]] = {
         name: defaultdict(list) for name in ("subject", "subcategory", "category")
     }

@@ -1,10 +1,9 @@
-"""MMMU: 900 college-level questions on images in 30 subjects, by lm-evaluation-harness's group
-`mmmu_val`.
+"""MMMU: 900 college-level questions on images in 30 subjects, as lm-eval asks them.
 
-Paper: Yue et al. 2023, "MMMU: A Massive Multi-discipline Multimodal Understanding and Reasoning
-Benchmark". Data: MMMU/MMMU (Apache-2.0), 30 validation rows of each subject. Images are sent as
-they are, as parts of the turn before its text, whose marks `<image 1>` are taken out. Layout from
-documentation, not tried on the real set.
+They are lm-evaluation-harness's group `mmmu_val`. Paper: Yue et al. 2023, "MMMU: A Massive
+Multi-discipline Multimodal Understanding and Reasoning Benchmark". Data: MMMU/MMMU (Apache-2.0), 30
+validation rows of each subject. Images are sent unchanged, as parts of the turn before its text,
+from which marks `<image 1>` are removed. Layout from documentation, not tested on the real set.
 """
 
 from __future__ import annotations
@@ -41,50 +40,12 @@ from serve_eval.schema import (
     TextPart,
 )
 from serve_eval.scorers import mmmu
+from serve_eval.tasks._mmmu_subjects import SUBJECTS as SUBJECTS
 from serve_eval.tasks._order import shuffle
 
 SOURCE = KNOWN["mmmu"]
-SUBJECTS = (
-    *(
-        "Accounting",
-        "Agriculture",
-        "Architecture_and_Engineering",
-        "Art",
-        "Art_Theory",
-        "Basic_Medical_Science",
-    ),
-    *(
-        "Biology",
-        "Chemistry",
-        "Clinical_Medicine",
-        "Computer_Science",
-        "Design",
-        "Diagnostics_and_Laboratory_Medicine",
-    ),
-    *(
-        "Economics",
-        "Electronics",
-        "Energy_and_Power",
-        "Finance",
-        "Geography",
-        "History",
-        "Literature",
-        "Manage",
-    ),
-    *(
-        "Marketing",
-        "Materials",
-        "Math",
-        "Mechanical_Engineering",
-        "Music",
-        "Pharmacy",
-        "Physics",
-        "Psychology",
-    ),
-    *("Public_Health", "Sociology"),
-)
 ROWS = 30
-"""Of each subject."""
+"""Rows of each subject."""
 COLUMNS = ("id", "question", "question_type", "options", "answer")
 WRONG = "¤"
 
@@ -100,12 +61,12 @@ def task(
     single_image: bool = False,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     `subjects` names some of the 30 (null: all). With `num_samples` the same number of rows of each
-    subject is asked, so many in all at least. `interleaved` sends the images where their marks
-    stand. `single_image` sends the first image alone, for models that take no more; the suite does
-    so for some. Raises PlanError for options out of range.
+    subject is asked, at least that number in all. `interleaved` sends the images in the places of
+    their marks. `single_image` sends only the first image, for models that accept one; the suite
+    does so for some. Raises PlanError for options out of range.
     """
     chosen = list(SUBJECTS) if subjects is None else subjects
     problems = [
@@ -167,7 +128,7 @@ def task(
 
 
 def question_text(row: Mapping[str, Any], options: Sequence[str]) -> str:
-    """The prompt with its marks of images; without options an open question."""
+    """Return the prompt with its image marks. Without options it is an open question."""
     if not options:
         return f"{row['question']}\n\nAnswer the question using a single word or phrase."
     choices = "\n".join(
@@ -182,8 +143,10 @@ def question_text(row: Mapping[str, Any], options: Sequence[str]) -> str:
 def turn(
     text: str, images: Mapping[str, ImagePart], *, interleaved: bool, single_image: bool
 ) -> Message:
-    """The text as one turn with its images by the number of their marks: before the text, or in
-    their places. An image that is marked twice is sent twice, as in the original.
+    """Return the text as one turn with its images, before the text or in their places.
+
+    `images` is keyed by the number of the mark. An image that is marked twice is sent twice, as in
+    the original.
     """
     pieces = _MARK.split(text)  # text, number, text, ..., number, text
     numbers = pieces[1::2][:1] if single_image else pieces[1::2]
@@ -225,7 +188,7 @@ def _sample(
     )
     if several and row["answer"] not in [*ascii_uppercase[: len(options)]]:
         raise DatasetError(
-            f"{where}: the answer {row['answer']!r} is none of {len(options)} options"
+            f"{where}: the answer {row['answer']!r} is not one of the {len(options)} options"
         )
     text = question_text(row, options)
     images = {
@@ -241,25 +204,26 @@ def _sample(
 
 
 def _texts(written: str, where: str) -> list[str]:
-    """A list of texts that is written as Python has it."""
+    """Return a list of texts that is written in Python's form."""
     try:
         value = ast.literal_eval(written)
         if isinstance(value, list) and value:
             return [str(item) for item in value]
     except (ValueError, SyntaxError):
         pass
-    raise DatasetError(f"{where}: {written[:60]!r} is no list")
+    raise DatasetError(f"{where}: {written[:60]!r} is not a list")
 
 
 def _image(value: object, where: str, file: local.DataFile) -> ImagePart:
-    """An image as a data URL: bytes, as Parquet has them, or the name of a file beside that of the
-    rows.
+    """Return an image as a data URL.
+
+    The value is bytes, as in Parquet, or the name of a file next to the file of the rows.
     """
     content = value.get("bytes") if isinstance(value, Mapping) else None
     if isinstance(value, str):
         content = local.read_file(file.path.parent / Path(value)).content
     if not isinstance(content, bytes):
-        raise DatasetError(f"{where}: there is no image")
+        raise DatasetError(f"{where}: the image is missing")
     kind = next((kind for start, kind in _KINDS if content.startswith(start)), None)
     if kind is None and content[8:12] == b"WEBP":
         kind = "webp"
@@ -292,9 +256,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 
 def _breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The value in points and the number of scored questions by subject, and by kind of
-    question.
-    """
+    """Return the value in points and the scored questions by subject and kind of question."""
     tables: dict[str, dict[str, list[float]]] = {
         "subject": defaultdict(list),
         "kind": defaultdict(list),

@@ -1,8 +1,8 @@
-"""Passkey retrieval in a text of so many lines as one likes: a five-digit key between lines of
-noise.
+"""Passkey retrieval in a text of any number of lines: a five-digit key between lines of noise.
 
-Generated, no data set: the text of the long passkey tasks. Each begins with a title of its own, so
-that no part of it is in a prefix cache already. The key of a sample is the same at every length.
+Generated, without a data set: the text of the long passkey tasks. Each text begins with its own
+title, so that no part of it is already in a prefix cache. The key of a sample is the same at every
+length.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from serve_eval.schema import DataRoots, Dataset, Hypothesis, Metric, Sample, Sa
 from serve_eval.tasks._passkey import HEAD, TAIL, by_depth, context, keys, score
 
 DATA_VERSION = 1
-"""Rises whenever the generator gives other texts for the same seed."""
+"""Increases when the generator gives other texts for the same seed."""
 DEPTHS = 11
 """Places of the key, from the first line to the last."""
 
 
 def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Task:
-    """The task with its options: `lines` of noise, some 20 tokens each. Raises PlanError for
-    options out of range.
+    """Return the task with its options.
+
+    `lines` of noise have some 20 tokens each. Raises PlanError for options out of range.
     """
     if num_samples < 1 or lines < 1:
         raise PlanError("passkey_lines: num_samples and lines must be 1 or more")
@@ -30,7 +31,8 @@ def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Ta
         samples = []
         for i, key in enumerate(keys(wanted, random_seed)):
             depth = i % DEPTHS / (DEPTHS - 1)
-            text = f"{_title(i, lines, random_seed)}\n\n{HEAD}{context(key, round(depth * lines), lines)}{TAIL}"
+            hidden = context(key, round(depth * lines), lines)
+            text = f"{_title(i, lines, random_seed)}\n\n{HEAD}{hidden}{TAIL}"
             samples.append(
                 Sample(
                     id=f"{i}", prompt=text, target=key, metadata={"depth": f"{100 * depth:.0f} %"}
@@ -55,7 +57,7 @@ def task(*, num_samples: int = 55, lines: int = 300, random_seed: int = 0) -> Ta
 
 
 def _title(i: int, lines: int, seed: int) -> str:
-    """Made-up words, other ones for every text."""
+    """Return made-up words, different ones for every text."""
     rng = random.Random(f"passkey_lines:{seed}:{lines}:{i}")
     words = [
         "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))

@@ -1,8 +1,7 @@
-"""Passkey retrieval in a text of about 64,000 tokens: a five-digit key between lines of noise,
-asked for at the end.
+"""Passkey retrieval in about 64,000 tokens: a five-digit key between lines of noise.
 
-Generated, no data set: Mohtashami and Jaggi 2023, as InfiniteBench and TensorRT-LLM's suite have
-it. One sample ends in "What is the pass key?\\n\\nThe pass key is" and is right when the first
+Generated, without a data set: Mohtashami and Jaggi 2023, as in InfiniteBench and TensorRT-LLM's
+suite. A sample ends in "What is the pass key?\\n\\nThe pass key is" and is right if the first
 digits of the completion are the key.
 """
 

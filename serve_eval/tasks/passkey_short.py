@@ -1,9 +1,8 @@
-"""Passkey retrieval in a text of a few hundred tokens: a five-digit key between sentences of
-filler.
+"""Passkey retrieval in a few hundred tokens: a five-digit key between sentences of filler.
 
-Generated, no data set: the form of the long passkey tasks, for models of a short window, such as
-the embedded one. One sample ends in "What is the pass key?" and is right when the first digits of
-the answer are the key.
+Generated, without a data set: the form of the long passkey tasks, for models with a short window,
+such as the embedded one. A sample ends in "What is the pass key?" and is right if the first digits
+of the answer are the key.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from serve_eval.schema import (
 from serve_eval.tasks._passkey import by_depth, score
 
 DATA_VERSION = 1
-"""Rises whenever the generator gives other texts for the same seed."""
+"""Increases when the generator gives other texts for the same seed."""
 DEPTHS = 11
 """Places of the key, from the first sentence to the last."""
 
@@ -37,8 +36,9 @@ def task(
     apply_chat_template: bool = False,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options: `sentences` of filler, about seven tokens each. Raises PlanError
-    for options out of range.
+    """Return the task with its options.
+
+    `sentences` of filler have about seven tokens each. Raises PlanError for options out of range.
     """
     if num_samples < 1 or sentences < 1:
         raise PlanError("passkey_short: num_samples and sentences must be 1 or more")

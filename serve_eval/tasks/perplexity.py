@@ -1,10 +1,9 @@
-"""Perplexity of long texts, SlimPajama by default: how surprised the model is by what people wrote;
-lower is better.
+"""Perplexity of long texts, SlimPajama by default; lower is better.
 
-Data: the test split of DKYoon/SlimPajama-6B, column `text`, or text files of one's own. One sample
-is a text that is sent as a prompt; its perplexity is exp of the mean of -log p over its tokens, and
-the value is the mean over the samples. The endpoint has to give log-probabilities of prompts, which
-trtllm-serve does not. Layout from documentation, not tried on the real set.
+Data: the test split of DKYoon/SlimPajama-6B, column `text`, or your own text files. A sample is a
+text that is sent as a prompt. Its perplexity is exp of the mean of -log p over its tokens, and the
+value is the mean over the samples. The endpoint must return log-probabilities of prompts, which
+trtllm-serve does not. Layout from documentation, not tested on the real set.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ def task(
     max_input_tokens: int = 16384,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    As in the suite the texts are shuffled by `random_seed`, those of up to `min_tokens` are left
-    out, the others are cut at `max_input_tokens`, and the first `num_samples` are asked; here a
-    token is taken for four characters. `files` are texts of one's own, below a dataset root or by
-    their whole path, in their order and as they are, each cut into pieces of `max_input_tokens` of
-    which the last one may be shorter. Raises PlanError for options out of range.
+    As in the suite, `random_seed` shuffles the texts, those of up to `min_tokens` are omitted, the
+    others are cut at `max_input_tokens`, and the first `num_samples` are asked. Here a token counts
+    as four characters. `files` are your own texts, below a dataset root or by their whole path,
+    unchanged and in their order. Each is cut into pieces of `max_input_tokens`, of which the last
+    may be shorter. Raises PlanError for options out of range.
     """
     if num_samples < 1 or not 0 <= min_tokens < max_input_tokens:
         raise PlanError(
@@ -72,9 +71,7 @@ def task(
             samples=[Sample(id=name, prompt=text, target="") for name, text in kept[:wanted]],
             files=tuple(file.source for file, _ in read),
             total=len(texts),
-            deviation=(
-                "the texts are chosen by characters" if files is None else "texts of one's own"
-            ),
+            deviation=("the texts are chosen by characters" if files is None else "your own texts"),
         )
 
     return Task(
@@ -105,13 +102,12 @@ def _slimpajama(roots: DataRoots, seed: int) -> tuple[local.DataFile, Iterable[t
         SOURCE, roots, "test", ["text"], wanted=1, published=None, subfolders=("", "data/")
     )
     order = shuffle(len(split.rows), seed)
-    # The suite strips every text and mends how a news corpus was split into words, whatever its
-    # task.
+    # The suite strips every text and rejoins "n't", in every task.
     return split.file, [(f"test-{i}", clean(split.rows[i]["text"])) for i in order]
 
 
 def _own(roots: DataRoots, name: str) -> tuple[local.DataFile, Iterable[tuple[str, str]]]:
-    """A text file. Raises DatasetError when it is nowhere."""
+    """Return a text file. Raises DatasetError if it is not found."""
     places = [root / name for root in (*roots.roots, Path())]
     found = next((place for place in places if place.is_file()), None)
     if found is None:

@@ -1,10 +1,9 @@
-"""Word problems: small sums told as stories, generated, which the embedded model was made for;
-0-shot.
+"""Word problems: small sums told as stories, generated, for the embedded model; 0-shot.
 
-No data set and no benchmark: it shows whether a model that was trained on such problems still
-solves those that it has never seen. One sample is the prompt "Question: Bela has 12 nuts. Bela wins
-30. How many nuts does Bela have now?\\n Answer: " with the solution "12+30=42\\n#### 42". The
-number after the last `#### ` is scored.
+No data set and no benchmark: the task shows if a model that was trained on such problems still
+solves new ones. A sample is the prompt "Question: Bela has 12 nuts. Bela wins 30. How many nuts
+does Bela have now?\\n Answer: " with the solution "12+30=42\\n#### 42". The number after the last
+`#### ` is scored.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from serve_eval.tasks._word_problems import DATA_VERSION, format_question, forma
 
 STEPS = "steps"
 OFF_BY = (-10, -1, 1, 10)
-"""By how much the last sum of a choice may be wrong."""
+"""Errors that the last sum of a wrong choice may have."""
 
 Scoring = Literal["answer", "loglikelihood"]
 
@@ -47,11 +46,11 @@ def task(
     random_seed: int = 0,
     scoring: Scoring = "answer",
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
     `apply_chat_template` asks the bare question by chat; `num_fewshot` puts solved problems of the
     training split before a text. `scoring` "loglikelihood" asks which of four solutions is the
-    likeliest, of which one is right. Raises PlanError for options that exclude each other.
+    likeliest; one is right. Raises PlanError for options that exclude each other.
     """
     likelihood = scoring == "loglikelihood"
     if num_samples < 1 or num_fewshot < 0:
@@ -117,7 +116,7 @@ def task(
 
 
 def _choices(problem: Problem, rng: random.Random) -> tuple[str, ...]:
-    """The solution and three others that go wrong in their last sum, in a random order."""
+    """Return the solution and three others with a wrong last sum, in random order."""
     before, _, _ = problem.solution.rpartition("=")
     wrong = [
         f"{before}={problem.answer + by}\n#### {problem.answer + by}"
@@ -135,7 +134,7 @@ def _answers(sample: Sample) -> tuple[str, str]:
 
 
 def _by_steps(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """Accuracy in percent by the number of steps of the solution."""
+    """Return the accuracy in percent by the number of steps of the solution."""
     values: dict[str, list[float]] = {}
     for sample, value in scored:
         values.setdefault(sample.metadata[STEPS], []).append(value)

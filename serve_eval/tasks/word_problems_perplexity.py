@@ -1,8 +1,7 @@
-"""Perplexity of solved word problems that the embedded model has never seen; generated; lower is
-better.
+"""Perplexity of solved word problems that the embedded model has never seen; lower is better.
 
-One sample is a problem with its solution, as a text that is sent as a prompt. The endpoint has to
-give the log-probabilities of prompts.
+The problems are generated. A sample is a problem with its solution, as a text that is sent as a
+prompt. The endpoint must return the log-probabilities of prompts.
 """
 
 from __future__ import annotations
@@ -17,8 +16,9 @@ from serve_eval.tasks._word_problems import DATA_VERSION, format_solved
 
 
 def task(*, num_samples: int = 200, random_seed: int = 0) -> Task:
-    """The task with its options: `num_samples` problems of the seed. Raises PlanError for fewer
-    than one.
+    """Return the task with its options: `num_samples` problems of the seed.
+
+    Raises PlanError for fewer than one.
     """
     if num_samples < 1:
         raise PlanError("word_problems_perplexity: num_samples must be 1 or more")

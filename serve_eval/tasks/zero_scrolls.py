@@ -1,9 +1,8 @@
-"""ZeroSCROLLS, SQuALITY: questions about long stories, answered in a summary, ROUGE-1, as
-TensorRT-LLM's suite had it.
+"""ZeroSCROLLS, SQuALITY: questions about long stories, answered in a summary, by ROUGE-1.
 
-Paper: Shaham et al. 2023, "ZeroSCROLLS". Data: tau/zero_scrolls, config squality, 80 validation
-rows whose `input` is the whole prompt. The value is the F measure of ROUGE-1 between the completion
-and `output`. Layout from documentation, not tried on the real set.
+Asked as TensorRT-LLM's suite did. Paper: Shaham et al. 2023, "ZeroSCROLLS". Data: tau/zero_scrolls,
+config squality, 80 validation rows whose `input` is the whole prompt. The value is the F measure of
+ROUGE-1 between the completion and `output`. Layout from documentation, not tested on the real set.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ def task(
     num_samples: int = ROWS,
     random_seed: int = 0,
 ) -> Task:
-    """The task with its options.
+    """Return the task with its options.
 
-    Of long prompts the last 24576 tokens are kept, where the question stands. Raises PlanError for
+    The last 24576 tokens of a long prompt are kept, which hold the question. Raises PlanError for
     options out of range.
     """
     if num_samples < 1:
         raise PlanError("zero_scrolls: num_samples must be 1 or more")
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
-        rouge.package()  # not after the answers were had
+        rouge.package()  # fail before any request
         split = local.read_split(
             SOURCE,
             roots,

@@ -58,7 +58,7 @@ def asked(data_root: Path) -> Iterator[list[str]]:
         (["--set", "gsm8k.filter=strict"], {}, 2, "Did you mean 'strict-match'?"),
         (["--sample-timeout", "nan"], {}, 2, "must be above 0 and finite"),
         (["--connect-timeout", "inf"], {}, 2, "must be above 0 and finite"),
-        (["--api-key-env", KEY], {}, 2, "expected the name of a variable"),
+        (["--api-key-env", KEY], {}, 2, "expected the name of an environment variable"),
         (["--api-key-env", "NO_SUCH_VARIABLE"], {}, 2, "the environment has no NO_SUCH_VARIABLE"),
         (["--header", "Ocp-Apim-Subscription-Key: 0123456789abcdef"], {}, 2, "looks like a secret"),
         (["--header", f"Authorization: Bearer {KEY} ${{HOME}}"], {}, 2, "looks like a secret"),

@@ -392,7 +392,7 @@ def test_a_port_where_nobody_listens_is_said_at_once(flags: list[str], tmp_path:
     )
     assert done.returncode == 4
     assert f"http://127.0.0.1:{port}/v1/completions" in done.stderr
-    assert "Is the server up" in done.stderr
+    assert "Check that the server is up" in done.stderr
     assert time.monotonic() - began < 20
 
 

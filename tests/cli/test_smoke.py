@@ -122,7 +122,7 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
     done = serve_eval("smoke", "127.0.0.1:9")
     assert done.returncode == 4
     assert "FAIL        reachable" in done.stdout
-    assert "A server that still loads its model refuses connections" in done.stdout
+    assert "A server that is still loading its model refuses connections" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -548,9 +548,9 @@ def test_a_missing_key_is_said(answers: Path) -> None:
         ("truncate_prompt_tokens", "--set TASK.truncate_prompt_tokens=null"),
         (
             "chat_template_kwargs",
-            "do without what sends it (thinking, or suite_exact, which switches it off)",
+            "remove the option that sends it (thinking, or suite_exact, which switches it off)",
         ),
-        ("min_p", "do without what sends it (--extra-body, or extra_body in the plan)"),
+        ("min_p", "remove the option that sends it (--extra-body, or extra_body in the plan)"),
     ],
 )
 @pytest.mark.usefixtures("transport")

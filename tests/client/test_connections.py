@@ -174,15 +174,15 @@ def test_a_proxy_may_speak_tls_itself(certificate: Path, loop: str) -> None:
         (
             b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n",
             FailureKind.HTTP_ERROR,
-            "HTTP 407 of the proxy",
+            "HTTP 407 from the proxy",
         ),
         (
             b"HTTP/1.1 407 No\r\nContent-Length: 6\r\n\r\n<html>",
             FailureKind.HTTP_ERROR,
-            "HTTP 407 of the proxy",
+            "HTTP 407 from the proxy",
         ),
-        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 502 of the proxy"),
-        (b"what?\r\n\r\n", FailureKind.INVALID_RESPONSE, "no HTTP answer of the proxy"),
+        (b"HTTP/1.1 502 Bad Gateway\r\n\r\n", FailureKind.HTTP_ERROR, "HTTP 502 from the proxy"),
+        (b"what?\r\n\r\n", FailureKind.INVALID_RESPONSE, "no HTTP answer from the proxy"),
         (b"", FailureKind.DISCONNECTED, "the proxy closed the connection"),
     ],
 )
@@ -334,7 +334,7 @@ def test_a_header_that_cannot_be_sent_is_refused_and_the_key_is_not_told(
 @pytest.mark.parametrize("url", ["http://\u00fc..x/v1", "ftp://h/v1", "http:///v1"])
 @pytest.mark.usefixtures("transport")
 def test_what_is_no_address_of_a_host_is_refused(url: str) -> None:
-    with pytest.raises(PlanError, match="not the address of a host"):
+    with pytest.raises(PlanError, match="not an http or https URL with a host"):
         Client(Endpoint(base_url=url), LIMITS)
 
 

@@ -806,7 +806,7 @@ def test_a_proxy_that_refuses_a_tunnel_is_an_http_error_of_its_own() -> None:
         False,
         1,
     )
-    assert "of the proxy" in result.message
+    assert "from the proxy" in result.message
 
 
 @pytest.mark.usefixtures("transport")

@@ -213,7 +213,7 @@ def test_bodies_of_servers(body: bytes, kept: PromptLogprobs) -> None:
         (_body(1, **_echo(["a"], [None])), "0 of 1 tokens"),
         (
             _body(None, **_echo(["a", " b", " c", " d"], [None, -1.0, -2.0, -9.0])),
-            "which tokens are the prompt's",
+            "which tokens belong to the prompt",
         ),
         (_body(3, **_echo(["a", " b", " c"], ["x", -1.0, -1.0])), "no log-probabilities"),  # type: ignore[list-item]
         (b'{"error": "no"}', "an error object"),

@@ -82,34 +82,31 @@ def _http(status: str, body: bytes = b'{"error": {"message": "so it is"}}') -> b
     [
         (
             "401 Unauthorized",
-            (
-                "No key was sent: put it into OPENAI_API_KEY, or name another variable with"
-                " --api-key-env."
-            ),
+            ("No key was sent: set OPENAI_API_KEY, or name another variable with --api-key-env."),
         ),
         (
             "403 Forbidden",
-            (
-                "No key was sent: put it into OPENAI_API_KEY, or name another variable with"
-                " --api-key-env."
-            ),
+            ("No key was sent: set OPENAI_API_KEY, or name another variable with --api-key-env."),
         ),
-        ("404 Not Found", "An older disaggregated orchestrator lists none: name it with --model."),
+        (
+            "404 Not Found",
+            "Older disaggregated orchestrators list none: name the model with --model",
+        ),
         (
             "405 Method Not Allowed",
-            "An older disaggregated orchestrator lists none: name it with --model.",
+            "Older disaggregated orchestrators list none: name the model with --model",
         ),
         (
             "429 Too Many Requests",
-            "It limits requests: try again later, or name the model with --model.",
+            "The endpoint limits its request rate: try again later, or name the model",
         ),
         (
             "500 Internal Server Error",
-            "Name the model with --model; the server's log may say more.",
+            "Name the model with --model. The server's log may say more.",
         ),
         (
             "503 Service Unavailable",
-            "A server that still loads its model, or an orchestrator without",
+            "The server may still be loading its model, or the orchestrator",
         ),
         ("307 Temporary Redirect", "Name the model with --model"),
     ],
@@ -125,8 +122,8 @@ def test_a_key_that_is_refused_is_told_from_one_that_is_missing(
     asks: Callable[[Client], Awaitable[object]],
 ) -> None:
     for key, hint in (
-        (None, "No key was sent: put it into OPENAI_API_KEY"),
-        ("sk-1", "It refuses the key that was sent"),
+        (None, "No key was sent: set OPENAI_API_KEY"),
+        ("sk-1", "The endpoint refuses the key"),
     ):
         message, told, _ = _refused(_http("401 Unauthorized"), asks=asks, key=key)
         assert "HTTP 401: so it is" in message
@@ -144,7 +141,7 @@ def test_a_list_that_is_empty_is_no_refusal() -> None:
 @pytest.mark.parametrize("asks", [discover_model, _check])
 def test_https_at_an_http_port_says_so(asks: Callable[[Client], Awaitable[object]]) -> None:
     _, hint, url = _refused(_http("400 Bad Request"), asks=asks, scheme="https")
-    assert hint == f"The server speaks plain HTTP, no TLS: write http{url.removeprefix('https')}"
+    assert hint == f"The server speaks plain HTTP, not TLS: use http{url.removeprefix('https')}"
 
 
 @pytest.mark.parametrize("asks", [discover_model, _check])
@@ -152,7 +149,7 @@ def test_http_at_an_https_port_says_so(
     certificate: Path, asks: Callable[[Client], Awaitable[object]]
 ) -> None:
     _, hint, url = _refused(_http("200 OK"), asks=asks, certificate=certificate)
-    assert hint == f"The server speaks TLS, no plain HTTP: write https{url.removeprefix('http')}"
+    assert hint == f"The server speaks TLS, not plain HTTP: use https{url.removeprefix('http')}"
 
 
 def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path) -> None:
@@ -165,7 +162,7 @@ def test_an_untrusted_certificate_is_no_wrong_scheme(certificate: Path) -> None:
 def test_a_port_that_closes_every_connection_speaks_neither() -> None:
     for way in ("http", "https"):
         _, hint, _ = _refused(b"", scheme=way, closes=True)
-        assert hint.startswith("Is the server up")
+        assert hint.startswith("Check that the server is up")
 
 
 @pytest.mark.parametrize(
@@ -177,9 +174,9 @@ def test_a_port_that_closes_every_connection_speaks_neither() -> None:
             True,
             "",
         ),  # TLS, and a 400 in plain HTTP for those who miss it, as nginx does
-        ("https://h:1/v1", False, True, "write http://h:1/v1"),
+        ("https://h:1/v1", False, True, "use http://h:1/v1"),
         ("https://h:1/v1", False, False, ""),
-        ("http://h:1/v1", True, True, "write https://h:1/v1"),
+        ("http://h:1/v1", True, True, "use https://h:1/v1"),
         ("http://h:1/v1", False, True, ""),
     ],
 )
@@ -202,14 +199,14 @@ def test_the_route_that_was_asked_is_named(chat: bool, route: str) -> None:
         _http("404 Not Found"), asks=partial(_check, chat=chat), asked=asked
     )
     assert message == f"{url}/{route} does not answer a short request: HTTP 404: so it is"
-    assert hint.startswith(f"No such route for {'chat' if chat else 'text'} requests")
+    assert hint.startswith(f"The server has no route for {'chat' if chat else 'text'} requests")
     assert asked == [f"POST /v1/{route} HTTP/1.1".encode(), b"GET /v1/models HTTP/1.1"]
 
 
 def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
     asked: list[bytes] = []
     _, hint, _ = _refused(_http("200 OK", b"[]"), asks=_check, asked=asked)
-    assert hint.startswith("Is this the port of an OpenAI-compatible server?")
+    assert hint.startswith("Check that this is the port of an OpenAI-compatible server.")
     assert [line for line in asked if b"HTTP" in line] == [b"POST /v1/completions HTTP/1.1"]
 
 
@@ -219,9 +216,9 @@ def test_a_server_that_gives_no_answer_is_not_asked_for_its_models() -> None:
         (
             b"max_completion_tokens is not known",
             False,
-            "The server wants the length under the other name: ",
+            "The server uses the other field name: ",
         ),
-        (b"Stream is not supported", True, "The server refuses to stream: --no-stream."),
+        (b"Stream is not supported", True, "The server refuses to stream: add --no-stream."),
         (b"Stream is not supported", False, "The server's log may say more."),
         (b"the upstream is gone", True, "The server's log may say more."),
     ],

@@ -113,10 +113,8 @@ def test_while_it_is_starting_no_attempt_no_budget_and_no_time_is_spent(watched:
     assert all(isinstance(result, Response) for result in results)
     assert [[a.failure for a in result.attempts] for result in results] == [[None]] * 16
     assert server.asked == 32  # one looks for all, so that none asks again before the end
-    assert (
-        told[0] == "the endpoint is starting: requests wait, for 600 s at most (--outage-timeout)"
-    )
-    assert told[1].startswith("the endpoint says no more that it is starting, after ")
+    assert told[0] == "the endpoint is starting: requests wait up to 600 s (--outage-timeout)"
+    assert told[1].startswith("the endpoint no longer reports a start after ")
     assert told[1].endswith(" s: 16 requests go on")
     assert len(told) == 2
 

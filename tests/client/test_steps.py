@@ -357,8 +357,8 @@ def test_an_answer_that_names_another_request_is_none_even_on_a_fresh_connection
     assert isinstance(second, Failure)
     assert "the answer to another request" in second.message
     assert heard.out == {
-        1: "an answer named another request of ours",
-        2: "an answer named another request of ours",
+        1: "an answer named another of our requests",
+        2: "an answer named another of our requests",
     }
 
 
@@ -403,7 +403,7 @@ def test_a_connection_that_named_another_request_is_given_up_and_proves_nothing(
     server = asyncio.run(main())
     assert [request.connection for request in server.received] == [1, 1, 1, 2]
     assert server.checks == []
-    assert (heard.in_step, heard.out) == ({}, {1: "an answer named another request of ours"})
+    assert (heard.in_step, heard.out) == ({}, {1: "an answer named another of our requests"})
 
 
 def test_a_request_for_the_models_that_gets_an_answer_tells_that_a_connection_is_out_of_step() -> (

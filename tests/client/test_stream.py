@@ -283,7 +283,7 @@ def test_pieces_of_one_answer_have_one_id_or_each_its_own(events: list[dict[str,
     "more", [_text("8"), _chat("8"), _chat(reasoning="hm"), _chat(tool_calls=[{"index": 0}])]
 )
 def test_what_goes_on_behind_its_finish_reason_is_no_answer(more: dict[str, Any]) -> None:
-    with pytest.raises(InvalidResponse, match="behind its finish_reason"):
+    with pytest.raises(InvalidResponse, match="after its finish_reason"):
         _said(_bytes(_text("7", "stop"), more))
 
 

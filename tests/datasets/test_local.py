@@ -21,12 +21,13 @@ def test_a_data_set_that_is_nowhere_says_what_to_do_and_then_where_it_was_looked
     assert str(caught.value) == "the data set GSM8K was not found"
     fetch, hub, by_hand, looked, *places = caught.value.hint.splitlines()
     assert (
-        fetch == "Fetch it: serve-eval datasets fetch gsm8k --to DIR, then add --dataset-root DIR."
+        fetch == "Fetch it with serve-eval datasets fetch gsm8k --to DIR, then add --dataset-root"
+        " DIR."
     )
-    assert "--allow-hub downloads openai/gsm8k" in hub
+    assert "--allow-hub to download openai/gsm8k" in hub
     assert "into <root>/gsm8k and name the root with --dataset-root" in by_hand
     assert len(markers) == 24
-    assert looked == "Looked for test.jsonl, test.jsonl.gz, test.json and 21 more in:"
+    assert looked == "Searched for test.jsonl, test.jsonl.gz, test.json and 21 more in:"
     assert places == [f"  {tmp_path / 'openai/gsm8k'}", f"  {tmp_path / 'gsm8k'}", f"  {tmp_path}"]
 
 
@@ -40,7 +41,7 @@ def test_a_set_that_is_not_known_is_not_told_to_be_fetched() -> None:
 def test_without_any_root_the_message_says_so() -> None:
     with pytest.raises(DatasetError) as caught:
         local.find_folder(SOURCE, DataRoots(), ["test.jsonl"])
-    assert caught.value.hint.endswith("Looked nowhere for test.jsonl: no dataset root is set")
+    assert caught.value.hint.endswith("Did not search for test.jsonl: no dataset root is set")
 
 
 def test_the_first_root_wins_and_the_suites_layout_is_found(tmp_path: Path) -> None:
@@ -102,6 +103,6 @@ def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "data.tar", "w") as archive:
         archive.add(tmp_path / "evil", "../outside")
     source = HubSource(repository="x/mmlu", patterns=("data.tar",), archive="data.tar")
-    with pytest.raises(DatasetError, match="could not be had"):
+    with pytest.raises(DatasetError, match="could not be downloaded"):
         download(source, lambda _: tmp_path)
     assert not (tmp_path.parent / "outside").exists()

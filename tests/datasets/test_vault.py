@@ -97,7 +97,7 @@ def test_a_known_checksum_is_checked_before_anything_is_written(
     vault.fetch("toy", good, tmp_path / "good")
     assert manifest.read(tmp_path / "good").files["toy/test.jsonl"].known
     bad = replace(source, sha256={"test.jsonl": "0" * 64})
-    with pytest.raises(DatasetError, match="another checksum than the known 0000"):
+    with pytest.raises(DatasetError, match="does not have the known checksum 0000"):
         vault.fetch("toy", bad, tmp_path / "bad")
     assert not (tmp_path / "bad").exists()
 

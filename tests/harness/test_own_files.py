@@ -118,13 +118,13 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
         ),
         (
             ASKS.replace("generate_until", "nonsense"),
-            "output_type 'nonsense' is none of generate_until, ",
+            "output_type 'nonsense' is not one of generate_until, ",
         ),
         (
             ASKS + "metric_list: [{metric: nobodys, aggregation: mean}]\n",
             "nobodys: no metric of lm-eval, and ",
         ),
-        (ASKS + "metadata: hello\n", "metadata has to be a mapping"),
+        (ASKS + "metadata: hello\n", "metadata must be a mapping"),
         (ASKS + "process_results: !function leaves.f\n", "cannot be loaded: SystemExit: 3"),
         (
             ASKS + "process_results: !function code.leaves\n" + ACCURACY,
@@ -146,7 +146,7 @@ def test_a_document_without_a_figure_is_no_wrong_answer(tmp_path: Path) -> None:
     )
     assert result.failures == {"scorer_error": 1}
     [error] = result.scorer_errors
-    assert "acc,none of an answer is None, which is no number" in error.told
+    assert "acc,none of an answer is None, which is not a number" in error.told
 
 
 def test_what_every_answer_lacks_is_told_once(tmp_path: Path) -> None:

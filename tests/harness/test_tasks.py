@@ -278,7 +278,7 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
             {},
             r"a group of 3 tasks.*: lm_eval:made_capitals,lm_eval:made_sums,lm_eval:made_texts",
         ),
-        ("made_votes", {}, "a document of it needs 3 answers"),
+        ("made_votes", {}, "each document needs 3 answers"),
         ("made_class", {}, "written as a Python class"),
         (
             "made_lacks",
@@ -295,12 +295,12 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
         (
             "made_capitals",
             {"fewshot_as_multiturn": True},
-            "log-probabilities are those of a plain text",
+            "log-probabilities need a plain text",
         ),
         (
             "made_capitals",
             {"apply_chat_template": True},
-            "log-probabilities are those of a plain text",
+            "log-probabilities need a plain text",
         ),
         ("made_unsafe", {}, "scoring runs code that the model writes"),
     ],

@@ -177,7 +177,7 @@ def test_a_task_that_makes_something_else_is_refused(tmp_path: Path) -> None:
     extensions.include([str(tmp_path)])
     for name, said in (("renamed", "made the task 'towns'"), ("nothing", "made a NoneType")):
         with pytest.raises(
-            PlanError, match=f"{said}, and not a task of that name: .*/tasks/{name}.py"
+            PlanError, match=f"{said} instead of a task of that name: .*/tasks/{name}.py"
         ):
             build_task(Spec(name=name))
 

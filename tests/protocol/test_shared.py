@@ -118,7 +118,7 @@ def test_prompts_are_texts_or_turns_as_chosen(
 
 
 def test_several_turns_are_no_plain_text() -> None:
-    with pytest.raises(PlanError, match="t: several turns or images are no plain text"):
+    with pytest.raises(PlanError, match="t: several turns or images cannot be sent as plain text"):
         _asked({"apply_chat_template": False}, (SYSTEM, _user("Hi")))
 
 
@@ -233,9 +233,9 @@ def test_a_template_of_a_folder_is_rendered_here_and_sent_without_special_tokens
     [
         ({"tokenizer": "/x"}, "tokenizer: .*apply_chat_template: true"),
         ({"thinking": True}, "thinking: .*apply_chat_template: true"),
-        ({"add_special_tokens": True}, "goes with tokenizer"),
-        ({"template_date": "2026-11-20"}, "goes with tokenizer"),
-        ({"extra_body": {"max_tokens": 1, "top_k": 1}}, "extra_body: max_tokens cannot"),
+        ({"add_special_tokens": True}, "needs tokenizer"),
+        ({"template_date": "2026-11-20"}, "needs tokenizer"),
+        ({"extra_body": {"max_tokens": 1, "top_k": 1}}, "extra_body: cannot set max_tokens"),
         ({"max_tokens": 0}, "max_tokens must be"),
         ({"temperature": -1.0}, "temperature"),
         ({"top_p": 1.5}, "top_p"),
@@ -345,7 +345,7 @@ def test_a_choice_that_a_task_does_not_have_is_refused_by_its_name() -> None:
     with pytest.raises(PlanError, match=r"tasks\[0\]\.mmlu\.fewshot_as_multiturn: unknown option"):
         resolve({"tasks": ["mmlu"]}, {"choices": {"fewshot_as_multiturn": True}}, {})
     with pytest.raises(
-        PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is switched in the chat template"
+        PlanError, match=r"tasks\[0\]\.mmlu\.thinking: is a switch of the chat template"
     ):
         resolve({"tasks": ["mmlu"]}, {"choices": {"thinking": "on"}}, {})
 

@@ -267,7 +267,7 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ),
         (
             {"judges": [{"base_url": "h:1", "model": "a", "api_key_env": "sk-abcdefgh1"}]},
-            "name of a variable, not a key",
+            "name of an environment variable, not a key",
         ),
         (
             {"judges": [{"base_url": "h:1", "model": "a", "headers": {"X-Api-Key": "abc"}}]},

@@ -118,7 +118,7 @@ def test_real_problems_are_asked_end_to_end(
 
 def test_an_answer_that_is_no_integer_is_an_error_of_the_data(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "test.jsonl", [{"problem": "p", "answer": "x"}])
-    with pytest.raises(DatasetError, match="must hold integers, and has 'x'"):
+    with pytest.raises(DatasetError, match="must hold integers, not 'x'"):
         _load(tmp_path, 2025, 1)
     (tmp_path / "test.jsonl").write_text(json.dumps({"question": "p", "answer": "1"}))
     with pytest.raises(DatasetError, match="no text in column problem"):

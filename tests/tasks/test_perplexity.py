@@ -63,7 +63,7 @@ def test_a_text_of_one_s_own_is_cut_into_pieces(tmp_path: Path) -> None:
         ("novel-1", 400),
         ("novel-2", 200),
     ]
-    assert dataset.deviation == "texts of one's own"
+    assert dataset.deviation == "your own texts"
     with pytest.raises(DatasetError, match=r"missing\.txt was not found"):
         task(files=["missing.txt"]).load(DataRoots(roots=(tmp_path,)), 86)
     with pytest.raises(DatasetError, match="0 texts are longer"):

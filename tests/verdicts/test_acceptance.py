@@ -167,7 +167,7 @@ def test_it_changes_nothing_that_is_asked() -> None:
         build_task(Spec(name="gsm8k", options=o)) for o in ({}, {"acceptance_length": "A::b"})
     )
     assert plain.protocol == judged.protocol
-    with pytest.raises(PlanError, match="none are asked for"):
+    with pytest.raises(PlanError, match="this task requests none"):
         build_task(
             Spec(name="perplexity", options={"acceptance_length": "A::b"}), "tasks[0].perplexity"
         )

@@ -1,3 +1,3 @@
-"""Carry requests by aiohttp: the second transport, which proves the seam."""
+"""Carry requests over aiohttp: a second transport, which proves the interface."""
 
 __all__ = ["channel", "errors", "transport"]

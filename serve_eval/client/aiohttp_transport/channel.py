@@ -1,4 +1,4 @@
-"""What is known of a connection of aiohttp, and of one request on it."""
+"""Hold the state of an aiohttp connection and of one request on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class SharedConnection:
-    """What all requests on a connection share."""
+    """The state that all requests on a connection share."""
 
     __slots__ = ("__weakref__", "last_id", "last_text", "number", "out", "proven", "sent", "usable")
 
@@ -22,8 +22,8 @@ class SharedConnection:
 class AiohttpChannel:
     """One request on a connection.
 
-    aiohttp gives a connection to the next request before the client has judged the answer to this
-    one. So `turns` and `sent` are those of the moment when the request was sent.
+    aiohttp gives a connection to the next request before the client has judged the current answer.
+    `turns` and `sent` are therefore those at the time of sending.
     """
 
     __slots__ = ("_protocol", "_shared", "_task", "number", "sent", "turns")
@@ -37,7 +37,7 @@ class AiohttpChannel:
         self.sent = shared.sent
 
     def end(self) -> None:
-        """End the connection, unless another request has it by now."""
+        """End the connection, unless another request already uses it."""
         self._task.cancel()
         if self._shared.sent == self.sent:
             self._protocol.close()

@@ -1,4 +1,4 @@
-"""Errors of aiohttp as the client knows them."""
+"""Translate errors of aiohttp into those of the client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def not_sent(error: Exception, address: ServerAddress, *, through_proxy: bool) -
         case aiohttp.ClientConnectorError():
             return CannotConnect(address, error.os_error)
         case aiohttp.ClientResponseError() if through_proxy:
-            return BadHttp("no HTTP answer of the proxy")
+            return BadHttp("no HTTP answer from the proxy")
         case aiohttp.ClientConnectionError() if through_proxy:
             return Disconnected("the proxy closed the connection")
         case ValueError():  # aiohttp.InvalidURL and UnicodeError

@@ -1,8 +1,8 @@
-"""Connections of aiohttp: the second transport, which shows that the client needs no more than the
-seam.
+"""Carry requests over connections of aiohttp: the second transport.
 
-aiohttp keeps its connections to itself, so much of what `http1` proves cannot be done here;
-docs/requests.md has the table. Each request runs in a task of its own, which fills the reply.
+It shows that the client needs only the transport interface. aiohttp does not expose its
+connections, so most of what `http1` proves is impossible here; docs/requests.md has the table. Each
+request runs in its own task, which fills the reply.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ try:
     import aiohttp
     from yarl import URL
 except ModuleNotFoundError as error:
-    raise PlanError(
-        "the transport of aiohttp needs aiohttp", hint=install_hint("servers")
-    ) from error
+    raise PlanError("the aiohttp transport needs aiohttp", hint=install_hint("servers")) from error
 
 from serve_eval.client.aiohttp_transport.channel import AiohttpChannel, SharedConnection
 from serve_eval.client.aiohttp_transport.errors import broken, not_sent
@@ -47,18 +45,16 @@ if TYPE_CHECKING:
     from aiohttp.tracing import Trace
 
 KEEPALIVE_S, ADDRESSES_S = 3.0, 10
-"""As in `http1`: how long a connection may be idle, and how long the addresses of a name are
-kept."""
+"""As in `http1`: seconds that a connection may be idle, and for which addresses are cached."""
 MAX_HEAD = 98304
-"""Bytes that one field of a head may have, and the fields together as far as aiohttp counts
-them."""
+"""Maximum size in bytes of one header field, and of all fields together as aiohttp counts them."""
 
 LARGE_BODY = 2**20
-"""Bytes of a body from which aiohttp warns and wants a file instead of one piece."""
+"""Size of a body in bytes from which aiohttp warns and wants a file instead of one piece."""
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Tells which connection a request got."""
+    """Reports which connection a request got."""
 
     connected: Callable[[ResponseHandler], None]
 
@@ -72,8 +68,9 @@ class _Connector(aiohttp.TCPConnector):
 
 
 class AiohttpTransport:
-    """Two sessions of aiohttp: one keeps connections, the other has one for each request. Raises
-    PlanError.
+    """Two sessions of aiohttp: one reuses connections, the other opens one for each request.
+
+    Raises PlanError.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
@@ -174,7 +171,7 @@ class AiohttpTransport:
                 reply.fail(broken(error, within=bool(reply.status)))
 
     def _note_connected(self, protocol: ResponseHandler) -> None:
-        """The request of the current task got this connection."""
+        """Record the connection of the current task's request."""
         shared = self._known.get(protocol)
         if shared is None:
             self._opened += 1
@@ -214,11 +211,10 @@ class AiohttpTransport:
         if not task.cancelled():
             task.exception()
 
-    # -------------------------------------------------------------------------------------------
-    # behind every request
+    # After every request
 
     def keep(self, channel: Channel, now: float) -> None:
-        """Aiohttp took the connection back when the answer ended."""
+        """Do nothing: aiohttp took the connection back when the answer ended."""
 
     def give_up(self, channel: Channel, reply: Reply, *, unwanted: bool = False) -> None:
         self.abort(channel)
@@ -228,17 +224,17 @@ class AiohttpTransport:
         channel.end()
 
     def note_end(self, channel: Channel, now: float) -> None:
-        """Aiohttp does not tell when a connection was used last."""
+        """Do nothing: aiohttp does not report when a connection was last used."""
 
     def list_open(self) -> frozenset[int]:
-        """Return no connection: none can be checked."""
+        """Return no connection, because none can be checked."""
         return frozenset()
 
     async def watch(self) -> None:
         await asyncio.Event().wait()
 
     async def settle(self) -> None:
-        """No connection can be checked: a request cannot choose its connection."""
+        """Do nothing: a request cannot choose its connection, so none can be checked."""
 
     async def close(self) -> None:
         self._closed = True
@@ -252,7 +248,7 @@ class AiohttpTransport:
 
 
 async def _fill(reply: Reply, response: aiohttp.ClientResponse) -> None:
-    """Hand a response over as it arrives."""
+    """Fill a reply with a response as it arrives."""
     reply.read_at = time.monotonic()
     reply.received += sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
     fields = ((name.lower(), value) for name, value in response.raw_headers)

@@ -1,4 +1,4 @@
-"""Try a request until it is answered or given up: retries, time limits, pace."""
+"""Attempt a request until it is answered or fails: retries, time limits, request rate."""
 
 __all__ = [
     "attempt",

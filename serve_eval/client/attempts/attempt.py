@@ -1,4 +1,4 @@
-"""One attempt at a request: sent, waited for, judged and put on record."""
+"""Make one attempt at a request: send it, wait, judge the answer and record it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from serve_eval.masking import Masking
 from serve_eval.schema import Attempt, FailureKind, Limits, Request, Response
 
 NOT_SENT = (CannotConnect, ProxyRefused, BadHttp, Disconnected)
-"""Errors with which a transport says that a request was never sent."""
+"""Errors by which a transport reports that a request was never sent."""
 
 
 class AttemptUnderWay:
-    """The state of one attempt. `channel` is None until the request was sent."""
+    """The state of one attempt. `channel` is None until the request is sent."""
 
     __slots__ = (
         "channel",
@@ -52,16 +52,16 @@ class AttemptUnderWay:
         self.channel: Channel | None = None
         self.failure: FailureKind | None = (
             FailureKind.TIMEOUT
-        )  # what it is when the sample's time limit cuts it off
+        )  # the outcome if the sample's time limit ends the attempt
         self.status: int | None = None
         self.end = 0.0
         self.used = self.named = self.unwanted = False
 
 
 class AttemptSender:
-    """Makes attempts by a transport.
+    """Makes attempts through a transport.
 
-    `cancelled` counts the requests that were sent and given up by their senders.
+    `cancelled` counts the requests that were sent and then cancelled by their senders.
     """
 
     def __init__(
@@ -84,13 +84,11 @@ class AttemptSender:
         self._epoch = time.time() - time.monotonic()
 
     def open(self, patience: Patience) -> None:
-        """Begin the session on the event loop that runs."""
+        """Begin the session on the running event loop."""
         self._patience, self._loop = patience, asyncio.get_running_loop()
 
     def now(self) -> float:
-        """Return the time on the clock of the attempts: seconds since 1970 in UTC that never
-        jump.
-        """
+        """Return the time of the attempts' clock: UTC seconds since 1970 that never jump."""
         return self._epoch + time.monotonic()
 
     async def attempt(
@@ -104,8 +102,9 @@ class AttemptSender:
         stream: bool,
         fresh: bool,
     ) -> Response:
-        """Send the request once and return the answer. Raises Missed. Either way `attempts` grows
-        by one.
+        """Send the request once and return the answer. Raises Missed.
+
+        `attempts` grows by one in both cases.
         """
         if self._rate is not None:
             with wait.pause():
@@ -163,12 +162,12 @@ class AttemptSender:
         )
 
     def _judge(self, this: AttemptUnderWay, channel: Channel, request: Request) -> Said:
-        """Return the answer, once nothing says that it is another request's. Raises Missed."""
+        """Return the answer, unless it belongs to another request. Raises Missed."""
         reply, ids, ledger = this.reply, self._ids, self._transport.ledger
         if channel.out and this.used:
             raise Missed(
                 FailureKind.INVALID_RESPONSE,
-                "an answer too many came on its connection",
+                "its connection delivered more answers than requests",
                 stale=True,
             )
         said = self._reader.read_answer(reply, request)
@@ -176,13 +175,13 @@ class AttemptSender:
         if named is None and said.id is not None and ids.own in said.id:
             named = ids.find_named(said.id)
         if named is not None and named != this.request_id:
-            ledger.stray(channel, "an answer named another request of ours")
+            ledger.stray(channel, "an answer named another of our requests")
             why = f"the answer to another request: it names {named}"
             raise Missed(FailureKind.INVALID_RESPONSE, why, stale=this.used)
         if self._echoes.is_echo(channel, said):
             raise Missed(
                 FailureKind.INVALID_RESPONSE,
-                "the connection gave the answer to an earlier request once more",
+                "the connection repeated the answer to an earlier request",
             )
         if named is not None:
             this.named = True
@@ -190,8 +189,9 @@ class AttemptSender:
         return said
 
     def _note(self, this: AttemptUnderWay, missed: Missed) -> None:
-        """Note why an attempt gave no answer. A used connection that ended without a word may be to
-        blame.
+        """Record why an attempt has no answer.
+
+        Blames the connection if it was used before and ended without any data.
         """
         this.failure = missed.kind
         this.status = missed.status = missed.status or this.reply.status or None
@@ -206,7 +206,7 @@ class AttemptSender:
         this.end = time.monotonic()
         self._patience.expect_no_more(wait, this.end)
         self._in_flight -= 1
-        # Only an answer on a used connection whose request it did not name needs a proof.
+        # An answer needs a proof if its connection was used before and it did not name its request.
         doubtful = channel is not None and this.failure is None and this.used and not this.named
         attempts.append(
             Attempt(
@@ -227,6 +227,6 @@ class AttemptSender:
             self._transport.keep(channel, this.end)
             return
         if this.failure is not None:
-            # after an error a connection may still get the answer that the error came before
+            # The answer may still arrive on the connection after an error.
             reply.settle()
         self._transport.give_up(channel, reply, unwanted=this.unwanted)

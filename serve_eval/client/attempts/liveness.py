@@ -1,6 +1,4 @@
-"""Is anybody still listening? Asked when a connection is refused or lost; while nobody does,
-senders wait here.
-"""
+"""Detect outages, in which no server listens, and make requests wait until one does."""
 
 from __future__ import annotations
 
@@ -12,35 +10,35 @@ from serve_eval.errors import EndpointError
 from serve_eval.schema.base_url import authority
 
 PROBE_S = 0.5
-"""Seconds between two tries of an address where no server listens, and the limit of each."""
+"""Seconds between two probes of an address where no server listens, and the limit of each."""
 SETTLE_S = 0.1
-"""A server that ends may end its connections before it ends to listen."""
+"""Seconds before the first probe: a server may close connections before it stops listening."""
 
 
 class LivenessGuard:
-    """Lets requests out while somebody listens at the endpoint.
+    """Holds requests back during an outage.
 
-    An outage begins when no server listens, and is over once somebody does; without an answer in
-    between, the next one goes on with its time. One that lasts longer than `timeout_s` in all ends
-    the run, with 0 at once. `notify` gets a line when an outage begins and when it is over. Nobody
-    waits at a guard that is not watched.
+    An outage begins when no server listens and ends when one listens again. Outages without an
+    answer in between share `timeout_s`; when it is spent, the run ends, with 0 immediately.
+    `notify` receives a line when an outage begins and when it ends. Requests wait only while
+    `watch` runs.
     """
 
     def __init__(self, timeout_s: float, notify: Callable[[str], None] = lambda line: None) -> None:
         self._timeout_s, self.notify = timeout_s, notify
         self.closed, self.watched = False, False
         self.spent_s = 0.0
-        """Seconds of outages since the last answer. Whoever gets an answer sets it to 0."""
+        """Seconds of outages since the last answer. The code that receives an answer sets it to
+        0."""
         self._doubt = asyncio.Event()
         self._address = ("", 0)
         self._verdict: asyncio.Future[bool] | None = None
 
     async def outage(self, host: str, port: int) -> bool:
-        """Finds out whether a connection was refused or lost because no server listens at this
-        address.
+        """Return True after an outage that refused or broke a connection to this address.
 
-        Returns True when somebody listens there again, False at once when somebody does all the
-        time. Raises EndpointError when nobody does for too long.
+        Returns False immediately if a server has listened all the time. Raises EndpointError if no
+        server listens for too long.
         """
         if not self.watched:
             return False
@@ -50,12 +48,10 @@ class LivenessGuard:
             self._doubt.set()
         return await asyncio.shield(
             self._verdict
-        )  # one that is cancelled must not cancel what all wait for
+        )  # a cancelled request must not cancel the probe that all requests wait for
 
     async def watch(self) -> None:
-        """Run until cancelled. Raises EndpointError when no server listens for the time that an
-        outage has.
-        """
+        """Detect outages until cancelled. Raises EndpointError if one lasts too long."""
         self.watched = True
         try:
             while True:
@@ -68,7 +64,7 @@ class LivenessGuard:
         except EndpointError as error:
             if (verdict := self._heard()) is not None:
                 verdict.set_exception(error)
-                verdict.exception()  # it is told, also when nobody waits
+                verdict.exception()  # mark it as retrieved, even if nothing waits
             raise
         finally:
             self.watched = self.closed = False
@@ -76,7 +72,7 @@ class LivenessGuard:
                 verdict.set_result(False)
 
     def _heard(self) -> asyncio.Future[bool] | None:
-        """What those wait for who wait now."""
+        """Return the future that requests wait for, if there is one."""
         verdict, self._verdict = self._verdict, None
         return None if verdict is None or verdict.done() else verdict
 
@@ -87,7 +83,7 @@ class LivenessGuard:
         clock = asyncio.get_running_loop().time
         began, place, left_s = clock(), authority(host, port), self._timeout_s - self.spent_s
         if left_s > 0:
-            self.notify(f"no server listens at {place}: requests wait, for {left_s:.0f} s at most")
+            self.notify(f"no server listens at {place}: requests wait up to {left_s:.0f} s")
         self.closed = True
         while True:
             if clock() >= began + left_s:
@@ -99,8 +95,7 @@ class LivenessGuard:
                 raise EndpointError(
                     f"no server listens at {place} any more{lasted}",
                     hint=(
-                        "Did the server end? Its log says why. --outage-timeout is how long a"
-                        " restart may take."
+                        "Check the server's log. --outage-timeout sets how long a restart may take."
                     ),
                 )
             await asyncio.sleep(min(PROBE_S, max(0.0, began + left_s - clock())))
@@ -109,13 +104,14 @@ class LivenessGuard:
         self.closed = False
         lasted_s = clock() - began
         self.spent_s += lasted_s
-        self.notify(f"somebody listens at {place} again, after {lasted_s:.1f} s: requests go on")
+        self.notify(f"a server listens at {place} again after {lasted_s:.1f} s: requests go on")
         return True
 
 
 async def _listens(host: str, port: int) -> bool:
-    """Whether a connection can be made to any address of the host; also when that cannot be told
-    within PROBE_S.
+    """Return True if any address of the host accepts connections, or if that stays unknown.
+
+    It stays unknown if the addresses do not answer within PROBE_S.
     """
     loop, refused = asyncio.get_running_loop(), False
     try:
@@ -130,7 +126,7 @@ async def _listens(host: str, port: int) -> bool:
                     except ConnectionRefusedError:
                         refused = True
                     except OSError:
-                        pass  # an address that this machine cannot reach says nothing
+                        pass  # an unreachable address proves nothing
                     else:
                         return True
     except (OSError, UnicodeError):

@@ -1,4 +1,4 @@
-"""What an attempt came to: an answer, or why it missed."""
+"""Turn replies and errors into an answer or the reason for a missed attempt."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from serve_eval.schema import FailureKind, Request
 
 
 class Missed(Exception):
-    """One attempt that gave no answer.
+    """An attempt that gave no answer.
 
-    `lost_stream`: the stream was empty, and without streaming the answer may come. `refused`:
-    nobody may be listening. `stale`: the fault was that of a used connection. `starting`: the
-    endpoint said that it still starts.
+    `lost_stream`: the stream was empty, and the answer may come without streaming. `refused`:
+    possibly no server listens. `stale`: a reused connection is to blame. `starting`: the endpoint
+    reported that it is still starting.
     """
 
     def __init__(
@@ -47,20 +47,18 @@ class Missed(Exception):
         )
 
     def append_note(self, note: str) -> Missed:
-        """Return the same outcome with a note behind its message."""
+        """Return the same outcome with a note after its message."""
         return Missed(self.kind, f"{self} ({note})", status=self.status, retryable=self.retryable)
 
 
 class OutcomeReader:
-    """Reads replies and errors. What came from elsewhere is masked before any of it is cut or
-    quoted.
-    """
+    """Reads replies and errors. Masks received text before any of it is cut or quoted."""
 
     def __init__(self, masking: Masking, connect_timeout_s: float) -> None:
         self._masking, self._connect_timeout_s = masking, connect_timeout_s
 
     def read_answer(self, reply: Reply, request: Request) -> Said:
-        """Return the answer in a reply. Raises Missed when it holds none."""
+        """Return the answer in a reply. Raises Missed if it holds none."""
         if reply.error is not None:
             raise self.of_error(reply.error)
         if reply.status >= 300:
@@ -74,7 +72,7 @@ class OutcomeReader:
                 said = reply.stream.finish()
         except wire.InvalidResponse as error:
             raise self.of_error(error) from error
-        # The pieces of a stream, or the tokens of a prompt, may spell a secret together.
+        # A secret may be spread over the pieces of a stream or the tokens of a prompt.
         return self._masking.value(said) if self._masking else said
 
     def _of_status(self, reply: Reply) -> Missed:
@@ -93,9 +91,7 @@ class OutcomeReader:
         )
 
     def of_error(self, error: Exception) -> Missed:
-        """Return the outcome of an attempt that ended with an error, before or behind its
-        sending.
-        """
+        """Return the outcome of an attempt that ended with an error, before or after sending."""
         if isinstance(error, ProxyRefused):
             again = retry.worth_retrying(error.status, "")
             return Missed(FailureKind.HTTP_ERROR, str(error), status=error.status, retryable=again)
@@ -128,5 +124,5 @@ class OutcomeReader:
         return wire.describe(body, self._masking.message)
 
     def brief(self, text: str) -> str:
-        """Return a message without what must not be shown, and not longer than one may be."""
+        """Return a message with secrets masked, cut to the maximum length."""
         return self._masking.message(text)[: wire.MAX_MESSAGE]

@@ -1,7 +1,7 @@
-"""Time limits of every request in flight, kept by one timer for all of them.
+"""Enforce the time limits of all requests in flight with one timer.
 
-A timer of asyncio per sample and another per piece read were measured to cost as much as a fifth of
-a request.
+One asyncio timer per sample and one per piece read were measured to cost up to a fifth of a
+request.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
 MAX_TICK_S, MIN_TICK_S = 1.0, 0.01
 TICKS = 50
-"""The shortest limit is kept to one part in so many."""
+"""The timer runs this number of times within the shortest limit."""
 
 
 class Wait:
-    """One sample in progress. `reply` is what its endpoint is expected to be heard by, None when
-    nothing is expected now. `over` says which limit cut it off.
+    """One sample in progress.
+
+    `reply` is the reply that is expected, None if nothing is expected now. `over` names the limit
+    that ended it.
     """
 
     __slots__ = ("_cancelling", "over", "reply", "task", "until")
@@ -35,9 +37,7 @@ class Wait:
         self._cancelling = task.cancelling()
 
     def cut_off(self, limit: str) -> bool:
-        """Whether the CancelledError just caught was `limit`'s doing and nobody else's; it is then
-        dealt with.
-        """
+        """Return True if `limit` alone caused the CancelledError just caught, and consume it."""
         if self.over != limit:
             return False
         self.over = None
@@ -45,7 +45,7 @@ class Wait:
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """The sample's time stands still within the block."""
+        """Stop the sample's time within the block."""
         began, left = time.monotonic(), self.until
         self.until = math.inf
         try:
@@ -58,11 +58,9 @@ SAMPLE, STALL = "sample", "stall"
 
 
 class Patience:
-    """Cancels the task of a wait that lasts longer than `sample_s`, or hears no data for `stall_s`,
-    in seconds.
+    """Cancels the task of a wait after `sample_s`, or after `stall_s` without data, in seconds.
 
-    While `held`, silence cuts off nothing: somebody finds out whether the endpoint as a whole is
-    silent.
+    While `held`, silence cancels nothing: a probe is finding out if the whole endpoint is silent.
     """
 
     def __init__(self, *, sample_s: float, stall_s: float) -> None:
@@ -74,7 +72,7 @@ class Patience:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, now: float) -> Wait:
-        """A wait of the current task that begins now (monotonic clock)."""
+        """Return a wait of the current task that begins now (monotonic clock)."""
         task = asyncio.current_task()
         assert task is not None
         wait = Wait(task, now + self._sample_s)
@@ -84,20 +82,20 @@ class Patience:
         return wait
 
     def expect(self, wait: Wait, reply: Reply) -> None:
-        """From now on the endpoint is to be heard."""
+        """Expect data from the endpoint from now on."""
         if not self._expecting:
             self._began_at = time.monotonic()
         self._expecting += 1
         wait.reply = reply
 
     def expect_no_more(self, wait: Wait, now: float) -> None:
-        """What was expected came, or is given up."""
+        """Note that the expected reply came or is no longer expected."""
         if (reply := wait.reply) is not None:
             self._expecting, wait.reply = self._expecting - 1, None
             self._hear(reply, now)
 
     def heard_at(self) -> float:
-        """Time of the last data from the endpoint (monotonic clock)."""
+        """Return the time of the last data from the endpoint (monotonic clock)."""
         now = time.monotonic()
         for wait in self._waits:
             if wait.reply is not None:
@@ -105,13 +103,11 @@ class Patience:
         return self._heard_at
 
     def silent_s(self) -> float:
-        """Seconds without data for any wait, as far as one was expected all the time; 0 when none
-        is.
-        """
+        """Return the seconds without data while some was expected; 0 if none is expected."""
         return time.monotonic() - max(self._began_at, self.heard_at()) if self._expecting else 0.0
 
     def heard(self) -> None:
-        """The endpoint answered somebody else."""
+        """Note that the endpoint answered another client."""
         self._heard_at = time.monotonic()
 
     def _hear(self, reply: Reply, now: float) -> None:
@@ -119,11 +115,11 @@ class Patience:
             self._heard_at = max(self._heard_at, min(reply.heard_at, now))
 
     def end(self, wait: Wait) -> None:
-        """Its task is never cancelled from now on."""
+        """Stop watching a wait: its task is no longer cancelled."""
         self._waits.discard(wait)
 
     def close(self) -> None:
-        """Stops the timer."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""At most so many starts per second, evenly spaced."""
+"""Space the starts of requests evenly, up to a rate."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import asyncio
 from collections import deque
 
 SLACK_S = 0.01
-"""A start may come so early after a pause as if it had been due so long ago: what timers of a
-millisecond cost is caught up, and no burst comes of it."""
+"""After a pause, a start may come this much early. It makes up for the delay of millisecond timers
+without a burst."""
 
 
 class StartRate:
-    """Lets one caller start every 1 / `per_second` seconds, in the order in which they came.
+    """Lets one caller start every 1 / `per_second` seconds, in the order of arrival.
 
-    A caller that is cancelled leaves its place to those behind it: a start belongs to nobody before
-    it is due.
+    A cancelled caller leaves its place to the next: a start belongs to no caller before it is due.
 
-    Written here because it was measured (bench/rate_limits.py does again): at 1000 starts per
-    second asyncio-throttle polls and lets a second's worth go at once, and aiolimiter loses a
+    Written here because of measurements (repeat them with bench/rate_limits.py). At 1000 starts per
+    second asyncio-throttle polls and releases a second's worth in a burst. aiolimiter loses a
     quarter of the rate on uvloop, at several times the cost.
     """
 
@@ -27,7 +26,7 @@ class StartRate:
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self) -> None:
-        """Returns when the caller may start."""
+        """Wait until the caller may start."""
         loop = asyncio.get_running_loop()
         if self._timer is None:
             now = loop.time()
@@ -41,7 +40,7 @@ class StartRate:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it could have started now, and does not
+            if not turn.cancelled():  # it was due and does not start
                 self._next -= self._gap_s
                 self._give(loop, loop.time())
             raise
@@ -50,8 +49,10 @@ class StartRate:
         self._timer = loop.call_at(self._next, self._give, loop, self._next)
 
     def _give(self, loop: asyncio.AbstractEventLoop, now: float) -> None:
-        """Gives the starts that are due to those who wait. A timer runs while anybody does; one
-        that fires a little early, as those of uvloop do, is not set again.
+        """Release the waiting callers whose starts are due.
+
+        A timer runs while any caller waits. One that fires slightly early, as on uvloop, is not set
+        again.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -1,4 +1,4 @@
-"""What is worth another attempt, and when. Pure."""
+"""Decide which failures to retry, and when. Pure."""
 
 from __future__ import annotations
 
@@ -16,27 +16,26 @@ _WRAPPED_REFUSAL = re.compile(r"\b(400|401|403|404|422), message=|message='Bad R
 
 
 def worth_retrying(status: int, message: str) -> bool:
-    """Whether an error status may go away by itself.
+    """Return True if an error status may be temporary.
 
-    A disaggregated orchestrator of trtllm-serve hands a worker's 400 on as a 500 that quotes it:
-    that stays refused.
+    A disaggregated orchestrator of trtllm-serve passes a worker's 400 on as a 500 that quotes it.
+    That is not retried.
     """
     return status in _STATUSES and not (status == 500 and is_refused_behind(message))
 
 
 def is_refused_behind(message: str) -> bool:
-    """Whether the message of a 500 quotes a refusal of the server behind it."""
+    """Return True if the message of a 500 quotes the refusal of a worker."""
     return _WRAPPED_REFUSAL.search(message) is not None
 
 
 def pause_s(
     attempt: int, retry_after: str | None, rng: random.Random, now: datetime | None = None
 ) -> float:
-    """Seconds to wait after the `attempt`-th failure (1, 2, ...): exponential with full jitter, or
-    Retry-After.
+    """Return the seconds to wait after the `attempt`-th failure (1, 2, ...).
 
-    Retry-After is a number of seconds or an HTTP date and is honoured up to RETRY_AFTER_CAP_S. Full
-    jitter: Brooker 2015, "Exponential Backoff And Jitter".
+    Exponential with full jitter (Brooker 2015, "Exponential Backoff And Jitter"). A Retry-After, in
+    seconds or as an HTTP date, is honoured up to RETRY_AFTER_CAP_S, and the jitter is added.
     """
     jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
     told = _retry_after_s(retry_after, now) if retry_after else None
@@ -44,7 +43,7 @@ def pause_s(
 
 
 def _retry_after_s(value: str, now: datetime | None) -> float | None:
-    """Seconds to wait as a server says, None when it says nothing that can be understood."""
+    """Return the seconds of a Retry-After, or None if it cannot be read."""
     try:
         if value.strip().isascii() and value.strip().isdigit():
             return float(value)

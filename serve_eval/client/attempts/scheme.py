@@ -1,6 +1,4 @@
-"""Find out whether a server speaks TLS or plain HTTP, where its reply is neither, to name the right
-address.
-"""
+"""Find out if a server speaks TLS or plain HTTP, to suggest the right URL."""
 
 from __future__ import annotations
 
@@ -9,20 +7,22 @@ import ssl
 from urllib.parse import urlsplit
 
 PROBE_S = 5.0
-"""Seconds that each of the two questions may take."""
+"""Seconds that each of the two probes may take."""
 
 
 async def other_scheme(base_url: str) -> str:
-    """What to do where the server speaks the other one of http and https; nothing where it does
-    not, or cannot be reached. No certificate is checked and nothing secret is sent.
+    """Return advice if the server speaks the other of http and https, else an empty text.
+
+    The text is also empty if the server cannot be reached. Checks no certificate and sends no
+    secret.
     """
     parts = urlsplit(base_url)
     tls, host = parts.scheme == "https", parts.hostname or ""
     port = parts.port or (443 if tls else 80)
     if await _speaks_tls(host, port) is tls or (tls and not await _speaks_plainly(host, port)):
         return ""
-    right, says = ("http", "plain HTTP, no TLS") if tls else ("https", "TLS, no plain HTTP")
-    return f"The server speaks {says}: write {right}://{base_url.partition('://')[2]}"
+    right, says = ("http", "plain HTTP, not TLS") if tls else ("https", "TLS, not plain HTTP")
+    return f"The server speaks {says}: use {right}://{base_url.partition('://')[2]}"
 
 
 async def _speaks_tls(host: str, port: int) -> bool:
@@ -36,8 +36,9 @@ async def _speaks_plainly(host: str, port: int) -> bool:
 
 
 async def _read_first_bytes(host: str, port: int, context: ssl.SSLContext | None) -> bytes | None:
-    """The first bytes of the answer to a request without a path of ours; without any where TLS is
-    all that is asked for. None: no connection, or nothing came.
+    """Return the first bytes of the answer to a bare request; with TLS, b"" after the handshake.
+
+    Returns None without a connection or without data.
     """
     writer = None
     try:

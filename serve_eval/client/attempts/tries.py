@@ -1,4 +1,4 @@
-"""The attempts at one sample, and which of them count. Pure."""
+"""Count the attempts at one sample. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from serve_eval.schema import Attempt, Failure, FailureKind
 
 
 class Tries:
-    """What was tried so far. Of the attempts `uncounted` do not count, `lost` were lost when a
-    server ended.
+    """The attempts so far.
 
-    `stream` and `fresh` are how the next attempt is made; `missed` is what the last one came to.
+    `uncounted` attempts do not count; `lost` is the number of those lost when a server ended.
+    `stream` and `fresh` say how to make the next attempt. `missed` is the outcome of the last one.
     """
 
     __slots__ = ("attempts", "fresh", "lost", "missed", "most", "once", "stream", "uncounted")
@@ -23,8 +23,9 @@ class Tries:
         self.fresh = False
 
     def again_at_once(self, missed: Missed) -> bool:
-        """Return whether the next attempt costs nothing: without streaming, or on a new
-        connection.
+        """Return True if the next attempt needs no pause: unstreamed, or on a new connection.
+
+        An attempt that a new connection follows is not counted.
         """
         self.fresh = missed.stale
         if missed.lost_stream and self.stream:
@@ -34,26 +35,26 @@ class Tries:
         return self.fresh
 
     def may_be_outage(self, missed: Missed) -> bool:
-        """Return whether the end of a server would excuse the last attempt."""
+        """Return True if the end of a server would excuse the last attempt."""
         gone = missed.kind is FailureKind.DISCONNECTED and missed.retryable
         return gone and not self.once and (missed.refused or self.lost < self.most)
 
     def excuse(self, missed: Missed) -> None:
-        """The last attempt does not count: no server listened."""
+        """Leave the last attempt uncounted: no server listened."""
         self.uncounted += 1
         self.lost += not missed.refused
 
     @property
     def counted(self) -> int:
-        """Return the number of attempts that count."""
+        """The number of attempts that count."""
         return len(self.attempts) - self.uncounted
 
     def over(self, missed: Missed) -> bool:
-        """Return whether no further attempt may be made."""
+        """Return True if no further attempt is allowed."""
         return self.once or not missed.retryable or self.counted >= self.most
 
     def out_of_time(self, limit: str) -> None:
-        """Note that the time of the sample is over."""
+        """Note that the sample's time is over."""
         if self.missed is not None:
             self.missed = self.missed.append_note(f"gave up after {limit}")
         else:
@@ -61,7 +62,7 @@ class Tries:
             self.missed = Missed(FailureKind.TIMEOUT, f"no answer within {limit}", status=status)
 
     def failure(self) -> Failure:
-        """Return the end of a sample whose last attempt missed."""
+        """Return the failure of a sample whose last attempt missed."""
         missed = self.missed
         assert missed is not None
         return Failure(

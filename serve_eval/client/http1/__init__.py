@@ -1,3 +1,3 @@
-"""HTTP/1.1 connections of ours, below the seam: made, kept, and proven in step."""
+"""Carry requests over our own HTTP/1.1 connections, and check that replies are in step."""
 
 __all__ = ["connection", "dialer", "steps", "transport", "tunnel"]

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: one request at a time, and what comes back is taken up as it arrives."""
+"""Serve one request at a time on an HTTP/1.1 connection, and process replies as they arrive."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from serve_eval.client.transport import BadHttp, Disconnected
 from serve_eval.client.wire_format.reply import HEAD_FIELDS, Reply
 
 FIRST_CHECK, CHECK_EVERY = 8, 512
-"""Answers on a connection before its first check, and before each further one, which costs as much
-as four requests."""
+"""Answers on a connection before its first check, and before each further one. A check costs as
+much as four requests."""
 MAX_HEAD = 98304
-"""Bytes that the head of an answer may have. Main's metrics take up to 80 KiB of it."""
+"""Maximum size of a response head in bytes. The metrics of main need up to 80 KiB."""
 
 _GOODBYE = b"HTTP/1.1 408", b"HTTP/1.0 408"
-"""Sent unasked by some proxies before they close an idle connection; it answers nothing."""
+"""Some proxies send this unrequested before they close an idle connection. It answers nothing."""
 
 
 class Http1Connection(asyncio.Protocol):
-    """`usable`: another request may be sent. A connection on which anything came that nobody asked
-    for is closed, since it may be one answer behind. While it is open it stands in `everyone`; when
-    it is gone it stands in `idle` no more.
+    """One HTTP/1.1 connection.
 
-    `last_id` and `last_text` are of its last answer; see `Echoes`. It had `turns` answers, of which
-    the first `proven` were surely those to their requests, and was `sent` so many requests. `out`:
-    it is out of step, which `stray` was told. `closing`: the server announced its end. `number` is
-    its own.
+    A connection on which unrequested data came is closed, because it may be one answer behind. An
+    open connection is in `everyone`; a lost one is removed from `idle`.
+
+    `usable`: another request may be sent. `last_id` and `last_text` describe its last answer (see
+    `Echoes`). It delivered `turns` answers, of which the first `proven` certainly belong to their
+    requests. `sent` counts the requests sent. `out`: it is out of step, which was reported to
+    `stray`. `closing`: the server announced its end. `number` identifies it.
     """
 
     __slots__ = (
@@ -76,18 +77,16 @@ class Http1Connection(asyncio.Protocol):
 
     @property
     def unproven(self) -> bool:
-        """Return whether it gave answers that may be those to other requests; its first one cannot
-        be.
-        """
+        """True if it gave answers that may belong to other requests; its first one cannot."""
         return self.turns > 1 and self.turns > self.proven
 
     @property
     def due(self) -> bool:
-        """Return whether it gave enough answers to be checked."""
+        """True if it gave enough answers to be checked."""
         return self.turns - self.proven >= (CHECK_EVERY if self.proven else FIRST_CHECK)
 
     def send(self, request: bytes, reply: Reply) -> None:
-        """Writes a whole request; what comes back goes to `reply`."""
+        """Write a whole request; what comes back goes to `reply`."""
         self._reply = reply
         self.sent += 1
         if self._transport is None or not self.usable:
@@ -96,29 +95,28 @@ class Http1Connection(asyncio.Protocol):
             self._transport.write(request)
 
     def rest(self, now: float) -> None:
-        """The reply was had whole; nothing is expected now."""
+        """Mark the connection as idle: the reply is complete, and nothing is expected."""
         self._reply, self.used_at = None, now
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """End the connection immediately."""
         self.usable = False
         if self._transport is not None:
             self._transport.abort()
 
-    # ------------------------------------------------------------------------------------- called
-    # by the event loop
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
         self._all.add(self)
-        if not self.usable:  # something came before anything was asked
+        if not self.usable:  # data came before any request
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         reply = self._reply
         if reply is None:
             if self.sent and self.usable and not data.startswith(_GOODBYE):
-                self._stray(self, "bytes came that nobody asked for")
+                self._stray(self, "unrequested bytes came")
             self.abort()
             return
         reply.read_at = time.monotonic()
@@ -127,21 +125,21 @@ class Http1Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            self._refuse(reply, "it switches to another protocol")
+            self._refuse(reply, "the server switches to another protocol")
         except HttpParserError as error:
             self._refuse(reply, str(error))
         if not reply.whole:
             if not reply.status and reply.received > MAX_HEAD:
                 self._refuse(reply, f"a head of more than {MAX_HEAD} bytes")
             elif reply.status and reply.idle > MAX_HEAD + len(data):
-                self._refuse(reply, f"more than {MAX_HEAD} bytes that belong to no body")
+                self._refuse(reply, f"more than {MAX_HEAD} bytes outside any body")
             elif reply.received > reply.most:
                 reply.too_large()
             elif reply.stream is not None:
                 reply.hurry()
 
     def eof_received(self) -> None:
-        """The server will say no more: what it has not read is not waited for."""
+        """Abort the connection: the server sends nothing more."""
         self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -160,13 +158,12 @@ class Http1Connection(asyncio.Protocol):
             why = f" ({type(error).__name__}: {error})" if error is not None else ""
             reply.fail(Disconnected(f"the connection ended {when}{why}"))
 
-    # -----------------------------------------------------------------------------------------
-    # called by the parser
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         self._head, self._head_size, self._informational = {}, 0, False
         if self._reply is None or self._reply.whole:
-            self._stray(self, "a second message came behind a whole answer")
+            self._stray(self, "a second message came after a complete answer")
             self.usable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -205,6 +202,6 @@ class Http1Connection(asyncio.Protocol):
 
     def _refuse(self, reply: Reply, why: str) -> None:
         if reply.whole:
-            self._stray(self, "bytes came behind a whole answer")
+            self._stray(self, "bytes came after a complete answer")
         self.usable = False
         reply.fail(BadHttp(f"no HTTP answer: {why}"))

@@ -1,4 +1,4 @@
-"""New connections: names looked up, addresses tried, TLS and proxies passed."""
+"""Open connections: look up names, try addresses, and set up TLS and proxies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from serve_eval.client.tls import ssl_context
 from serve_eval.client.transport import CannotConnect
 
 ADDRESSES_S = 10.0
-"""How long the addresses of a name are kept."""
+"""Seconds for which the addresses of a name are cached."""
 NEXT_ADDRESS_S = 0.25
-"""After so long without a connection the next address of a name is tried as well (RFC 8305)."""
+"""Seconds without a connection before the next address of a name is tried too (RFC 8305)."""
 
 
 class Dialer:
-    """Makes connections to `target`, or through `proxy`, in `timeout_s` at most, from the look-up
-    of the name to TLS.
+    """Makes connections to `target`, or through `proxy`, within `timeout_s` from look-up to TLS.
 
     A proxy gets a CONNECT for https. Raises PlanError for a `ca_bundle` that cannot be used.
     """
@@ -48,11 +47,14 @@ class Dialer:
 
     @property
     def first(self) -> ServerAddress:
-        """Return the address that connections are made to."""
+        """The address that connections are made to."""
         return self._proxy or self._target
 
     async def dial(self) -> Http1Connection:
-        """Return a new connection. Raises CannotConnect, TimeoutError, and what Tunnel.ask does."""
+        """Return a new connection.
+
+        Raises CannotConnect, TimeoutError and the errors of Tunnel.ask.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await self._connect(self.first)
@@ -63,7 +65,7 @@ class Dialer:
             OSError,
             UnicodeError,
             RuntimeError,
-        ) as error:  # uvloop raises the last for some sockets
+        ) as error:  # uvloop raises RuntimeError for some sockets
             self._resolved_at = 0.0
             raise CannotConnect(self.first, error) from error
 
@@ -90,7 +92,7 @@ class Dialer:
                 connection.abort()
                 self._lost(
                     connection
-                )  # uvloop tells a protocol nothing of a transport whose making was cancelled
+                )  # uvloop does not notify the protocol of a transport that was cancelled
                 raise
             return connection
         _, tunnel = await loop.create_connection(
@@ -99,7 +101,7 @@ class Dialer:
         return await self._through(tunnel, self._proxy)
 
     async def _through(self, tunnel: Tunnel, proxy: ServerAddress) -> Http1Connection:
-        """Return a connection to the target that the proxy leads to."""
+        """Return a connection to the target through the proxy's tunnel."""
         target, connection = self._target, self._new_connection()
         transport = await tunnel.ask(f"{target.name}:{target.port}", proxy.credentials)
         assert self._ssl is not None
@@ -123,8 +125,9 @@ class Dialer:
         return connection
 
     async def _resolve(self, address: ServerAddress) -> Sequence[aiohappyeyeballs.AddrInfoType]:
-        """Return the addresses of a name, each connection's beginning with another; one look-up
-        serves all who wait.
+        """Return the addresses of a name, starting with another one for each connection.
+
+        One look-up serves all callers that wait.
         """
         if not self._resolved_at or time.monotonic() - self._resolved_at > ADDRESSES_S:
             if self._lookup is None:
@@ -147,6 +150,6 @@ class Dialer:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Take note of an error for which nobody waits any more."""
+    """Mark the error of a task as retrieved."""
     if not task.cancelled():
         task.exception()

@@ -1,9 +1,9 @@
-"""Is each reply on a kept connection the one to the request before it?
+"""Check that each reply on a reused connection belongs to the request before it.
 
-A proxy that answers twice, or speaks unasked, puts an answer that nobody asked for before the next
-one, and HTTP/1.1 has no number that would tell. Such a connection stays behind for all its life. So
-one request whose reply cannot be an answer (GET /models) proves at any time that all replies before
-it were in step.
+A proxy that answers twice, or sends data unrequested, puts an extra answer before the next one.
+HTTP/1.1 has no number that would reveal it, and the connection stays behind from then on. One
+request whose reply cannot be an answer (GET /models) proves at any time that all earlier replies
+were in step.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.client.wire_format.wire import EVENT_STREAM, UNREADABLE
 
 CHECK_S = 5.0
-"""Seconds that a check may take; a connection that is silent for longer proves nothing."""
+"""Seconds that a check may take. A connection that is silent for longer proves nothing."""
 PARK_S = 2.0
-"""Seconds to wait for the answer to a cancelled request, so that its connection can still be
-checked."""
+"""Seconds to wait for the answer to a cancelled request, so that its connection can be checked."""
 LISTEN_S = 0.5
-"""Seconds to listen for an unasked answer behind errors that may answer earlier requests."""
+"""Seconds to wait for an unrequested answer after errors that may answer earlier requests."""
 NO_ROUTE = (401, 403, 404, 405)
-"""Errors of a path, which no completion gets where others get answers."""
+"""Statuses of a refused path. No completion gets them if others get answers."""
 IDLE_S = 1.0
-"""A connection that is idle for so long is checked before its server closes it."""
+"""Seconds of idleness after which a connection is checked, before its server closes it."""
 TRIES = 3
-"""So many error statuses in a row count as in step: some servers have no such route, and no answers
-but errors."""
+"""This number of error statuses in a row counts as in step: some servers lack the route and answer
+it only with errors."""
 
 
 class StepChecker:
-    """Checks connections, and notes in the `ledger` what came of it.
+    """Checks connections and records the result in the `ledger`.
 
-    `head` is the beginning of a request for the models up to the value of X-Request-ID. `most` is
-    the number of requests after which the server closes a connection (0: not known).
+    `head` is the start of a request for the models, up to the value of X-Request-ID. `most` is the
+    number of requests after which the server closes a connection (0: unknown).
     """
 
     def __init__(self, ledger: StepLedger, head: bytes, ids: RequestIds, limit: int) -> None:
@@ -50,8 +49,9 @@ class StepChecker:
         self._checks: set[asyncio.Task[None]] = set()
 
     def note_closed(self, connection: Http1Connection) -> None:
-        """Notes that the server announced the end of a connection: two after as many requests show
-        its limit.
+        """Note that the server announced the end of a connection.
+
+        Two connections that end after the same number of requests reveal the server's limit.
         """
         if connection.sent > 1:
             if connection.sent == self._closed_at:
@@ -59,9 +59,7 @@ class StepChecker:
             self._closed_at = connection.sent
 
     def due(self, connection: Http1Connection) -> bool:
-        """Return whether to give a connection up after a check, since the server is about to close
-        it.
-        """
+        """Return True if the server is about to close a connection, which is then given up."""
         return connection.sent >= self.most - TRIES
 
     def check(
@@ -70,20 +68,21 @@ class StepChecker:
         then: Callable[[Http1Connection], None],
         unwanted: Reply | None = None,
     ) -> None:
-        """Checks a connection on which nothing is expected, or only the `unwanted` end of a reply;
-        `then` gets it when it is still good.
+        """Check a connection on which nothing is expected except the rest of an `unwanted` reply.
+
+        `then` receives the connection if it is still usable.
         """
         task = asyncio.create_task(self._check(connection, then, unwanted))
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 
     async def settle(self) -> None:
-        """Returns when no check is under way; that takes PARK_S and CHECK_S at most."""
+        """Wait until no check is running, for at most PARK_S and CHECK_S."""
         while self._checks:
             await asyncio.wait(self._checks)
 
     def close(self) -> None:
-        """Gives all checks up."""
+        """Cancel all checks."""
         for task in self._checks:
             task.cancel()
 
@@ -112,11 +111,11 @@ class StepChecker:
                 connection.abort()
 
     async def _in_step(self, connection: Http1Connection) -> bool:
-        """Return whether a connection was proven in step; one that proves nothing is not.
+        """Return True if a connection is proven to be in step.
 
-        A list behind errors proves nothing: it may be that which the request before the last one
-        asked for. Then one answer more comes, as it does behind nothing but errors of a connection
-        out of step.
+        A list of models that follows errors proves nothing: the request before the last one may
+        have asked for it. One more answer then arrives, as it also does if a connection out of step
+        gives only errors.
         """
         told, errors, clear = None, 0, True
         while told is None and errors < TRIES:
@@ -145,9 +144,7 @@ class StepChecker:
         return not connection.out and (told is None or not errors)
 
     def _describe(self, reply: Reply, request_id: str) -> bool | None:
-        """Return whether a reply answers a request for the models; None where that cannot be
-        told.
-        """
+        """Return True if a reply answers a request for the models; None if that is unknown."""
         if reply.error is not None:
             return False if isinstance(reply.error, BadHttp) and not reply.status else None
         if (

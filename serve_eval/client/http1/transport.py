@@ -1,7 +1,7 @@
-"""Connections to one endpoint: opened when they are needed, kept while they are good, never shared.
+"""Manage connections to one endpoint: open them on demand, reuse them, never share one.
 
-Written here because it was measured (make bench does again): bare aiohttp takes more than twice the
-CPU per request, and a third more per event of a stream.
+Written here because of measurements (repeat them with `make bench`): bare aiohttp takes more than
+twice the CPU time per request, and a third more per event of a stream.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema.base_url import on_the_wire
 
 KEEPALIVE_S = 3.0
-"""Below the 5 s after which trtllm-serve closes an idle connection: a POST on a closing connection
-is lost."""
+"""Less than the 5 s after which trtllm-serve closes an idle connection: a POST on a closing
+connection is lost."""
 HASTY, HASTY_S = 3, 0.5
-"""A server that closed so many connections in a row, each so soon behind its answer, does it
-always: llama-server does behind streams, without saying so, and every next request would be
-lost."""
+"""A server that closes HASTY connections in a row, each within HASTY_S seconds of its answer,
+always does so. llama-server does after streams, without announcing it, and every next request would
+be lost."""
 TURNS_TO_CLOSE = 10
-"""Turns of the event loop that aborted connections may take to be gone."""
+"""Turns of the event loop that aborted connections may take to close."""
 
 
 class Http1Transport:
-    """Our own connections, each with one request at a time. A proxy gets whole URLs for http and a
-    CONNECT for https.
+    """Our own connections, each with one request at a time.
 
-    Raises PlanError when the base URL is none of a host, when the proxy is none (without its
-    address), and for a bundle of certificates that cannot be used.
+    A proxy gets whole URLs for http and a CONNECT for https. Raises PlanError for a base URL
+    without a host, for an invalid proxy (without quoting its address), and for an unusable bundle
+    of certificates.
     """
 
     def __init__(self, settings: TransportSettings) -> None:
@@ -66,8 +66,7 @@ class Http1Transport:
     def address(self) -> ServerAddress:
         return self._dialer.first
 
-    # -------------------------------------------------------------------------------------------------
-    # every request
+    # Before every request
 
     def prepare(self, head: RequestHead) -> None:
         self._prepared[head] = self._encode(head)
@@ -92,7 +91,7 @@ class Http1Transport:
         return connection
 
     def _encode(self, head: RequestHead) -> bytes:
-        """Return the first lines of a request for a path of the target."""
+        """Return the request line and headers of a request for a path of the target."""
         target, absolute = self._target, self.proxy is not None and not self._target.tls
         place = on_the_wire(head.path)
         if absolute:
@@ -109,9 +108,7 @@ class Http1Transport:
         ).encode("latin-1")
 
     def _take_idle(self) -> Http1Connection | None:
-        """Return the connection that was used last of those that are free and good, if there is
-        one.
-        """
+        """Return the most recently used idle connection that is usable, or None."""
         if not self.ledger.keeps:
             self._retire_all()
             return None
@@ -135,13 +132,10 @@ class Http1Transport:
         self._opened += 1
         return Http1Connection(self.connections, self._idle, self._opened, self.ledger.stray)
 
-    # -------------------------------------------------------------------------------------------
-    # behind every request
+    # After every request
 
     def keep(self, channel: Channel, now: float) -> None:
-        """Take a connection back unless its server closes such behind its answers without saying
-        so.
-        """
+        """Take a connection back, unless its server closes connections without notice."""
         connection = cast("Http1Connection", channel)
         if connection.turns:
             self._hasty = 0
@@ -173,8 +167,9 @@ class Http1Transport:
         self._hasty += now - cast("Http1Connection", channel).used_at < HASTY_S
 
     def _retire(self, connection: Http1Connection, unwanted: Reply | None = None) -> None:
-        """Give a connection up, after a last check where its answers need one. The rest of an
-        `unwanted` reply is waited for.
+        """Give a connection up, after a last check if its answers need one.
+
+        Waits for the rest of an `unwanted` reply.
         """
         if (
             connection.usable
@@ -194,21 +189,18 @@ class Http1Transport:
         while self._idle:
             self._retire(self._idle.popitem()[0])
 
-    # -----------------------------------------------------------------------------------------------
-    # the whole session
+    # The whole session
 
     def list_open(self) -> frozenset[int]:
         return frozenset(connection.number for connection in self.connections if connection.usable)
 
     async def settle(self) -> None:
-        """Check what is idle, and wait for all checks; connections in use stay unproven."""
+        """Check idle connections and wait for all checks. Connections in use stay unproven."""
         self._check_idle(0.0)
         await self.steps.settle()
 
     async def watch(self) -> None:
-        """Run until cancelled. Check connections that have become idle, before the server closes
-        them.
-        """
+        """Check idle connections until cancelled, before the server closes them."""
         while True:
             await asyncio.sleep(IDLE_S)
             self._check_idle(IDLE_S)
@@ -231,7 +223,7 @@ class Http1Transport:
             self.steps.check(connection, self._free)
 
     def _free(self, connection: Http1Connection) -> None:
-        """A connection was checked and can be used again."""
+        """Make a connection available again after its check."""
         if self.ledger.keeps and not self._closed:
             connection.used_at = time.monotonic()
             self._idle[connection] = None

@@ -1,4 +1,4 @@
-"""A way through an HTTP proxy to a host that speaks TLS (RFC 9110, section 9.3.6)."""
+"""Open a tunnel through an HTTP proxy to a TLS server (RFC 9110, section 9.3.6)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import cast
 from serve_eval.client.transport import BadHttp, Disconnected, ProxyRefused
 
 MAX_HEAD = 65536
-"""Bytes that the proxy's answer may have."""
+"""Maximum size of the proxy's answer in bytes."""
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3})\b")
 
 
 class Tunnel(asyncio.Protocol):
-    """A connection to a proxy until the tunnel stands."""
+    """A connection to a proxy until the tunnel is open."""
 
     def __init__(self) -> None:
         self._head = b""
@@ -23,8 +23,9 @@ class Tunnel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def ask(self, place: str, credentials: dict[str, str]) -> asyncio.Transport:
-        """The connection, once the proxy leads to `place`, a host:port. Raises ProxyRefused,
-        BadHttp, Disconnected.
+        """Return the connection once the proxy has opened the tunnel to `place`, a host:port.
+
+        Raises ProxyRefused, BadHttp or Disconnected.
         """
         assert self._transport is not None
         lines = [
@@ -43,14 +44,14 @@ class Tunnel(asyncio.Protocol):
             if told is not None and not 200 <= int(told[1]) < 300:
                 raise ProxyRefused(int(told[1]))
             if told is None or not self._head.endswith(b"\r\n\r\n"):
-                raise BadHttp("no HTTP answer of the proxy")
+                raise BadHttp("no HTTP answer from the proxy")
         except BaseException:
             self._transport.abort()
             raise
         return self._transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own class is none
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's class is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._head += data

@@ -1,4 +1,4 @@
-"""Questions to an endpoint about itself. One that cannot be answered is no error."""
+"""Ask an endpoint about itself. A question without an answer is not an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_eval.schema import Failure, FailureKind
 
 
 class EndpointQuestions:
-    """Asks at the routes that servers have next to `path`, the path of the base URL."""
+    """Sends requests to the routes next to `path`, the path of the base URL."""
 
     def __init__(
         self, exchange: RawExchange, path: str, start: Start, reader: OutcomeReader
@@ -25,8 +25,9 @@ class EndpointQuestions:
         self._start, self._reader = start, reader
 
     async def still_starting(self, timeout_s: float) -> bool:
-        """Ask for the models, as any route will do. What is no answer ends the wait: the next
-        request tells why.
+        """Return True if the endpoint reports that it is starting. Any route would do.
+
+        Without an answer the wait ends: the next request reports the reason.
         """
         try:
             return (await self._exchange.send("GET", self._models, timeout_s=timeout_s)).starting
@@ -34,8 +35,10 @@ class EndpointQuestions:
             return False
 
     async def models(self) -> list[str] | Failure:
-        """Return the ids that /v1/models lists; empty for a 200 that lists none. A Failure has any
-        other status, 404 where there is no such route (a disaggregated orchestrator).
+        """Return the ids that /v1/models lists, or a Failure for a status other than 200.
+
+        A 200 that lists none gives an empty list. A server without the route (a disaggregated
+        orchestrator) fails with 404.
         """
         try:
             reply = await self._exchange.send("GET", self._models)
@@ -63,16 +66,14 @@ class EndpointQuestions:
         return read.model_ids(reply.content)
 
     async def context_tokens(self, model: str | None) -> int | None:
-        """Return how many tokens a prompt and its answer may have together, where /v1/models tells
-        it.
-        """
+        """Return the tokens that prompt and answer may have together, if reported."""
         try:
             return read.context_tokens(await self._exchange.get(self._models), model)
         except Missed:
             return None
 
     async def describe(self) -> dict[str, object]:
-        """Return `models`, `server` and `version`, as far as the endpoint tells them."""
+        """Return the `models`, `server` and `version` that the endpoint reports."""
         told: dict[str, object] = {}
         with suppress(Missed):
             listed = await self._exchange.get(self._models)
@@ -86,9 +87,9 @@ class EndpointQuestions:
         return told
 
     async def special_tokens(self) -> dict[str, str]:
-        """Return the texts of special tokens by their names, such as eos_token.
+        """Return the special tokens that the endpoint reports, by names such as eos_token.
 
-        vLLM tells them at /tokenizer_info, where it is started to, and llama.cpp at /props.
+        vLLM reports them at /tokenizer_info if an option enables it, and llama.cpp at /props.
         """
         for route in ("/tokenizer_info", "/props"):
             with suppress(Missed):
@@ -97,9 +98,7 @@ class EndpointQuestions:
         return {}
 
     async def count_hidden_retries(self) -> dict[str, int]:
-        """Return how often an orchestrator of trtllm-serve asked its servers again, by their kind,
-        since its start.
-        """
+        """Return the retries of a trtllm-serve orchestrator since its start, by kind of server."""
         with suppress(Missed):
             return read.count_hidden_retries(
                 await self._exchange.get(self._root + "/prometheus/metrics/")

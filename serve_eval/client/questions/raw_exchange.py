@@ -1,4 +1,4 @@
-"""Requests as they stand: tried once on a connection of their own, and the reply as it came."""
+"""Send a request as is, once, on a connection of its own, and return the raw reply."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema import FailureKind
 
 GET_S = 30.0
-"""How long what an endpoint says of itself may take."""
+"""Seconds that a question to the endpoint may take."""
 
 
 class RawExchange:
-    """Sends requests with the session's headers; no retries, no record."""
+    """Sends requests with the session's headers, without retries or records."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RawExchange:
         timeout_s: float = GET_S,
         most_bytes: int | None = None,
     ) -> Reply:
-        """Return the reply, which may have an `error`. Raises Missed when no answer began."""
+        """Return the reply, which may have an `error`. Raises Missed if no answer began."""
         limit = self._max_bytes if most_bytes is None else most_bytes
         future = asyncio.get_running_loop().create_future()
         reply = Reply(future, limit=limit, now=time.monotonic(), raw=True, mask=self._mask)

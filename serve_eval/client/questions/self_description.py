@@ -1,6 +1,4 @@
-"""The answers in which an endpoint tells of itself: models, version, special tokens, hidden
-retries. Pure.
-"""
+"""Read what an endpoint reports: models, version, special tokens, hidden retries. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from serve_eval.protocol import special_tokens as tokenizer
 
 
 def version(body: bytes) -> str | None:
-    """The version of a /version answer; None when it is not one."""
+    """Return the version in a /version answer, or None."""
     try:
         told = msgspec.json.decode(body)["version"]
     except (*UNREADABLE, KeyError, TypeError):
@@ -22,7 +20,7 @@ def version(body: bytes) -> str | None:
 
 
 def special_tokens(body: bytes) -> dict[str, str]:
-    """Return the special tokens that the settings of a tokenizer or of a server tell."""
+    """Return the special tokens in the settings of a tokenizer or a server."""
     try:
         content = msgspec.json.decode(body)
     except UNREADABLE:
@@ -38,8 +36,9 @@ _KINDS = {"ctx": "context", "gen": "generation"}
 
 
 def count_hidden_retries(body: bytes) -> dict[str, int]:
-    """What the metrics of an orchestrator of trtllm-serve (Prometheus' text format) say of its own
-    retries, by the kind of server that was asked again; empty when they say nothing.
+    """Return an orchestrator's own retries by the kind of server, from its Prometheus metrics.
+
+    Empty if the metrics of trtllm-serve do not contain them.
     """
     text = body.decode(errors="replace")
     return {_KINDS.get(kind, kind): int(float(count)) for kind, count in _RETRIES.findall(text)}
@@ -47,11 +46,11 @@ def count_hidden_retries(body: bytes) -> dict[str, int]:
 
 LLAMA_CPP_PYTHON = "llama-cpp-python"
 _OWNERS = {"me": LLAMA_CPP_PYTHON, "llamacpp": "llama-server"}
-"""Who owns the models, as these servers tell."""
+"""The owners that these servers report for their models."""
 
 
 def server(body: bytes) -> str | None:
-    """Which server a /v1/models answer is from, where that is known by the owner of its models."""
+    """Return the kind of server behind a /v1/models answer, if the models' owner reveals it."""
     try:
         return _OWNERS.get(msgspec.json.decode(body)["data"][0]["owned_by"])
     except (*UNREADABLE, KeyError, TypeError, IndexError):
@@ -59,7 +58,7 @@ def server(body: bytes) -> str | None:
 
 
 def model_ids(body: bytes) -> list[str]:
-    """The ids of a /v1/models answer; empty when it is not one."""
+    """Return the ids in a /v1/models answer; empty if it is not one."""
     try:
         data = msgspec.json.decode(body)
         return [entry["id"] for entry in data["data"] if isinstance(entry["id"], str)]
@@ -68,9 +67,7 @@ def model_ids(body: bytes) -> list[str]:
 
 
 def context_tokens(body: bytes, model: str | None) -> int | None:
-    """The `max_model_len` of a model in a /v1/models answer: of `model`, or of the only one listed;
-    else None.
-    """
+    """Return the `max_model_len` of `model`, or of the only model, in a /v1/models answer."""
     try:
         data = msgspec.json.decode(body)["data"]
         entry = next(

@@ -1,4 +1,4 @@
-"""Translate between nouns and the JSON and event streams of OpenAI-compatible APIs. No I/O."""
+"""Translate between schema objects and the JSON and event streams of OpenAI APIs. No I/O."""
 
 __all__ = [
     "answer",

@@ -1,4 +1,4 @@
-"""What a server said, as it is kept and scored. Pure."""
+"""Turn what a server said into the response that is kept and scored. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from serve_eval.schema import Attempt, Request, Response
 
 
 def microseconds(seconds: float) -> float:
-    """Seconds to the microsecond; `round` takes ten times as long."""
+    """Return seconds rounded to the microsecond; `round` takes ten times as long."""
     return int(seconds * 1e6 + 0.5) / 1e6
 
 
@@ -22,11 +22,11 @@ def response(
     last_at: float | None = None,
     attempts: tuple[Attempt, ...] = (),
 ) -> Response:
-    """The answer: thoughts apart, and the text cut at the first stop string, since some servers
-    leave it in.
+    """Return the response, without thoughts, its text cut at the first stop string.
 
-    `start` and `end` are those of the attempt that succeeded, `first_at` and `last_at` the times of
-    a stream's first and last token, all in seconds of one clock.
+    Some servers leave the stop string in. `start` and `end` are the times of the successful
+    attempt, `first_at` and `last_at` those of a stream's first and last token, all in seconds of
+    one clock.
     """
     prompt = request.prompt
     text, thoughts = split_thinking(

@@ -1,4 +1,4 @@
-"""Calls of tools out of an answer, or out of the pieces of a stream. Pure."""
+"""Collect tool calls from an answer or from the pieces of a stream. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ToolCalls:
-    """Puts calls together in the order of their first pieces. A piece belongs to the call of its
-    `index`; without one, a piece with an `id` or a name begins a call and any other goes on with
-    the last. What is no call is passed over, as everything else that an answer may hold beside its
-    text.
+    """Assembles calls in the order of their first pieces.
+
+    A piece belongs to the call of its `index`. Without an index, a piece with an `id` or a name
+    begins a call, and any other continues the last one. Anything that is not a call is ignored.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class ToolCalls:
         return bool(self._names)
 
     def add(self, told: object) -> None:
-        """Takes the `tool_calls` of a message, or of a piece of one."""
+        """Take the `tool_calls` of a message or of a piece of one."""
         for place, one in enumerate(told if isinstance(told, list) else ()):
             function = one.get("function") if isinstance(one, dict) else None
             if not isinstance(function, dict):
@@ -43,7 +43,7 @@ class ToolCalls:
                 self._arguments[index] = [_encode(arguments).decode()]
 
     def whole(self) -> tuple[ToolCall, ...]:
-        """The calls that have a name."""
+        """Return the calls that have a name."""
         return tuple(
             ToolCall(name, "".join(self._arguments.get(index, ())))
             for index, name in self._names.items()

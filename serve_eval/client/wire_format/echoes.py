@@ -1,8 +1,8 @@
-"""Is an answer the last one of its connection once more?
+"""Detect an answer that repeats the last answer of its connection.
 
-A proxy that answers twice puts the second answer before the one to the next request on that
-connection, and from then on every sample would be scored with the answer of another. HTTP/1.1
-cannot tell; the ids of the answers can.
+A proxy that answers twice puts the second answer before the reply to the next request on that
+connection. From then on every sample would be scored with another sample's answer. HTTP/1.1 does
+not reveal it, but the ids of the answers do.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ from serve_eval.client.wire_format.wire import Said
 
 
 class Echoes:
-    """Servers that give every answer the same id are noticed by it, and no longer asked."""
+    """Detects repeated answers by their ids, unless the server gives every answer the same id."""
 
     def __init__(self) -> None:
         self._newest: tuple[str, Channel] | None = None
         self._ids_tell = True
 
     def is_echo(self, channel: Channel, said: Said) -> bool:
-        """Whether a connection gave its last answer again, by its id, its text and its calls of
-        tools.
-        """
+        """Return True if a connection repeated its last answer: same id, text and tool calls."""
         if said.id is None or not self._ids_tell:
             return False
         text = hash((said.text, said.tool_calls))

@@ -1,8 +1,7 @@
-"""Log-probabilities of a prompt: how they are asked for, and what comes back. Pure.
+"""Request and read the log-probabilities of a prompt. Pure.
 
-A server that does not know the fields often ignores them in silence. So what comes back is counted
-against the number of prompt tokens that the server itself reports, and anything short of it is no
-answer.
+A server that does not know the fields often ignores them silently. The entries are therefore
+counted against the number of prompt tokens that the server reports. Too few are not an answer.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ FIELDS: Mapping[LogprobsForm, Mapping[str, object]] = {
     "echo": {"echo": True, "logprobs": 1, "max_tokens": 1},
     "prompt_logprobs": {"prompt_logprobs": 0, "max_tokens": 1},
 }
-"""What each form sends, over everything else. One token is generated: some servers refuse to
-generate none, and an early trtllm-serve ended by being asked to."""
+"""The fields that each form sends, which replace all others. One token is generated: some servers
+refuse to generate none, and an early trtllm-serve crashed on it."""
 
 
 class _Listed(msgspec.Struct):
@@ -55,8 +54,9 @@ _read = msgspec.json.Decoder(_Body).decode
 
 
 def decode(body: bytes, content_type: str, prompt: str) -> Said:
-    """What a whole 2xx body says of a prompt. Raises InvalidResponse when it does not say all of
-    it.
+    """Return the log-probabilities in a complete 2xx body.
+
+    Raises InvalidResponse if any are missing.
     """
     body = body.removeprefix(wire.BOM)
     try:
@@ -74,7 +74,7 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
     expected = usage.prompt_tokens
     unlisted = expected > 0 and len(values) == expected + usage.completion_tokens - 1
     if unlisted and _spell(tokens[: expected - 1], prompt):
-        expected -= 1  # llama-cpp-python counts the token before a text, and does not list it
+        expected -= 1  # llama-cpp-python counts the token before a text but does not list it
     return Said(
         id=wire.answer_id(parsed.id),
         finish_reason=wire.read_finish_reason(choice.finish_reason),
@@ -92,12 +92,9 @@ def decode(body: bytes, content_type: str, prompt: str) -> Said:
 
 
 def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None], list[int] | None]:
-    """Log-probabilities, texts and offsets of the tokens that are told of, generated ones
-    included.
-    """
+    """Return log-probabilities, texts and offsets of all reported tokens, also generated ones."""
     if choice.prompt_logprobs is not None:
-        # The token of the prompt stands first; more may follow where a server gives likelier ones
-        # too.
+        # The token of the prompt comes first. Some servers add likelier ones.
         first = [
             next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
         ]
@@ -120,9 +117,7 @@ def _entries(choice: _Choice) -> tuple[list[float | None], Sequence[str | None],
 
 
 def _likeliest(choice: _Choice) -> list[bool | None]:
-    """Of each token that is told of, whether no other would have been likelier; None where that is
-    not told.
-    """
+    """Return for each reported token if it was the likeliest; None if that is unknown."""
     if choice.prompt_logprobs is not None:
         first = [
             next(iter(entry.values()), None) if entry else None for entry in choice.prompt_logprobs
@@ -138,7 +133,7 @@ def _likeliest(choice: _Choice) -> list[bool | None]:
 
 
 def _spell(tokens: Sequence[str | None], text: str) -> bool:
-    """Whether tokens are the whole text, but for a space that some tokenizers put before it."""
+    """Return True if tokens spell a text, except for a space that some tokenizers prepend."""
     return bool(text) and "".join(token or "" for token in tokens).removeprefix(
         " "
     ) == text.removeprefix(" ")
@@ -154,22 +149,22 @@ def _keep_prompt(
     generated: bool,
     prompt: str,
 ) -> PromptLogprobs:
-    """The entries of the prompt, which are the first `expected` ones (0: the server does not tell
-    how many); those of what was `generated` may stand behind them.
+    """Return the first `expected` entries, those of the prompt (0: the server reports no number).
 
-    Raises InvalidResponse when there are fewer, or gaps behind the beginning.
+    With `generated`, entries of generated tokens may follow. Raises InvalidResponse if there are
+    too few, or gaps after the beginning.
     """
     if not expected:
         inside = len(values) if offsets is None else sum(offset < len(prompt) for offset in offsets)
         expected = inside
         if values and offsets is None and generated:
             raise InvalidResponse(
-                "neither usage nor text_offset says which tokens are the prompt's"
+                "neither usage nor text_offset shows which tokens belong to the prompt"
             )
     if len(values) < max(expected, 1):
         raise InvalidResponse(
             f"{len(values)} log-probabilities for a prompt of {expected or 'some'} tokens: "
-            "the server does not give those of prompts"
+            "the server does not return those of prompts"
         )
     values, tokens = values[:expected], tokens[:expected]
     skipped = next((i for i, value in enumerate(values) if value is not None), len(values))
@@ -197,9 +192,10 @@ def _keep_prompt(
 def _offsets(
     tokens: Sequence[str | None], given: list[int] | None, prompt: str
 ) -> Sequence[int] | None:
-    """Where tokens begin in the prompt. Their texts tell best, since the offsets of servers may
-    count in a token that stands before the text, as the first may; and the prompt may have lost its
-    beginning to a truncation.
+    """Return where tokens begin in the prompt, or None.
+
+    Their texts are more reliable than the server's offsets, which may count the first token even if
+    it precedes the text. The prompt may have lost its beginning to truncation.
     """
     first, rest = tokens[0], [token for token in tokens[1:] if token is not None]
     joined = "".join(rest)

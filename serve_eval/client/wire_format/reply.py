@@ -1,4 +1,4 @@
-"""What comes back for one request, taken up while it arrives."""
+"""Process the reply to one request as it arrives."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from serve_eval.client.wire_format.wire import EVENT_STREAM, InvalidResponse
 from serve_eval.schema import ServerTiming
 
 STATE_HEADER, STARTING = b"x-trtllm-server-state", "starting"
-"""By which trtllm-serve says, with a 503, that it still loads its model."""
+"""The header by which trtllm-serve reports, with a 503, that it is still loading its model."""
 AFTER_DONE_S = 1.0
-"""How long a stream that said [DONE] may take to end before its connection is given up."""
+"""Seconds that a stream may take to end after [DONE] before its connection is given up."""
 AFTER_FINISH_S = 5.0
-"""How long the usage and [DONE] are waited for, once a finish_reason said that the answer is
-whole."""
+"""Seconds to wait for the usage and [DONE] after a finish_reason has completed the answer."""
 FRAMING, MIN_FRAMING = 2, 98304
-"""A body of n bytes may come in FRAMING * n + MIN_FRAMING bytes of chunks."""
+"""A body of n bytes may take up FRAMING * n + MIN_FRAMING bytes of chunks."""
 
 
 _REQUEST_ID, _TIMING, _STAMPS = b"x-request-id", TIMING.lower().encode(), STAMPS.lower().encode()
@@ -35,27 +34,30 @@ HEAD_FIELDS = frozenset(
     }
     | {_TIMING, _STAMPS, STATE_HEADER}
 )
-"""The header fields that matter, in small letters; a transport hands them over."""
+"""The header fields that a transport passes on, in lower case."""
 
 
 class TooLarge(Exception):
-    """The answer is larger than it may be."""
+    """The answer exceeds the size limit."""
 
 
 class Reply:
-    """Filled by a connection. `ended` is done when there is nothing more to wait for; `error` then
-    says why there is no whole reply, None when there is one.
+    """A reply that a connection fills.
 
-    `status` is 0 until the head has come. `content` holds the body, but that of an event stream is
-    fed to `stream` as it comes, unless it is wanted `raw`. `received` counts bytes with their
-    framing, of which `most` may come, and `idle` those since the last of the body. `read_at` is
-    when the last byte came, `heard_at` when the last data did (monotonic clock; infinity: none is
-    expected any more): the head, and of an event stream chunks with a choice, else what is not
-    blank. Comments, empty events and spaces keep a connection open and are no sign of an answer.
-    `whole`: the message ended, so that its connection can be used again. `request_id` is the header
-    X-Request-ID that came back. `mask` takes secrets out of `content`. `starting`: the server says
-    that it still loads its model. `told` are the header fields of `server_timing`, whose event is
-    looked for in a stream with `metrics`.
+    `ended` is done when nothing more is expected. `error` then says why the reply is incomplete, or
+    is None. `status` is 0 until the head has come. `content` holds the body. An event stream is fed
+    to `stream` instead as it arrives, unless the reply is `raw`.
+
+    `received` counts bytes with their framing, at most `most`; `idle` counts those since the last
+    byte of the body. `read_at` is the time of the last byte, `heard_at` that of the last data
+    (monotonic clock; infinity: none is expected). Data is the head, the chunks with a choice in an
+    event stream, and in other bodies anything that is not blank. Comments, empty events and spaces
+    only keep a connection open and do not count.
+
+    `whole`: the message ended, so that its connection can be reused. `request_id` is the
+    X-Request-ID that came back. `mask` removes secrets from `content`. `starting`: the server is
+    still loading its model. `told` holds the header fields of `server_timing`; with `metrics`, its
+    event is also searched for in streams.
     """
 
     __slots__ = (
@@ -122,7 +124,7 @@ class Reply:
 
     @property
     def timing(self) -> ServerTiming | None:
-        """What the server told of the request where it was asked to."""
+        """The server's timing of the request, if it was requested."""
         if not self._metrics:
             return None
         behind = None if self.stream is None else self.stream.behind
@@ -133,11 +135,11 @@ class Reply:
         return self._heard_at if self.stream is None else max(self._heard_at, self.stream.heard_at)
 
     def expect(self, now: float) -> None:
-        """The request is sent now: what was waited for a connection is no silence."""
+        """Note that the request is sent now: waiting for a connection is not silence."""
         self.read_at = self._heard_at = now
 
     def begin(self, status: int, head: Mapping[bytes, str]) -> None:
-        """The head has come: of its fields those of HEAD_FIELDS."""
+        """Take the status and the HEAD_FIELDS of the head."""
         self.status, self.content_type, self.retry_after = (
             status,
             head.get(b"content-type", ""),
@@ -163,11 +165,11 @@ class Reply:
             self._unpack = _Unpacked(encoding) if encoding else None
         except ValueError:
             self.fail(
-                InvalidResponse(f"a body in the encoding {encoding!r}, which was not asked for")
+                InvalidResponse(f"a body in the encoding {encoding!r}, which was not requested")
             )
 
     def take(self, piece: bytes) -> None:
-        """A piece of the body has come."""
+        """Take a piece of the body."""
         if self.ended.done():
             return
         self.idle = 0
@@ -182,7 +184,7 @@ class Reply:
             elif self.stream.wanting:
                 self.stream.feed(piece, self.read_at)
         except zlib.error as error:
-            self.fail(InvalidResponse(f"the body cannot be unpacked: {error}"))
+            self.fail(InvalidResponse(f"the body cannot be decompressed: {error}"))
         except InvalidResponse as error:
             self.fail(error)
 
@@ -197,8 +199,9 @@ class Reply:
             self._body = bytearray(self._body) + piece
 
     def too_large(self) -> None:
-        """More came than may be read; what comes behind the end of a stream is not the answer's
-        fault.
+        """Stop reading at the size limit.
+
+        Extra bytes after a complete stream do not fail the answer.
         """
         if self.stream is not None and self.stream.complete:
             self.settle()
@@ -206,9 +209,7 @@ class Reply:
             self.fail(TooLarge(f"the answer is larger than {self._limit} bytes"))
 
     def hurry(self) -> None:
-        """Bounds the time in which an event stream that holds the whole answer may come to its
-        end.
-        """
+        """Limit the time in which an event stream with a complete answer may end."""
         stream = self.stream
         if stream is None or not (stream.complete or stream.done) or self.ended.done():
             return
@@ -219,22 +220,22 @@ class Reply:
             self._settle_in(AFTER_FINISH_S)
 
     def finish(self) -> None:
-        """The message has ended."""
+        """Note the end of the message."""
         self.whole = True
         complete = self.stream is not None and self.stream.complete
         if self._unpack is not None and not self._unpack.at_end and self._size and not complete:
-            self.fail(InvalidResponse("the packed body is cut"))
+            self.fail(InvalidResponse("the compressed body is incomplete"))
         else:
             self.settle()
 
     def discard(self, ended: asyncio.Future[None]) -> None:
-        """Nobody wants the rest; `ended` is done when it has come."""
+        """Discard the rest of the reply; `ended` is done when it has come."""
         self.ended, self.stream, self._unpack, self._body = ended, None, None, b""
         if self.whole:
             self.settle()
 
     def settle(self) -> None:
-        """There is nothing more to wait for."""
+        """Note that nothing more is expected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -242,7 +243,7 @@ class Reply:
             self.ended.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """There will be no whole reply."""
+        """Note that the reply stays incomplete."""
         if not self.ended.done():
             self.error = error
             self.settle()
@@ -254,24 +255,26 @@ class Reply:
 
 
 class _Unpacked:
-    """A body that was packed although `Accept-Encoding: identity` was sent. Raises ValueError for
-    an encoding other than gzip and deflate.
+    """A body that was compressed although `Accept-Encoding: identity` was sent.
+
+    Raises ValueError for an encoding other than gzip and deflate.
     """
 
     def __init__(self, encoding: str) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
             raise ValueError(encoding)
-        self._unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # finds out which of the two it is
+        self._unpack = zlib.decompressobj(zlib.MAX_WBITS + 32)  # detects gzip or deflate
         self.at_end = False
 
     def feed(self, piece: bytes, at_most: int) -> bytes:
-        """What a piece holds, no more than `at_most` bytes of it. Raises zlib.error, also for what
-        follows the end.
+        """Return at most `at_most` bytes that a piece unpacks to.
+
+        Raises zlib.error, also for bytes after the end.
         """
         if self.at_end:
-            raise zlib.error("bytes behind its end")
+            raise zlib.error("bytes after its end")
         unpacked = self._unpack.decompress(piece, at_most)
         self.at_end = self._unpack.eof
         if self._unpack.unused_data:
-            raise zlib.error("bytes behind its end")
+            raise zlib.error("bytes after its end")
         return unpacked

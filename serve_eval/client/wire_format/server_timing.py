@@ -1,9 +1,8 @@
-"""What an orchestrator of trtllm-serve tells of a request in the answer to it: in header fields, or
-in an event that a stream has behind [DONE]. Pure.
+"""Read what a trtllm-serve orchestrator reports about a request in its reply. Pure.
 
-Its main line does so where `return_perf_metrics` stands in its file and the request has the header
-RETURN. Nothing of that names a server. The time at which the request arrived there, in nanoseconds,
-stands in its own records too.
+It reports in header fields, or in an event after [DONE] in a stream. Its main line does so if
+`return_perf_metrics` is in its file and the request has the header RETURN. The report does not name
+a server. The time at which the request arrived there, in nanoseconds, is also in its own records.
 """
 
 from __future__ import annotations
@@ -17,19 +16,18 @@ from serve_eval.schema import Endpoint, ServerTiming
 RETURN = "X-TRTLLM-return-metrics"
 TIMING, STAMPS = "Server-Timing", "X-TRTLLM-Start-End-Time"
 MAX_BEHIND = 131072
-"""Bytes behind [DONE] in which the event is looked for; the orchestrator gives it 80 KiB at
-most."""
+"""Bytes after [DONE] that are searched for the event; the orchestrator gives it at most 80 KiB."""
 _ARRIVAL = re.compile(r"(?:^|[\s,])disagg-start;ts=(\d{1,12}\.\d{1,9})(?=[\s,;]|$)")
 _TRANSFER = re.compile(r"(?:^|[\s,])gen_kv_transfer;dur=(\d{1,12}(?:\.\d{1,9})?)(?=[\s,;]|$)")
 
 
 def is_asked_of(endpoint: Endpoint) -> bool:
-    """Return whether the answers of an endpoint are to tell it."""
+    """Return True if the answers of an endpoint should report it."""
     return endpoint.info.perf_metrics is not None
 
 
 def parse(timing: str | None, stamps: str | None) -> ServerTiming | None:
-    """Read the two fields. None without the arrival of exactly one request."""
+    """Return the timing in the two fields, or None unless exactly one request arrived."""
     arrivals = set(_ARRIVAL.findall(stamps or ""))
     if len(arrivals) != 1:
         return None
@@ -41,7 +39,7 @@ def parse(timing: str | None, stamps: str | None) -> ServerTiming | None:
 
 
 class BehindDone:
-    """Looks for the event among the data lines that come behind [DONE]."""
+    """Searches the data lines after [DONE] for the event."""
 
     def __init__(self) -> None:
         self.open = True
@@ -49,12 +47,12 @@ class BehindDone:
         self._bytes = 0
 
     def count(self, size: int) -> None:
-        """Note how many bytes have come, of which only so many are read."""
+        """Count bytes and stop after MAX_BEHIND."""
         self._bytes += size
         self.open = self.open and self._bytes <= MAX_BEHIND
 
     def take(self, payload: bytes) -> None:
-        """Read a data line. What is no such event is passed over."""
+        """Read a data line, and ignore it if it is not the event."""
         try:
             told = msgspec.json.decode(payload, type=dict[str, object])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,27 +1,25 @@
-"""Server-sent events out of the pieces in which a socket delivers them. Pure.
+"""Parse server-sent events from the pieces that a socket delivers. Pure.
 
-Only `data:` fields matter here; comments and other fields are dropped. Lines end in `\\n`, `\\r\\n`
-or `\\r` (WHATWG HTML, section "Server-sent events"), and a piece may end anywhere, also inside a
+Only `data:` fields are used; comments and other fields are dropped. Lines end in `\\n`, `\\r\\n` or
+`\\r` (WHATWG HTML, section "Server-sent events"). A piece may end anywhere, even inside a
 character.
 """
 
 from __future__ import annotations
 
 BOM = b"\xef\xbb\xbf"
-"""May stand before a stream."""
+"""May precede a stream."""
 
 
 class EventLines:
-    """Feeds on bytes and gives the payloads of the `data:` lines that they complete."""
+    """Takes bytes and returns the payloads of completed `data:` lines."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
         self._carriage_return = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that were completed, in order; an empty one for the blank line that ends an
-        event.
-        """
+        """Return the completed payloads in order, with b"" for the blank line after an event."""
         if (
             data[:6] == b"data: "
             and data.find(b"\n") == len(data) - 2
@@ -30,7 +28,7 @@ class EventLines:
             and not self._rest
             and not self._carriage_return
         ):
-            return [data[6:-2].strip(), b""]  # one whole event, as nearly every piece is
+            return [data[6:-2].strip(), b""]  # nearly every piece is one whole event
         if b"\r" in data or self._carriage_return:
             data = self._unix(data)
         end = data.rfind(b"\n")
@@ -45,15 +43,16 @@ class EventLines:
         return [payload for line in head.split(b"\n") if (payload := _payload(line)) is not None]
 
     def close(self) -> list[bytes]:
-        """What stands behind the last line end: a stream may end without one."""
+        """Return what follows the last line end: a stream may end without one."""
         line = bytes(self._rest)
         self._rest.clear()
         payload = _payload(line) if line else None
         return [] if payload is None else [payload]
 
     def _unix(self, data: bytes) -> bytes:
-        """`data` with `\\n` as the only line end; a `\\r` at the end of a piece is half of a
-        `\\r\\n`, or is not.
+        """Return `data` with `\\n` as the only line end.
+
+        A `\\r` at the end of a piece may be half of a `\\r\\n`.
         """
         if self._carriage_return and data[:1] == b"\n":
             data = data[1:]
@@ -62,7 +61,7 @@ class EventLines:
 
 
 def _payload(line: bytes) -> bytes | None:
-    """What a `data:` line holds, b"" for a blank line, None for any other."""
+    """Return the content of a `data:` line, b"" for a blank line, None for any other."""
     if line[:5] == b"data:":
         return line[5:].strip()
     if line[:3] == BOM:

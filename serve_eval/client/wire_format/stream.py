@@ -1,6 +1,4 @@
-"""An answer that arrives as an event stream, put together chunk by chunk. Pure: bytes and times in,
-`Said` out.
-"""
+"""Assemble an answer from the chunks of an event stream. Pure: bytes and times in, `Said` out."""
 
 from __future__ import annotations
 
@@ -18,16 +16,16 @@ from serve_eval.client.wire_format.wire import (
 
 DONE = b"[DONE]"
 MAX_LINES = 100
-"""Data lines over which one chunk may be spread; every server known writes one."""
+"""Data lines that one chunk may span; every known server writes one."""
 
 
 class StreamedAnswer:
-    """Takes the bytes of a stream with the time at which they came (any clock, in seconds).
+    """Takes the bytes of a stream and the times of their arrival (any clock, in seconds).
 
-    `done`: [DONE] was read and nothing further counts. `complete`: a finish_reason was read, so
+    `done`: [DONE] was read, and nothing after it counts. `complete`: a finish_reason was read, so
     that the answer is whole however the stream ends. `first_at` and `last_at` are the times of the
-    first and the last token, None without any; `heard_at` that of the last chunk with a choice, a
-    token or not, 0 without any. `behind` gets what follows [DONE].
+    first and the last token, or None. `heard_at` is the time of the last chunk with a choice, with
+    or without a token, or 0. `behind` receives what follows [DONE].
     """
 
     def __init__(self, behind: BehindDone | None = None) -> None:
@@ -37,7 +35,7 @@ class StreamedAnswer:
         self.last_at: float | None = None
         self.heard_at = 0.0
         self._lines = EventLines()
-        self._unfinished = b""  # data lines of one event whose JSON goes on in the next line
+        self._unfinished = b""  # data lines of one event whose JSON continues in the next line
         self._lines_of_it = 0
         self._text: list[str] = []
         self._reasoning: list[str] = []
@@ -54,12 +52,15 @@ class StreamedAnswer:
         self._one_id = False
 
     def feed(self, data: bytes, now: float) -> None:
-        """Raises InvalidResponse for what is no chunk of an answer, an error object above all."""
+        """Take bytes of the stream.
+
+        Raises InvalidResponse for anything but chunks of an answer, such as an error object.
+        """
         if self.done and self.behind is not None:
             self.behind.count(len(data))
         for payload in self._lines.feed(data):
             if not payload and not self._unfinished:
-                continue  # the blank line behind an event, as every second payload is
+                continue  # every second payload is the blank line after an event
             if not self.done:
                 self._take(payload, now)
             elif self.behind is not None and self.behind.open:
@@ -69,12 +70,13 @@ class StreamedAnswer:
 
     @property
     def wanting(self) -> bool:
-        """Return whether anything that comes is still read."""
+        """True if further data is still read."""
         return not self.done or (self.behind is not None and self.behind.open)
 
     def finish(self) -> Said:
-        """The whole answer, at the end of the stream. Raises InvalidResponse when it has none,
-        LostStream when the stream held [DONE] and nothing else.
+        """Return the whole answer at the end of the stream.
+
+        Raises InvalidResponse if it has none, LostStream if the stream held only [DONE].
         """
         for payload in self._lines.close():
             if payload and not self.done:
@@ -83,7 +85,7 @@ class StreamedAnswer:
             raise InvalidResponse("not an OpenAI stream", self._unfinished)
         if not self._finish:
             if self.done and not self._chunks:
-                raise LostStream("the stream held [DONE] and no answer")
+                raise LostStream("the stream held [DONE] but no answer")
             raise InvalidResponse("the stream ended without a finish_reason")
         return Said(
             id=self._id,
@@ -98,8 +100,9 @@ class StreamedAnswer:
         )
 
     def _take(self, payload: bytes, now: float) -> None:
-        """Take one data line: a chunk, a part of one, or the end. An empty one ends an unfinished
-        event.
+        """Take one data line: a chunk, a part of one, or the end.
+
+        An empty line ends an unfinished event.
         """
         if self._unfinished:
             if not payload:
@@ -126,17 +129,16 @@ class StreamedAnswer:
                     self._choose(choice, parsed.id, now)
 
     def _hold(self, payload: bytes, error: Exception) -> None:
-        """Keep a line whose JSON may go on in the next. Raises InvalidResponse for one that does
-        not.
-        """
+        """Keep a line whose JSON may continue in the next one. Raises InvalidResponse otherwise."""
         self._lines_of_it += 1
         if payload[:1] != b"{" or self._lines_of_it > MAX_LINES:
             raise InvalidResponse("not an OpenAI stream", payload) from error
         self._unfinished = payload
 
     def _choose(self, choice: WireChoice, chunk_id: object, now: float) -> None:
-        """Take a piece of the answer. Raises InvalidResponse for one behind its end, or of another
-        answer.
+        """Take a piece of the answer.
+
+        Raises InvalidResponse for a piece after the end, or of another answer.
         """
         self._chunks += 1
         if choice.delta is not None:
@@ -144,10 +146,8 @@ class StreamedAnswer:
         elif told := bool(choice.text):
             self._text.append(choice.text or "")
             self._token(now)
-        if (
-            told and self.complete
-        ):  # to pass it over would score what two answers gave together before it
-            raise InvalidResponse("the answer goes on behind its finish_reason")
+        if told and self.complete:  # ignoring it would score a mixture of two answers
+            raise InvalidResponse("the answer continues after its finish_reason")
         if (told or choice.finish_reason) and not (self._one_id and chunk_id == self._last_id):
             self._see_id(chunk_id)
         if choice.finish_reason:
@@ -156,8 +156,10 @@ class StreamedAnswer:
             self._tokens_per_step = wire.tokens_per_step(choice.avg_decoded_tokens_per_iter)
 
     def _see_id(self, told: object) -> None:
-        """Pieces of one answer have one id, or each its own (trtllm-serve did so). Raises
-        InvalidResponse for ids of several answers.
+        """Check that the pieces belong to one answer, by their ids.
+
+        All pieces have one id, or each has its own (trtllm-serve did so). Raises InvalidResponse
+        for the ids of several answers.
         """
         if not told:
             return
@@ -165,12 +167,12 @@ class StreamedAnswer:
         if told == self._last_id and len(self._ids) == 1:
             self._one_id = True
         elif self._one_id or name in self._ids:
-            raise InvalidResponse("the pieces of several answers, as their ids tell, in one stream")
+            raise InvalidResponse("one stream holds pieces of several answers, by their ids")
         self._ids.add(name)
         self._last_id = told
 
     def _append(self, delta: WireDelta, now: float) -> bool:
-        """Return whether a piece has any content."""
+        """Return True if a piece has any content."""
         thought = delta.reasoning_content or delta.reasoning
         if delta.content:
             self._text.append(delta.content)

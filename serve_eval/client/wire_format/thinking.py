@@ -1,4 +1,4 @@
-"""What a model thought aloud, apart from its answer. Pure."""
+"""Separate a model's thoughts from its answer. Pure."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]:
-    """(answer, thoughts): the thoughts are what stands between <think> and </think>, None where
-    there are none.
+    """Return (answer, thoughts). The thoughts are the text between <think> and </think>, or None.
 
-    `opened`: the prompt ended in <think>. A </think> that nothing opened closes what the chat
-    template opened. Thoughts that never end leave no answer: whatever stands in them was not meant
-    as one.
+    `opened`: the prompt ended in <think>. A </think> without a <think> closes the one that the chat
+    template opened. Thoughts without an end leave no answer, because no text in them was meant as
+    one.
     """
     opens, closes = text.find(OPEN), text.find(CLOSE)
     if opens < 0 and closes < 0 and not opened:
@@ -30,5 +29,5 @@ def split_thinking(text: str, *, opened: bool = False) -> tuple[str, str | None]
 
 
 def leaves_thinking_open(prompt: str) -> bool:
-    """Whether a prompt ends with the model thinking, as the templates of some models do."""
+    """Return True if a prompt ends with an open <think>, as some chat templates do."""
     return prompt.rstrip().endswith(OPEN)

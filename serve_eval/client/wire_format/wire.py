@@ -1,7 +1,7 @@
-"""OpenAI JSON to nouns and back. Pure: bytes in, nouns out, no I/O.
+"""Convert requests to OpenAI JSON and bodies to answers. Pure: no I/O.
 
-Bodies are decoded leniently in what they may hold beside the answer, and strictly in what makes an
-answer: anything without one is an `InvalidResponse`, never an empty text.
+Decoding is lenient about extra content and strict about the answer itself: a body without one is an
+`InvalidResponse`, never an empty text.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ FINISHED = frozenset(
         "stop_sequence",
     }
 )
-"""Reasons for which a generation ends with an answer. Others (cancelled, timeout, abort,
-not_finished, error) end it without one."""
+"""Finish reasons of an answer. Others (cancelled, timeout, abort, not_finished, error) mean
+none."""
 Mask = Callable[[str], str]
-"""Takes out of a text what must not be shown."""
+"""Removes secrets from a text."""
 MAX_MESSAGE = 600
 """Characters kept of a server's error message."""
 
 
 class InvalidResponse(Exception):
-    """A 2xx body that holds no answer: why, and what it holds instead."""
+    """A 2xx body without an answer: the reason, and what it holds instead."""
 
     def __init__(self, why: str, body: bytes | None = None) -> None:
         super().__init__(why, body)
         self._why, self._body = why, body
 
     def describe(self, mask: Mask = str) -> str:
-        """The message, with `mask` over what came from elsewhere before any of it is cut."""
+        """Return the message, with received text masked before it is cut."""
         return (
             mask(self._why)
             if self._body is None
@@ -57,13 +57,11 @@ class InvalidResponse(Exception):
 
 
 class LostStream(InvalidResponse):
-    """A stream that ended well and empty: an orchestrator of trtllm-serve 1.2 loses answers that
-    its context server finished. Without streaming they arrive.
-    """
+    """An empty stream: trtllm-serve 1.2 loses streamed answers that a context server finished."""
 
 
 class Said(msgspec.Struct):
-    """What a server said, as it said it. `id` is the answer's own (None: the server gives none)."""
+    """An answer as the server gave it. `id` is its own id (None: the server gives none)."""
 
     id: str | None = None
     text: str = ""
@@ -103,7 +101,7 @@ class WireChoice(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """What matters of an answer or of a chunk."""
+    """The relevant fields of an answer or a chunk."""
 
     id: Any = None
     choices: list[WireChoice] | None = None
@@ -113,7 +111,7 @@ class Body(msgspec.Struct):
 
 
 BOM = b"\xef\xbb\xbf"
-"""Stands before the JSON of some servers."""
+"""Some servers put this before their JSON."""
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _encoder = msgspec.json.Encoder()
 read_body = msgspec.json.Decoder(Body).decode
@@ -121,7 +119,7 @@ _USAGE = {"include_usage": True}
 
 
 def route(prompt: Prompt) -> str:
-    """Path below the base URL: a text is completed, messages are answered."""
+    """Return the path below the base URL for a prompt."""
     return COMPLETIONS if isinstance(prompt, str) else CHAT_COMPLETIONS
 
 
@@ -133,8 +131,9 @@ def encode(
     max_tokens_field: str = "max_tokens",
     over: Mapping[str, object] | None = None,
 ) -> bytes:
-    """The JSON body of a request. Sampling is sent in full but for what is None; `stop` only when
-    there is any. The fields of `over` replace any other.
+    """Return the JSON body of a request.
+
+    Omits sampling values of None and an empty `stop`. Fields of `over` replace any other.
     """
     sampling = request.sampling
     body: dict[str, object] = {"model": model}
@@ -142,7 +141,7 @@ def encode(
         body["prompt"] = request.prompt
     else:
         body["messages"] = [{"role": turn.role, "content": turn.content} for turn in request.prompt]
-    # /v1/completions never had the second name: OpenAI renamed the field for chat only.
+    # OpenAI renamed the field for chat only.
     body["max_tokens" if isinstance(request.prompt, str) else max_tokens_field] = (
         sampling.max_tokens
     )
@@ -165,7 +164,7 @@ def encode(
 
 
 def decode(body: bytes, content_type: str) -> Said:
-    """What a whole 2xx body says. Raises InvalidResponse when it holds no answer."""
+    """Return the answer in a complete 2xx body. Raises InvalidResponse if it holds none."""
     try:
         parsed = read_body(body.removeprefix(BOM))
     except UNREADABLE as error:
@@ -182,7 +181,7 @@ def decode(body: bytes, content_type: str) -> Said:
     if message is not None and message.tool_calls:
         calls.add(message.tool_calls)
     if not choice.finish_reason:
-        why = "no finish_reason, so that nothing tells whether the answer is whole"
+        why = "no finish_reason, so the answer may be incomplete"
         raise InvalidResponse(why if text or calls else "neither a text nor a finish_reason", body)
     said = Said(
         id=answer_id(parsed.id),
@@ -210,9 +209,7 @@ _Kind = TypeVar("_Kind", bound=_Indexed)
 
 
 def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
-    """The choice with the index 0 or none, wherever it stands. Raises InvalidResponse unless there
-    is one such.
-    """
+    """Return the only choice with index 0 or no index. Raises InvalidResponse otherwise."""
     if len(choices) == 1 and not choices[0].index:
         return choices[0]
     found = [choice for choice in choices if not choice.index]
@@ -222,37 +219,35 @@ def first_choice(choices: Sequence[_Kind], body: bytes) -> _Kind:
 
 
 def refuse_error(parsed: Body, body: bytes) -> None:
-    """Raises InvalidResponse for an error object that came with a 200."""
+    """Raise InvalidResponse for an error object that came with a 200."""
     if parsed.error is not None or parsed.object == "error":
         raise InvalidResponse("an error object in a successful answer", body)
 
 
 def read_finish_reason(reason: str | None) -> str | None:
-    """A finish_reason. Raises InvalidResponse for one that stands for no answer."""
+    """Return a finish_reason. Raises InvalidResponse for one that means no answer."""
     if reason and reason not in FINISHED:
         raise InvalidResponse(f"the generation ended without an answer: finish_reason {reason!r}")
     return reason or None
 
 
 def answer_id(told: object) -> str | None:
-    """The id of an answer or a chunk."""
+    """Return the id of an answer or a chunk."""
     return told if isinstance(told, str) and told else None
 
 
 def stop_string(reason: object) -> str | None:
-    """The stop string that ended an answer. trtllm-serve and vLLM also give token ids, which say
-    less.
-    """
+    """Return the stop string that ended an answer. Token ids are ignored."""
     return reason if isinstance(reason, str) else None
 
 
 def tokens_per_step(told: object) -> float | None:
-    """How many tokens a step of the engine gave; None where the server does not say."""
+    """Return the tokens per step of the engine, or None if the server does not report them."""
     return float(told) if isinstance(told, int | float) and 0 < told < 2**53 else None
 
 
 def usage(told: object) -> Usage:
-    """Token counts; 0 where they are missing or no numbers."""
+    """Return the token counts. Missing or invalid ones are 0."""
     if not isinstance(told, dict):
         return NO_USAGE
     prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
@@ -275,11 +270,10 @@ _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 
 
 def describe(body: bytes, mask: Mask = str) -> str:
-    """The message of an error body in any of the shapes that servers use, masked, at most
-    MAX_MESSAGE characters.
+    """Return the masked message of an error body, at most MAX_MESSAGE characters.
 
     Known shapes: {"message": str}, {"error": str}, {"error": {"message": str}}, {"detail": str or
-    list}, plain text, an HTML page, nothing at all.
+    list}, plain text, an HTML page, an empty body.
     """
     text = mask(body.decode("utf-8", "replace").strip())[: 8 * MAX_MESSAGE]
     if not text:

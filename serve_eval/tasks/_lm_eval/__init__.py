@@ -1,5 +1,3 @@
-"""Tasks of lm-evaluation-harness: what their files say, what is loaded of them, and how their
-answers are scored.
-"""
+"""Read, load and score tasks of lm-evaluation-harness."""
 
 __all__ = ["documents", "figure", "settings"]

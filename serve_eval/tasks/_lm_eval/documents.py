@@ -1,6 +1,4 @@
-"""Documents of a task of lm-eval: loaded once in a scope for all options that decide them, and made
-samples.
-"""
+"""Load the documents of an lm-eval task once per scope and options, and make samples of them."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from serve_eval.schema import DataRoots, Sample
 from serve_eval.tasks._lm_eval.settings import measures_of_task
 
 _KEPT = "documents of a task of lm-eval"
-"""The first part of the key under which a scope keeps documents. Tasks that differ only in scoring
+"""First part of the key under which a scope keeps documents. Tasks that differ only in scoring
 share them."""
 _DECIDING = {
     "data_files": None,
@@ -39,12 +37,11 @@ _DECIDING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
-    """A task of lm-eval with the options that decide what is loaded of it: all of them are in
-    `key`, the prefix last.
+    """A task of lm-eval with the options that decide what is loaded.
 
-    `own` are the folders of the user's tasks; `shots` is the number of worked examples. `kept` is
-    what the scope keeps that it was made in: its answers are scored there, in whichever scope or
-    thread that is done.
+    All of these options are in `key`, the prefix last. `own` are the folders of the user's tasks.
+    `shots` is the number of worked examples. `kept` is the storage of the scope in which it was
+    made: its answers are scored there, in any scope or thread.
     """
 
     name: str
@@ -66,8 +63,9 @@ class TaskSource:
         return found
 
     def load(self, roots: DataRoots) -> Documents:
-        """Load the task, unless its scope has it from the same files: lm-eval makes the same of any
-        prefix.
+        """Load the task, unless its scope already has it from the same files.
+
+        lm-eval builds the same documents for any prefix.
         """
         places, sources = with_local_files(self.name, self.config, self.data_files, roots, self.own)
         if self.key not in self.kept and (alike := self._but_for_the_prefix()) is not None:
@@ -88,13 +86,14 @@ class TaskSource:
         return self.documents()
 
     def _but_for_the_prefix(self) -> Documents | None:
-        """Return a task that was loaded under another prefix: lm-eval makes the same of it."""
+        """Return documents that were loaded under another prefix, or None."""
         return next((one for known, one in self.kept.items() if known[:-1] == self.key[:-1]), None)
 
 
 def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
-    """Return a task of this name. `options` are those of a plan; those that decide nothing of it
-    are ignored.
+    """Return a task of this name.
+
+    `options` are those of a plan; those that do not decide what is loaded are ignored.
     """
     own = extensions.lm_eval_folders()
     config = library.config(name, own)
@@ -116,8 +115,9 @@ def source_of(name: str, options: Mapping[str, Any]) -> TaskSource:
 
 
 def load_parts(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mapping[str, Measure]]:
-    """Return what was loaded of a task in this scope, and its metrics, by its name and the options
-    of a plan.
+    """Return what was loaded of a task in this scope, and its metrics.
+
+    The task is given by its name and the options of a plan.
     """
     source = source_of(name, options)
     return source.documents(), measures_of_task(name, source.config)
@@ -126,7 +126,7 @@ def load_parts(name: str, options: Mapping[str, Any]) -> tuple[Documents, Mappin
 def sample_of(
     here: Documents, kind: str, doc: str, base: Any, multiturn: bool, prefix: Prefix
 ) -> Sample:
-    """Make the sample of a document, of all requests that lm-eval makes of it."""
+    """Return the sample of a document, made of all requests that lm-eval builds for it."""
     instances = here.instances[doc]
     with seeds.of_document(doc):
         target = _target(here.task, instances[0].doc)
@@ -144,6 +144,6 @@ def sample_of(
 
 
 def _target(task: Any, doc: Mapping[str, Any]) -> str:
-    """What is expected; of a task whose choices are contexts it is the number of the right one."""
+    """Return the expected answer, or the number of the right choice if the choices are contexts."""
     gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
     return gold if isinstance(gold, str) else json.dumps(gold, default=str)

@@ -1,6 +1,4 @@
-"""The figure of a task of lm-eval that is its value, and the figures next to it: per answer, and
-over all of them.
-"""
+"""Choose the figure of an lm-eval task that is its value, and compute the other figures."""
 
 from __future__ import annotations
 
@@ -29,8 +27,9 @@ from serve_eval.schema import MEAN, Aggregation, Metric, Outcome, Response, Samp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A metric behind a filter, `key`. `in_percent`: a document's figure lies between 0 and 1, and
-    is shown so.
+    """A metric after a filter, identified by `key`.
+
+    `in_percent`: a document's figure is between 0 and 1 and is shown in percent.
     """
 
     task: str
@@ -46,8 +45,9 @@ class Figure:
         return Metric(name=name, higher_is_better=higher, lo=None, hi=None, scale=1.0)
 
     def aggregation(self, documents: Callable[[], Documents]) -> Aggregation:
-        """Return how the value comes from the documents, by lm-eval's own function where it is no
-        mean.
+        """Return how the value comes from the documents.
+
+        It is lm-eval's own function unless it is a mean.
         """
         if self.measure.is_mean:
             return MEAN
@@ -60,9 +60,7 @@ class Figure:
         return Aggregation(name=f"{self.measure.how} of {self.measure.name}", of=of)
 
     def score(self, here: Documents, sample: Sample, response: Response) -> Score:
-        """Score an answer. Raises ServeEvalError where it gives no figure, or one outside of its
-        range.
-        """
+        """Score an answer. Raises ServeEvalError if it gives no figure, or one out of range."""
         items, filtered = measure_document(
             here, sample.metadata[DOCUMENT], list_results(here, response)
         )
@@ -86,14 +84,15 @@ class Figure:
         value = _value(self.measure, items[key])
         if value is None:
             raise ServeEvalError(
-                f"lm_eval:{name}: {name_figure(key)} of an answer is {items[key]!r}, which is no"
-                " number",
-                hint="lm-eval could not take its mean either: see the functions of the task.",
+                f"lm_eval:{name}: {name_figure(key)} of an answer is {items[key]!r}, which is not"
+                " a number",
+                hint="lm-eval could not take its mean either: check the functions of the task.",
             )
         if self.in_percent and not 0.0 <= value <= 1.0:
             raise ServeEvalError(
-                f"lm_eval:{name}: {self.measure.name} of an answer is {value:g}, which is no share",
-                hint=f"Show it as it is: --set lm_eval:{name}.percent=false.",
+                f"lm_eval:{name}: {self.measure.name} of an answer is {value:g}, not between 0"
+                " and 1",
+                hint=f"Show it unchanged: --set lm_eval:{name}.percent=false.",
             )
         return value
 
@@ -107,8 +106,9 @@ def choose_figure(
     filter_name: str | None,
     percent: bool | None,
 ) -> Figure:
-    """Choose the figure that the options name, else the task's first. Raises PlanError for an
-    unknown filter.
+    """Return the figure that the options name, else the task's first one.
+
+    Raises PlanError for an unknown filter.
     """
     filters = [one["name"] for one in config.get("filter_list") or ({"name": "none"},)]
     if filter_name is not None and filter_name not in filters:
@@ -124,15 +124,16 @@ def choose_figure(
 
 
 def _value(measure: Measure, item: Any) -> float | None:
-    """What a document gave as one number: of an aggregation that is no mean, its value over this
-    document alone. None where a mean lacks it.
+    """Return a document's figure as one number, or None if a mean lacks it.
+
+    If the aggregation is not a mean, it is its value over this document alone.
     """
     if measure.is_mean:
         return number(item)
     try:
         return number(aggregate(measure, [item])) or 0.0
     except ServeEvalError:
-        return 0.0  # some have none of a single document
+        return 0.0  # some aggregations need several documents
 
 
 def _outcome(value: float, left: Any, *, in_percent: bool) -> Outcome:
@@ -160,8 +161,9 @@ def _item(here: Documents, sample: Sample, key: Key) -> Any:
 def others(
     here: Documents, measures: Mapping[str, Measure], key: Key, scored: Scored
 ) -> dict[str, float]:
-    """Return the figures next to the value, by lm-eval's own aggregations, but for those it cannot
-    compute here.
+    """Return the figures next to the value, by lm-eval's own aggregations.
+
+    Omits those that cannot be computed here.
     """
     by_key: dict[Key, list[Any]] = {}
     for sample, _ in scored:

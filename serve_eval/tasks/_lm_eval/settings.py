@@ -1,4 +1,4 @@
-"""What the files of a task of lm-eval say, checked against the options of a plan."""
+"""Read the files of an lm-eval task and check them against the options of a plan."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def check_options(
     problems = []
     if settled.output_type not in library.KINDS:
         raise PlanError(
-            f"lm_eval:{name}: output_type {settled.output_type!r} is none of"
+            f"lm_eval:{name}: output_type {settled.output_type!r} is not one of"
             f" {', '.join(library.KINDS)}"
         )
     if not isinstance(settled.metadata or {}, Mapping):
-        raise PlanError(f"lm_eval:{name}: metadata has to be a mapping, such as {{version: 1}}")
+        raise PlanError(f"lm_eval:{name}: metadata must be a mapping, such as {{version: 1}}")
     if settled.repeats > 1:
-        problems.append(f"a document of it needs {settled.repeats} answers")
+        problems.append(f"each document needs {settled.repeats} answers")
     if settled.doc_to_image or settled.doc_to_audio:
-        problems.append("it asks by images or sound")
+        problems.append("it uses images or sound")
     if problems:
         raise PlanError(
             [f"lm_eval:{name}: {problem}" for problem in problems],
@@ -39,22 +39,22 @@ def check_options(
         )
     if num_fewshot is not None and num_fewshot != 0 == config.get("num_fewshot"):
         raise PlanError(
-            f"lm_eval:{name}: num_fewshot: the task says that it has none, which lm-eval never"
-            " overrides"
+            f"lm_eval:{name}: num_fewshot: the task sets 0, which lm-eval never overrides"
         )
     if num_fewshot is not None and num_fewshot < 0:
         raise PlanError(f"lm_eval:{name}: num_fewshot must be 0 or more")
     if multiturn and settled.output_type != "generate_until":
         raise PlanError(
-            f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities are those of a plain text"
+            f"lm_eval:{name}: fewshot_as_multiturn: log-probabilities need a plain text"
         )
 
 
 def read_task_sampling(
     name: str, given: Mapping[str, Any]
 ) -> tuple[SamplingParams, dict[str, Any]]:
-    """Return how answers are generated, and further fields. Raises PlanError for what the client
-    cannot send.
+    """Return the sampling of answers, and additional fields.
+
+    Raises PlanError for settings that the client cannot send.
     """
     try:
         return read_sampling(given)
@@ -63,8 +63,9 @@ def read_task_sampling(
 
 
 def measures_of_task(name: str, config: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return the metrics of a task by name, in its order. Raises PlanError for one without an
-    aggregation.
+    """Return the metrics of a task by name, in its order.
+
+    Raises PlanError for a metric without an aggregation.
     """
     try:
         return {one.name: one for one in measures_of(config)}
@@ -73,15 +74,16 @@ def measures_of_task(name: str, config: Mapping[str, Any]) -> dict[str, Measure]
 
 
 def needs_likeliest(kind: str, config: Mapping[str, Any], measures: Mapping[str, Measure]) -> bool:
-    """Tell if a metric asks what greedy decoding would have written."""
+    """Return True if a metric needs to know what greedy decoding would have written."""
     if kind == "loglikelihood":
         return "acc" in measures or config.get("process_results") is not None
     return kind == "multiple_choice" and "exact_match" in measures
 
 
 def config_hash(settled: Any) -> str:
-    """Hash all that a task's files say but where its data is, which the samples tell better, and
-    the shots.
+    """Return a hash of a task's files, without the location of its data and the shots.
+
+    The samples identify the data better.
     """
     every = settled.to_dict(keep_callable=True)
     told = {n: v for n, v in every.items() if not n.startswith("dataset_") and n != "num_fewshot"}
@@ -90,9 +92,7 @@ def config_hash(settled: Any) -> str:
 
 
 def _of_code(value: Any) -> Any:
-    """What stands for a function: its source, and of one that is bound to arguments those too.
-    Never its address.
-    """
+    """Return a stable text for a function: its source and bound arguments, never its address."""
     if isinstance(value, functools.partial):
         return [value.func, value.args, value.keywords]
     try:

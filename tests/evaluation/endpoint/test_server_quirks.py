@@ -134,7 +134,7 @@ def test_a_length_that_is_ignored_is_told_before_anything_is_asked(
         return
     with pytest.raises(EndpointError) as told:
         asyncio.run(main())
-    assert f"ignored max_completion_tokens: 2 tokens were asked for, and {tokens} came" in str(
+    assert f"ignored max_completion_tokens: requested 2 tokens, received {tokens}" in str(
         told.value
     )
     assert "--max-tokens-field max_tokens" in told.value.hint

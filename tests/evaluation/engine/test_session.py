@@ -155,7 +155,7 @@ def test_a_connection_out_of_step_is_said_while_others_are_asked(
 
     async def send(client: Any, task: Any, sample: Any) -> Response:
         if sample.id == "s0":
-            session.out_of_step(1, "a second message came behind a whole answer")
+            session.out_of_step(1, "a second message came after a complete answer")
         else:
             await asyncio.wait_for(until(lambda: bool(told)), 10)
         return Response(text="A", finish_reason="stop")

@@ -248,7 +248,7 @@ def test_a_bad_plan_says_what_is_wrong(text: str, message: str) -> None:
         ({"proxy": "http://me:sk-abcdefgh//@proxy:1"}, "credentials"),
         ({"proxy": "http://[zz"}, "expected http://host:port"),
         ({"proxy": "proxy:3128"}, "expected http://host:port"),
-        ({"api_key_env": "hf_AbCdEf1234567890"}, "expected the name of a variable"),
+        ({"api_key_env": "hf_AbCdEf1234567890"}, "expected the name of an environment variable"),
         ({"proxy": "http://me:sk-abcdefgh@proxy"}, "credentials"),
         ({"limit": 0}, "limit: must be 1 or more"),
     ],

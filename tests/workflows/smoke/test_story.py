@@ -52,7 +52,7 @@ def test_another_base_url_than_the_one_given_is_found_and_named(path: str, prefi
     ("server", "told"),
     [
         (_quirks("page"), "is not the base URL of an OpenAI-compatible server"),
-        (_quirks("key"), "No key was sent: put it into OPENAI_API_KEY"),
+        (_quirks("key"), "No key was sent: set OPENAI_API_KEY"),
         (_quirks("no_models"), "Name one with --model"),
         (_quirks("loading"), "may still be loading its model"),
     ],
