@@ -40,7 +40,7 @@ _Value = TypeVar("_Value")
 
 
 class _Form(NamedTuple):
-    """A secret as written in lower case. A piece of `least` characters contains one of `windows`."""
+    """A lower-case spelling of a secret. A piece of `least` characters holds one of `windows`."""
 
     text: str
     least: int
