@@ -21,7 +21,7 @@ DECIMALS = 9
 
 
 class Joined(NamedTuple):
-    """A record, what joined it, and its KV cache transfer in seconds, as the answer or it reports."""
+    """A record, what joined it, and its KV cache transfer time, as the answer or it reports."""
 
     record: WorkerRecord
     how: str

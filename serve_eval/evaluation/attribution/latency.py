@@ -64,7 +64,7 @@ def rank_asked(
 
     * a worker's quickest answer with the median of the other workers of its role, so that a slow
       partner slows no worker;
-    * the quickest server of a role with the median of the other role, if each answers prompts whole;
+    * the quickest server of a role with the other role's median, if each answers prompts whole;
     * a pair with the median of the pairs with the same context server, and of those with the same
       generation server; the longer one counts.
 
@@ -78,7 +78,7 @@ def rank_asked(
 
 
 def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
-    """Return the rows of workers that each received other prompts.
+    """Return the rows of workers that each received different prompts.
 
     Each answer is compared with the median of all answers of the role's other workers with the same
     partner, or, if those are few, with any partner.

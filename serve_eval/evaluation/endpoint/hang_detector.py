@@ -61,7 +61,7 @@ class ProbedServer:
 
 
 class HangDetector:
-    """Watches the requests of `client`, which go to `front`; the servers in `behind` work for it."""
+    """Watch the requests of `client`, which go to `front`; servers in `behind` work for it."""
 
     def __init__(
         self,

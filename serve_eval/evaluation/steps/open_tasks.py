@@ -51,7 +51,7 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
 
 
 async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -> None:
-    """Open the tasks again, once the version of the `server` is known and decides what to repeat."""
+    """Open the tasks again, once the version of `server` is known and decides what to repeat."""
     session.open_files.close()
     set_aside(session.folder, session.plan, session.prepared, rerun, server=server)
     await _open_to_ask(session, rerun)
@@ -153,7 +153,7 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
 
 
 def score_again(session: RunSession) -> None:
-    """Score the answers that were only counted on arrival, with all that is now known about them."""
+    """Score the answers that were only counted on arrival, with all that is known about them."""
     for w in session.tasks:
         if w.executions is None and w.judgements is None:
             continue
