@@ -203,7 +203,7 @@ def _compare_protocol(
     refused = [name for name in differing if name not in plan.allow_mismatch]
     if refused:
         details = "; ".join(
-            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} in the reference"
+            f"{name} is {task.protocol.get(name)!r} here and {other.get(name)!r} with the reference"
             for name in refused
         )
         return known, f"the protocol differs from the reference's, which is {known}: {details}"

@@ -159,7 +159,7 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
 def find_changes(
     a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0
 ) -> tuple[list[str], list[str]]:
-    """Return the prompts whose score fell, and those whose score rose, from a run of A to one of B."""
+    """Return the prompts whose score fell, and those whose score rose, from A's run to B's."""
     sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
     before, after = a.lines[a_run], b.lines[b_run]
     both = [

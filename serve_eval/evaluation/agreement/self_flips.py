@@ -126,7 +126,7 @@ def _by_text(
 
 
 def _sign(own: float | tuple[bool, float], other: float | tuple[bool, float]) -> int:
-    """Return 1 if the other answer is farther, -1 if the endpoint's own second one is, 0 if neither."""
+    """Return 1 if the other answer is farther, -1 if the own second one is, 0 if neither."""
     return (other > own) - (other < own)  # type: ignore[operator]
 
 

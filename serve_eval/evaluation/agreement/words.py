@@ -19,7 +19,7 @@ def evidence(found: SelfFlips) -> str:
         return f"{line} ({p})"
     line = (
         f"{one} and {other} differ in the score of {found.other} of {found.prompts} prompts,"
-        f" {other} and itself in {found.own}"
+        f" {other} with itself in {found.own}"
     )
     if (found.score_farther, found.score_nearer) not in {
         (None, None),

@@ -78,7 +78,7 @@ def rank_asked(
 
 
 def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
-    """Return the rows of workers that each received different prompts.
+    """Return the rows of workers that received different prompts.
 
     Each answer is compared with the median of all answers of the role's other workers with the same
     partner, or, if those are few, with any partner.
@@ -114,8 +114,8 @@ def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
     if not row.worker:
         other = ROLES[1 - ROLES.index(row.role)]
         return (
-            f"slow_leg: the {row.role} servers take {taken}, the {other} servers {others}, when each"
-            f" answers the same prompts whole; {more}: a fault if both have the same hardware"
+            f"slow_leg: the {row.role} servers take {taken}, the {other} servers {others}, when"
+            f" each answers the same prompts whole; {more}: a fault if both have the same hardware"
         )
     if row.role == PAIR:
         context, _, generation = row.worker.partition(" + ")

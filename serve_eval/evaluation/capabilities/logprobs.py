@@ -1,4 +1,4 @@
-"""Probe log-probabilities of prompts: their form, their positions, and a text's first token."""
+"""Probe log-probabilities of prompts: form, positions, and the first token of a text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIKELIEST = 8
 
 
 async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | None]:
-    """Find the first request form that returns every token of a short text with its log-probability.
+    """Find the first form that returns every token of a short text with its log-probability.
 
     Return the ability and the log-probabilities.
     """
@@ -39,10 +39,10 @@ async def prompt_logprobs(client: Client) -> tuple[Ability, PromptLogprobs | Non
 
 
 async def first_token(client: Client, extra: Mapping[str, object]) -> Ability:
-    """Check that a text's first token has a log-probability, because the server puts a token before it.
+    """Check if the first token of a text has a log-probability.
 
-    Call it after `prompt_logprobs`. `extra` are the fields that a task adds, which may forbid that
-    token.
+    It has one if the server puts its own token before a text. Call this after `prompt_logprobs`.
+    `extra` are the fields that a task adds, which may forbid that token.
     """
     need, result = (
         Need.FIRST_TOKEN,
@@ -86,7 +86,7 @@ async def _find_misplaced(client: Client) -> str:
 def find_misplaced(told: PromptLogprobs) -> str:
     """Return the evidence that these log-probabilities are at wrong tokens; empty if there is none.
 
-    They are those of TEXT followed by what the model itself generated. The generated token is the
+    They are those of TEXT followed by the model's own continuation. The generated token is the
     likeliest one at every position, and must stay so when it is scored. llama-cpp-python gives each
     token the position of the next token if the tokenizer puts no token before a text.
     """
