@@ -130,7 +130,7 @@ async def _ask(
     limits, progress = session.plan.limits, session.progress
     if limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    load = LoadSession(
+    load = LoadSession(  # Questions are asked in their own order.
         client, order_seed=0, at_first=session.at_first, proofs=known, notify=session.notify
     )
     name = asked.task.name

@@ -43,7 +43,7 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
     )
     if leading:
         raise RunFolderError(
-            f"{_plain(str(run))} is not your own folder and has links out of it:\n"
+            f"{_plain(str(run))} was not created there by you and has links out of it:\n"
             + "\n".join(f"  {_plain(name)} leads to {show_safely(to)}" for name, to in leading),
             hint="If you trust it, copy it with the link targets (cp -rL), or delete the links.",
         )
@@ -144,7 +144,7 @@ def check(
         else f" No key can be kept in {_state()}: choose another folder with XDG_STATE_HOME."
     )
     raise PlanError(
-        f"the plan in {_plain(str(folder))} was not saved by you: its signature is missing or"
+        f"the plan in {_plain(str(folder))} was not saved there by you: its signature is missing or"
         " not yours, for example after a copy or a manual edit. It would:\n"
         + "\n".join(dict.fromkeys(lines)),
         hint=(
@@ -173,7 +173,7 @@ def flag_of(plans: Sequence[Plan], *, own: bool) -> str:
 
 
 def show_safely(value: object) -> str:
-    """Return another user's value on one line of ASCII, so that it cannot affect a terminal."""
+    """Return another user's value on one ASCII line, which cannot affect a terminal or mislead."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True)
     return (
         text

@@ -193,7 +193,7 @@ def test_a_folder_of_somebody_else_runs_and_reaches_nothing(
     folder = _foreign(finished, tmp_path / "hostile", hostile)
     done = serve_eval("run", "--resume", folder, AWS_SECRET="aws", SECRET_XYZ="xyz")
     assert done.returncode == 2, done.stderr
-    assert f"the plan in {folder} was not saved by you" in done.stderr
+    assert f"the plan in {folder} was not saved there by you" in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if line.startswith(f"  {field}: ")]
     assert line.endswith(f" {json.dumps(_filled(value, trap))}")
     assert done.stderr.isascii()
@@ -392,7 +392,7 @@ def test_commands_that_read_a_folder_run_and_reach_nothing(
         assert trap.untouched(), command
     assert "signature" not in json.loads((tmp_path / "scored/plan.json").read_text())
     later = serve_eval("run", "--resume", tmp_path / "scored", **around)
-    assert (later.returncode, "was not saved by you" in later.stderr) == (2, True)
+    assert (later.returncode, "was not saved there by you" in later.stderr) == (2, True)
 
 
 def test_other_commands_that_ask_ask_too(finished: Path, tmp_path: Path, trap: Trap) -> None:

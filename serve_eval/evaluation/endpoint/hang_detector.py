@@ -29,8 +29,9 @@ LOG_BYTES = 16384
 class ProbedServer:
     """A server that may hang.
 
-    `opened` returns a new client for it with one attempt, whose time limits are those of the
-    server. `request` is the short request to send. `log` is the server's log, if known.
+    `opened` returns a new client for it that makes one attempt; the client's time limits are the
+    time that the server gets. `request` is the short request to send. `log` is the server's log, if
+    known.
     """
 
     def __init__(

@@ -161,8 +161,8 @@ def test_texts_tell_what_scores_do_not() -> None:
     )
     assert (
         f"{evidence(found)}: {conclusion(found)}"
-        == "B's texts differ from A's first texts in 6 of 100 prompts, A's own second texts in 0 (p ="
-        " 0.0078): more than its own nondeterminism"
+        == "B's texts differ from A's first texts in 6 of 100 prompts, A's own second texts in 0 (p"
+        " = 0.0078): more than its own nondeterminism"
     )
 
 
