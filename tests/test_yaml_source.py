@@ -181,7 +181,7 @@ def test_a_file_of_another_size_than_any_of_cases_is_refused(tmp_path: Path) -> 
     file = tmp_path / "huge.yaml"
     with file.open("wb") as out:
         out.truncate(yaml_source.MOST_BYTES + 1)
-    with pytest.raises(PlanError, match="has more than 256 MiB"):
+    with pytest.raises(PlanError, match="is larger than 256 MiB"):
         yaml_source.read(file, PlanError)
 
 
