@@ -1,7 +1,7 @@
-"""Evaluate running LLM endpoints and say whether they still answer as well as they should.
+"""Evaluate running LLM endpoints and report whether they still answer as well as they should.
 
-The names below are the public API; docs/python-api.md shows them at work. They are imported when
-they are first used, so that `import serve_eval` costs nothing.
+The names below are the public API; docs/python-api.md has examples. Each name is imported on first
+use, so that `import serve_eval` stays cheap.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name when it is first used."""
+    """Import a public name on first use."""
     if name not in __all__:
         raise AttributeError(f"module 'serve_eval' has no attribute {name!r}")
     from importlib import import_module

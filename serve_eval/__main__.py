@@ -1,4 +1,4 @@
-"""`python -m serve_eval` is `serve-eval`."""
+"""Run `serve-eval` as `python -m serve_eval`."""
 
 from serve_eval.cli import main
 

@@ -1,5 +1,6 @@
-"""Offer the stories to Python programs. Import them from `serve_eval`; docs/python-api.md shows
-them at work.
+"""Offer the workflows as Python functions.
+
+Import them from `serve_eval`; docs/python-api.md has examples.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ async def evaluate(
     notify: Callable[[str], None] = lambda line: None,
     strict: bool = False,
 ) -> Report:
-    """Run a plan in a run folder, or resume what is there, and return the report.
+    """Run a plan in a run folder, or resume the run there, and return the report.
 
-    The folder holds the same report as report.json. Keys are read from `environ` under the names in
-    `plan.connection`. `notify` receives a line now and then about what the run waits for. `strict`
-    makes an undecided run fail. Raises ServeEvalError for whatever stops the run; finished answers
-    stay in the folder.
+    The folder holds the same report as report.json. Keys are read from the variables of `environ`
+    that `plan.connection` names. `notify` occasionally receives a line about what the run waits
+    for. With `strict`, an undecided run fails. Raises ServeEvalError for anything that stops the
+    run; finished answers stay in the folder.
     """
     return await run_plan(
         plan, Path(folder), environ=environ, progress=progress, notify=notify, strict=strict
@@ -56,10 +57,10 @@ async def compare(
 ) -> Comparison:
     """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
 
-    A side is a plan, or the folder of a finished run, which is not asked again. `rule` is `paired`
-    unless it is given. `ask_twice` prompts per task are asked a second time on one side, which
-    measures how much an endpoint differs from itself. Raises NotComparableError where the sides do
-    not ask the same, and ServeEvalError for whatever stops a run.
+    A side is a plan, or the folder of a finished run, which is not asked again. `rule` defaults to
+    `paired`. `ask_twice` prompts per task are asked twice on one side, to measure how much an
+    endpoint differs from itself. Raises NotComparableError if the sides do not ask the same
+    prompts, and ServeEvalError for anything that stops a run.
     """
     return await compare_sides(
         _side(a),
@@ -83,10 +84,10 @@ async def smoke(
     timeout_s: float = 60.0,
     environ: Mapping[str, str] = os.environ,
 ) -> Smoke:
-    """Check what an endpoint does with each kind of request, without a data set.
+    """Check how an endpoint handles each kind of request, without a data set.
 
-    `endpoint` is an address as the command line takes it, such as `localhost:8000`. UNSUPPORTED
-    counts as FAIL for the checks in `require`. Raises PlanError for an address or a check that does
+    `endpoint` is an address as the command line takes it, such as `localhost:8000`. For the checks
+    in `require`, UNSUPPORTED counts as FAIL. Raises PlanError for an address or a check that does
     not exist.
     """
     settings = {"base_url": endpoint} | ({} if model is None else {"model": model})
@@ -101,7 +102,7 @@ async def smoke(
 
 
 def _side(given: Plan | str | Path) -> CompareSide:
-    """Return a side of a comparison: a plan to ask, or a finished run."""
+    """Return one side of a comparison: a plan to run, or a finished run."""
     if isinstance(given, Plan):
         return CompareSide(plan=given)
     return CompareSide(plan=to_read(Path(given), (), writes=False), folder=Path(given))

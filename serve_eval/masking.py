@@ -1,11 +1,11 @@
-"""Takes secrets out of what others wrote. Pure.
+"""Remove secrets from text that other software wrote. Pure.
 
-A server may say a key that it was sent: in an answer, in an error, in its log. Whatever was
-received goes through a `Masking` before any of it is cut, kept or shown. It finds a secret in any
-letter case, escaped as JSON, HTML and URLs escape (also twice), in hexadecimal and in base64
-wherever it stands in what was encoded; and of a secret of 16 characters or more a piece of half of
-it, or of five eighths of what encodes it. It does not find one that was changed otherwise:
-reversed, encrypted, or with something between its characters.
+A server may repeat a key that it received: in an answer, in an error or in its log. Everything
+received passes through a `Masking` before it is cut, kept or shown. It finds a secret in any letter
+case; escaped as in JSON, HTML or URLs, also twice; in hexadecimal; and in base64, at any position
+of the encoded data. Of a secret of 16 characters or more it also finds a piece: half of the secret,
+or five eighths of its encoding. It does not find a secret changed in other ways: reversed,
+encrypted, or with something between its characters.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 HIDDEN = "***"
-"""Stands where a secret was."""
+"""Replaces a secret."""
 LEAST = 8
-"""Characters of a secret that is looked for in answers; a shorter one may be a plain word of
-them."""
+"""Minimum characters of a secret to search for in answers: a shorter one may be a plain word."""
 LEAST_CUT = 16
-"""Characters of a secret of which pieces are looked for."""
+"""Minimum length, in characters, of a secret whose pieces are searched for."""
 LEVELS = 3
-"""How often a text may have been escaped."""
+"""Maximum number of times that a text may have been escaped."""
 _ESCAPE = re.compile(
     r"""%([0-9a-f]{2})|\\(?:u00|x)([0-9a-f]{2})|&\#x0*([0-9a-f]{2});|&\#0*([0-9]{2,3});"""
     r"""|&(quot|amp|lt|gt|apos);|\\(["'\\/])""",
@@ -41,19 +40,15 @@ _Value = TypeVar("_Value")
 
 
 class _Form(NamedTuple):
-    """One way to write a secret, in lower case. A piece of `least` characters or more has one of
-    `windows` in it, each with the place where it begins.
-    """
+    """A lower-case spelling of a secret. A piece of `least` characters holds one of `windows`."""
 
     text: str
     least: int
-    windows: tuple[tuple[int, str], ...]
+    windows: tuple[tuple[int, str], ...]  # offset and text
 
 
 class Masking:
-    """Replaces the `secrets` by ***. Those of fewer than LEAST characters are taken out of messages
-    alone.
-    """
+    """Replace `secrets` with ***. Secrets shorter than LEAST are replaced only in messages."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         known = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
@@ -72,7 +67,7 @@ class Masking:
         return bool(self._forms or self._short)
 
     def text(self, text: str) -> str:
-        """A text without the secrets."""
+        """Return a text without the secrets."""
         if not self._may_hold_secret(text):
             return text
         pieces, end = [], 0
@@ -82,7 +77,7 @@ class Masking:
         return "".join([*pieces, text[end:]])
 
     def blank(self, text: str) -> str:
-        """A text of the same length, with a star for each character of a secret."""
+        """Return a text of the same length, with a star for each character of a secret."""
         if not self._may_hold_secret(text):
             return text
         pieces, end = [], 0
@@ -92,15 +87,17 @@ class Masking:
         return "".join([*pieces, text[end:]])
 
     def message(self, text: str) -> str:
-        """A text without the secrets, short ones included: for what is no answer."""
+        """Return a message, which is not an answer, without the secrets, short ones included."""
         text = self.text(text)
         for secret in self._short:
             text = text.replace(secret, HIDDEN)
         return text
 
     def body(self, body: bytes) -> bytes:
-        """The same of a body: of the texts of JSON, of the JSON in the lines of an event stream, or
-        of what else it is. One without a secret stays as it is, byte for byte.
+        """Return a body without the secrets.
+
+        Masks the texts of a JSON body, the JSON in the lines of an event stream, or else the raw
+        text. A body without a secret stays the same, byte for byte.
         """
         low = body.lower()
         if not any(needle in low for needle in self._raw_needles) and not (
@@ -115,8 +112,10 @@ class Masking:
         return content if masked == told else masked.encode("utf-8", "surrogateescape")
 
     def value(self, value: _Value) -> _Value:
-        """The same of every text in built-in values and in msgspec's structs. Texts in a sequence
-        of texts are pieces of one, so that a secret is found that is spread over them.
+        """Return built-in values and msgspec structs with the secrets removed from every text.
+
+        The texts in a sequence of texts are treated as pieces of one text, so that a secret spread
+        over them is found.
         """
         masked: Any = value
         if isinstance(value, str):
@@ -134,9 +133,7 @@ class Masking:
         return masked  # type: ignore[no-any-return]
 
     def pieces(self, pieces: Sequence[str]) -> list[str]:
-        """As many pieces of a text, without the secrets in them and across them: *** stands where
-        one begins.
-        """
+        """Return as many pieces of a text, with *** where a secret in or across them begins."""
         whole = "".join(pieces)
         if self.text(whole) == whole:
             return list(pieces)
@@ -153,18 +150,18 @@ class Masking:
         return [self.text(piece) for piece in masked]
 
     def holds(self, body: bytes) -> bool:
-        """Whether bytes hold a secret that would be taken out."""
+        """Return True if bytes hold a secret that would be removed."""
         return self.body(body) != body
 
     def _may_hold_secret(self, text: str) -> bool:
-        """Whether a text may hold a secret: what is quick to say of one that does not."""
+        """Return whether a text may hold a secret: a fast check for the texts that do not."""
         low = _lower(text)
         return any(needle in low for needle in self._needles) or (
             bool(self._forms) and self._may_hold_escaped(low)
         )
 
     def _may_hold_escaped(self, low: str) -> bool:
-        """Whether a text in lower case may hold a secret whose characters are escaped."""
+        """Return whether a text in lower case may hold a secret with escaped characters."""
         return (
             "\\u00" in low
             or ("%" in low and _PERCENT.search(low) is not None)
@@ -174,7 +171,7 @@ class Masking:
         )
 
     def _json(self, body: bytes) -> bytes | None:
-        """A JSON body without the secrets; None where it is none."""
+        """Return a JSON body without the secrets, or None if it is not JSON."""
         try:
             value = msgspec.json.decode(body)
             masked = self.value(value)
@@ -183,14 +180,14 @@ class Masking:
             return None
 
     def _line(self, line: bytes) -> bytes:
-        """A line of an event stream; any other line as it is."""
+        """Return a line of an event stream without the secrets, and any other line unchanged."""
         head, colon, rest = line.partition(b":")
         if head != b"data" or (masked := self._json(rest)) is None:
             return line
         return line if masked == rest else head + colon + b" " + masked
 
     def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where the secrets stand in a text, in order and apart."""
+        """Return the spans of the secrets in a text, sorted and disjoint."""
         found: list[tuple[int, int]] = []
         for told, places in _levels(text):
             low = _lower(told)
@@ -207,9 +204,10 @@ class Masking:
 
 
 def _forms(secret: str) -> Iterator[_Form]:
-    """The ways to write a secret: as it is, in hexadecimal, and what base64 makes of it at each of
-    the three places at which it can begin in a group of bytes, without the characters that its
-    neighbours decide.
+    """Yield the ways to write a secret: plain, hexadecimal and base64.
+
+    Base64 differs for each of the three positions in a group of bytes at which the secret can
+    begin; the characters that depend on its neighbours are left out.
     """
     raw = secret.encode()
     yield _cut_anywhere(secret)
@@ -235,9 +233,7 @@ def _cut_anywhere(text: str) -> _Form:
 
 
 def _around_the_middle(text: str) -> _Form:
-    """Looked for by one window, which every piece of five eighths has: half as much to look for in
-    every answer.
-    """
+    """Return a form with one window, in every piece of five eighths: half the work per answer."""
     low = _lower(text)
     least = -(-5 * len(low) // 8) if len(low) >= LEAST_CUT else len(low)
     window = (0, low) if least == len(low) else (len(low) - least, low[len(low) - least : least])
@@ -245,12 +241,12 @@ def _around_the_middle(text: str) -> _Form:
 
 
 def _lower(text: str) -> str:
-    """A text in lower case, at its length: only the letters of ASCII have but one."""
+    """Return a text in lower case with the same length: only ASCII letters always keep it."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
-    """Where a text in lower case has a piece of a form that is long enough."""
+    """Yield the spans of long enough pieces of a form in a text in lower case."""
     for place, window in form.windows:
         at = low.find(window)
         while at >= 0:
@@ -268,8 +264,10 @@ def _runs(low: str, form: _Form) -> Iterator[tuple[int, int]]:
 
 
 def _levels(text: str) -> Iterator[tuple[str, list[int] | None]]:
-    """A text, and what it is with its escapes undone once, twice and so on, each with the place in
-    the text at which each of its characters begins, and its end.
+    """Yield a text, then the text with its escapes undone once, twice and so on.
+
+    Each unescaped text comes with the offset in the original of each of its characters and of its
+    end.
     """
     told, places = text, None
     for _ in range(LEVELS):

@@ -1,6 +1,4 @@
-"""A long step of our own, such as reading thousands of cases: it tells how far it is, and ends when
-that takes too long.
-"""
+"""Report the progress of a long local step, such as reading many cases, and limit its time."""
 
 from __future__ import annotations
 
@@ -14,15 +12,15 @@ from serve_eval.errors import PlanError, ServeEvalError
 
 VARIABLE = "SERVE_EVAL_READING_TIMEOUT"
 LIMIT_S = 300.0
-"""Of each step, unless the variable says otherwise."""
+"""Seconds that each step may take, unless the variable sets another limit."""
 FIRST_S = 1.0
-"""How long a step takes before it tells of itself."""
+"""Seconds that a step takes before it reports progress."""
 EVERY = 64
-"""Items between two looks at the clock."""
+"""Items between two readings of the clock."""
 
 
 Tell = Callable[[str, bool], None]
-"""Takes a line: its text, and whether it is the last of its step."""
+"""Receives a progress line: its text, and whether it is the last of its step."""
 
 
 def _to_nobody(line: str, last: bool) -> None:
@@ -34,7 +32,7 @@ _tell: ContextVar[Tell] = ContextVar("serve_eval.pace", default=_to_nobody)
 
 @contextmanager
 def notify_to(tell: Tell) -> Iterator[None]:
-    """Have `tell` take the lines of the steps in the block: the command line shows them."""
+    """Send the progress lines of the steps in the block to `tell`; the command line shows them."""
     token = _tell.set(tell)
     try:
         yield
@@ -43,8 +41,9 @@ def notify_to(tell: Tell) -> Iterator[None]:
 
 
 class Pace:
-    """How far a step over `total` items is; `unit` is what these are. `at` raises `error` once the
-    limit is reached.
+    """The progress of a step over `total` items, counted in `unit`.
+
+    `at` raises `error` once the time limit is reached.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Pace:
         self._told = False
 
     def at(self, done: int) -> None:
-        """Say how many items are done. Cheap: the clock is looked at now and then."""
+        """Record the number of items done. Cheap: it reads the clock only every EVERY calls."""
         self._done = done
         self._calls += 1
         if self._calls % EVERY == 0:
@@ -79,9 +78,9 @@ class Pace:
         if took_s >= self._limit_s:
             reached = f"{self._done} of {self._total} {self._unit}"
             raise self._error(
-                f"{self._name}: took longer than {self._limit_s:g} s, and was at {reached}",
+                f"{self._name}: took longer than {self._limit_s:g} s; it had done {reached}",
                 hint=(
-                    "Split it into smaller files, or give it more time:"
+                    "Split it into smaller files, or allow more time:"
                     f" {VARIABLE}={2 * self._limit_s:g} (seconds)."
                 ),
             )
@@ -92,7 +91,7 @@ class Pace:
             )
 
     def end(self) -> None:
-        """Tell that the step is over, where it told of itself before."""
+        """Report that the step is over, if it reported progress before."""
         if self._told:
             took_s = self._clock() - self._start
             _tell.get()(

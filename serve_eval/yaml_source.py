@@ -1,5 +1,4 @@
-"""Reads YAML safely and remembers the line of every key and list item, so that an error can say
-where it is.
+"""Read YAML safely, with the line of every key and list item for error messages.
 
 Stricter than YAML: one document, no repeated keys, no anchors, aliases or merge keys (they can make
 a small file explode), no tags beyond plain values, lists and mappings.
@@ -27,30 +26,27 @@ _MAPPING, _SEQUENCE, _MERGE, _TEXT, _FLOAT = (
     f"tag:yaml.org,2002:{kind}" for kind in ("map", "seq", "merge", "str", "float")
 )
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)[eE][-+]?[0-9]+")
-"""Numbers of JSON and of YAML 1.2 that PyYAML, which follows YAML 1.1, takes for texts: 1e-07,
-1.5e5."""
+"""Numbers of JSON and YAML 1.2 that PyYAML, which follows YAML 1.1, reads as text: 1e-07, 1.5e5."""
 _ODD = re.compile("[\x85\u2028\u2029\ufeff]")
-"""Line ends and marks that libyaml takes otherwise."""
+"""Line ends and marks that libyaml reads differently."""
 DEEPEST = 100
-"""Levels of a document."""
+"""Maximum nesting, in levels."""
 LONGEST = 1000
-"""Characters of a number or a date: to make one of a million digits takes minutes."""
+"""Maximum characters of a number or a date: converting a million digits takes minutes."""
 MOST_BYTES = 256 << 20
-"""Of a file."""
+"""Maximum size of a file."""
 
 
 class _Safe(yaml.SafeLoader):
-    """Reads what libyaml refuses, and says better what is wrong."""
+    """Reads what libyaml refuses, with better error messages."""
 
 
 class Dumper(yaml.SafeDumper):
-    """Writes texts that look like a number in quotes, those of YAML 1.2 too, so that they are read
-    as texts again.
-    """
+    """Writes texts that look like numbers, also in YAML 1.2, in quotes, so that they stay texts."""
 
 
 _FAST: Any = type("_Fast", (yaml.CSafeLoader,), {}) if hasattr(yaml, "CSafeLoader") else None
-"""The loader of libyaml, where PyYAML was built with it: many times as fast."""
+"""libyaml's loader, if PyYAML was built with it: many times as fast."""
 for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
     _one.add_implicit_resolver(
         _FLOAT, re.compile(rf"(?:{_EXPONENT.pattern})$"), list("-+.0123456789")
@@ -59,9 +55,10 @@ for _one in (_Safe, Dumper, *([_FAST] if _FAST else [])):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file), and the
-    lines it came from. `written` has, by its path, each number and truth value that JSON would
-    write otherwise: 3.10, 1_000, yes.
+    """A parsed file: `name` for messages, `value` as plain Python (None: an empty file).
+
+    `lines` has the line of each path. `written` has, by path, each number and boolean that JSON
+    would write differently: 3.10, 1_000, yes.
     """
 
     name: str
@@ -70,29 +67,26 @@ class Document:
     written: Mapping[tuple[Any, ...], str] = field(default_factory=dict, repr=False)
 
     def line(self, *keys: object) -> int:
-        """1-based line of the mapping key or list item (by index) at this path, or of its nearest
-        known parent.
-        """
+        """Return the 1-based line of a path of keys and indices, or of its nearest known parent."""
         return next(
             (self.lines[keys[:n]] for n in range(len(keys), -1, -1) if keys[:n] in self.lines), 1
         )
 
 
 def read(path: Path, error: type[ServeEvalError], *, text_keys: bool = False) -> Document:
-    """The document in a file; `text_keys` as for `parse`. Raises `error`, naming file and line,
-    when it cannot be read, decoded or parsed.
+    """Return the document in a file; `text_keys` as in `parse`.
+
+    Raises `error`, with file and line, if the file cannot be read, decoded or parsed.
     """
     return parse(read_text(path, error), str(path), error, text_keys=text_keys)
 
 
 def read_text(path: Path, error: type[ServeEvalError]) -> str:
-    """The text of a file. Raises `error`, naming file and line, when it cannot be read or
-    decoded.
-    """
+    """Return the text of a file. Raises `error`, with file and line, if it cannot be read."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise error(
-                f"{path}: has more than {MOST_BYTES >> 20} MiB", hint="Split it into several files."
+                f"{path}: is larger than {MOST_BYTES >> 20} MiB", hint="Split it into files."
             )
         raw = path.read_bytes()
     except OSError as problem:
@@ -109,9 +103,10 @@ def read_text(path: Path, error: type[ServeEvalError]) -> str:
 def parse(
     text: str, name: str, error: type[ServeEvalError], *, text_keys: bool = False
 ) -> Document:
-    """The document in a text; `name` stands for the file in messages. With `text_keys` the keys of
-    mappings are the texts that they are written as, also 1 and yes. Raises `error`, naming the
-    line, also when it takes too long.
+    """Return the document in a text; `name` replaces the file name in messages.
+
+    With `text_keys`, the keys of mappings stay the texts that were written, also 1 and yes. Raises
+    `error`, with the line, also if parsing takes too long.
     """
     pace = Pace(name, text.count("\n") + 1, "lines", error)
     try:
@@ -134,13 +129,13 @@ def parse(
 
 
 def dump(content: Any) -> str:
-    """The text of a file that reads as this content again, in its order."""
+    """Return content as YAML text that reads as the same content, in its order."""
     text: str = yaml.dump(content, Dumper=Dumper, sort_keys=False)
     return text
 
 
 class _Refusal(yaml.MarkedYAMLError):
-    """What YAML allows and is not taken here."""
+    """YAML allows it, but this reader does not."""
 
 
 def _refusal(place: Any, problem: str) -> _Refusal:
@@ -148,7 +143,7 @@ def _refusal(place: Any, problem: str) -> _Refusal:
 
 
 class _Builder:
-    """Makes plain values of the events of a loader, without nodes between them."""
+    """Builds plain values from the events of a loader, without intermediate nodes."""
 
     def __init__(self, loader: Any, text_keys: bool, pace: Pace) -> None:
         self._loader, self._text_keys, self._pace = loader, text_keys, pace
@@ -211,9 +206,7 @@ class _Builder:
                 raise _half(event, key)
             if key in built:
                 first = self._lines[(*path, key)]
-                raise _refusal(
-                    event, f"the key {key!r} is repeated; it stands first on line {first}"
-                )
+                raise _refusal(event, f"the key {key!r} is repeated; it is first on line {first}")
             self._lines[(*path, key)] = event.start_mark.line + 1
             built[key] = self._build(self._loader.get_event(), (*path, key))
         return built
@@ -225,7 +218,7 @@ class _Builder:
             raise _refusal(
                 event, f"a plain value was expected, or the tag {tag!r} is not supported"
             )
-        start: Any = event.start_mark  # libyaml's own has a type of its own
+        start: Any = event.start_mark  # libyaml's mark has another type
         return yaml.ScalarNode(self._tag(event, yaml.ScalarNode), event.value, start)
 
     def _tag(self, event: Any, kind: type[yaml.Node]) -> str:
@@ -240,7 +233,7 @@ def _refuse_anchor(event: Any) -> None:
 
 
 def _half(place: Any, text: str) -> _Refusal:
-    return _refusal(place, f"{text!r} holds half of a surrogate pair, which is no character")
+    return _refusal(place, f"{text!r} holds half of a surrogate pair, which is not a character")
 
 
 def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | None:
@@ -252,17 +245,12 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | No
     if len(node.value) > LONGEST:
         raise _refusal(
             node,
-            f"{node.value[:50]!r}... is too long for the value that it is read as: put it in"
-            " quotes",
+            f"{node.value[:50]!r}... is too long for a number or a date: put it in quotes",
         )
     try:
         value = loader.construct_object(node)
-    except (
-        ValueError,
-        LookupError,
-        AttributeError,
-        TypeError,
-    ) as problem:  # what the constructors let through
+    except (ValueError, LookupError, AttributeError, TypeError) as problem:
+        # PyYAML's constructors leak these.
         raise _refusal(node, f"{node.value[:50]!r} is not a valid value") from problem
     if isinstance(value, datetime.date):
         return str(node.value)
@@ -274,9 +262,9 @@ def _scalar(loader: Any, node: yaml.ScalarNode) -> str | int | float | bool | No
 
 
 def _explain_surprise(written: str) -> str:
-    """Why a number is another one than most readers would say; empty where it is not."""
+    """Return why a number is not the one most readers expect; empty if it is."""
     if ":" in written:
-        return "digits with a colon are a number to the base 60"
+        return "digits with a colon are a number in base 60"
     if _EXPONENT.fullmatch(written) and math.isinf(float(written)):
         return "it is too large for a number"
     return "a number that begins with 0 is octal" if _OCTAL.fullmatch(written) else ""
@@ -304,7 +292,7 @@ def _hint(problem: yaml.YAMLError) -> str:
     if "repeated" in text:
         return "Remove or rename one of the two."
     if "YAML reads" in text:
-        return "Put it in quotes to have a text; write a number without the colon, or the 0."
+        return "For a text, put it in quotes; for a number, leave out the colon or the leading 0."
     if "tag" in text:
         return "Use plain values only; quote a text that starts with '!'."
     return "Check indentation, colons and quotes on this line and the one before."

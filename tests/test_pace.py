@@ -66,7 +66,7 @@ def test_a_step_that_takes_too_long_ends_and_says_what_to_do(
     step = Pace("a.yaml", 30, "lines", DatasetError, clock=clock)
     clock.now += pace.LIMIT_S
     with pytest.raises(
-        DatasetError, match=r"^a\.yaml: took longer than 300 s, and was at 7 of 30 lines$"
+        DatasetError, match=r"^a\.yaml: took longer than 300 s; it had done 7 of 30 lines$"
     ) as caught:
         step.at(7)
     assert "SERVE_EVAL_READING_TIMEOUT=600" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Evaluate an endpoint: the main story, told by `evaluate`."""
+"""Evaluate an endpoint. Start reading at `evaluate`, which runs all steps."""
 
 __all__ = [
     "agreement",
@@ -17,6 +17,7 @@ __all__ = [
     "rerun",
     "rescore",
     "rescored_run",
+    "rescored_task",
     "run_session",
     "steps",
     "stopwatch",

@@ -1,4 +1,4 @@
-"""Build the report of a run, and check beforehand that the verdict rule can judge its tasks."""
+"""Build the report of a run, and check in advance that the verdict rule can judge its tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from serve_eval.verdicts.exit_code import exit_code
 
 
 def report_on(session: RunSession, warnings: Iterable[str], *, strict: bool) -> Report:
-    """Return the report of a session: each task judged, with what is said of the run as a whole."""
+    """Return the report of a session: each task with its verdict, and remarks about the run."""
     wall_s = session.stopwatch.wall_s
     plan, folder, work, endpoint = session.plan, session.folder, session.tasks, session.endpoint
     more = (
@@ -73,8 +73,10 @@ def verdict_rule(spec: Spec) -> Callable[..., Verdict]:
 
 
 def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
-    """Raises NotComparableError when the rule compares sample by sample and there is nothing to
-    compare so: the reference has no scores per sample, or the value is no mean of them.
+    """Raise NotComparableError if the rule compares samples but the reference does not allow it.
+
+    That is so if the reference has no scores per sample or too few runs, or if the value is not a
+    mean of the scores.
     """
     rule = load_verdict_rule(plan.verdict.name)
     if not rule.needs_pairs:
@@ -83,16 +85,16 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
         if p.reference is not None and p.task.aggregation is not MEAN:
             raise NotComparableError(
                 f"{p.task.name}: the verdict {plan.verdict.name!r} compares the means of scores,"
-                f" and the value is the {p.task.aggregation.name}",
-                hint="Judge this task by --verdict classic, in a run of its own.",
+                f" but the value is the {p.task.aggregation.name}",
+                hint="Judge this task with --verdict classic, in a separate run.",
             )
         if p.reference is not None and p.reference.runs is None:
             raise NotComparableError(
-                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, and"
+                f"{p.task.name}: the verdict {plan.verdict.name!r} compares sample by sample, but"
                 f" the reference ({Path(p.reference.file).name}:{p.reference.line}) has no scores"
                 " per sample",
                 hint=(
-                    "Register runs of your own: serve-eval references register RUN..."
+                    "Register your own runs: serve-eval references register RUN..."
                     " --references-dir DIR."
                 ),
             )
@@ -104,7 +106,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
         ):
             raise NotComparableError(
                 f"{p.task.name}: the verdict {plan.verdict.name!r} needs {needed} reference runs,"
-                f" and the reference ({Path(p.reference.file).name}:{p.reference.line}) is of"
+                f" but the reference ({Path(p.reference.file).name}:{p.reference.line}) has"
                 f" {len(p.reference.runs.values)}",
                 hint=(
                     "Register more: serve-eval references register RUN RUN RUN --references-dir DIR"
@@ -114,9 +116,7 @@ def check_pairs(plan: Plan, prepared: Sequence[PreparedTask]) -> None:
 
 
 def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
-    """Where a reference of one's own was taken from another version of the software than answers
-    now.
-    """
+    """Return a line per own reference taken at another software version than now answers."""
     now, found = endpoint.info.version, []
     for w in work:
         runs = None if w.prepared.reference is None else w.prepared.reference.runs
@@ -128,13 +128,13 @@ def _other_versions(work: Sequence[TaskRun], endpoint: Endpoint) -> list[str]:
         ):
             found.append(
                 f"{w.prepared.task.name}: the reference was taken at version {runs.endpoint}; this"
-                f" endpoint says {now}"
+                f" endpoint reports {now}"
             )
     return found
 
 
 def _other_code(plan: Plan, folder: Path) -> list[str]:
-    """What code of others made the numbers, and where it has changed since answers were had."""
+    """Return lines naming the external code behind the numbers, and how it changed meanwhile."""
     named = [
         *((TASKS, task) for task in plan.tasks),
         (LAUNCHERS, plan.launcher),
@@ -156,16 +156,17 @@ def _other_code(plan: Plan, folder: Path) -> list[str]:
         changed = sorted(
             {digest[:12] for digest in before if digest is not None} - {now.sha256[:12]}
         )
-        line = f"{name} is that of {now.origin} (sha256 {now.sha256[:12]})"
+        line = f"{name} is from {now.origin} (sha256 {now.sha256[:12]})"
         told.append(
-            f"{line}; answers were had when it was {', '.join(changed)}" if changed else line
+            f"{line}; earlier answers were made with {', '.join(changed)}" if changed else line
         )
     return told
 
 
 def environment() -> dict[str, object]:
-    """Versions of what made the numbers; an optional package counts when it is installed, and is
-    not imported.
+    """Return the versions of the software behind the numbers.
+
+    Optional packages are listed if installed, without importing them.
     """
     packages = ("httptools", "lm-eval", "msgspec", "numpy", "scipy", "tensorrt-llm", "uvloop")
     versions = {name: version for name in packages if (version := _version(name))}

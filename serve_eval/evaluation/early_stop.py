@@ -1,9 +1,9 @@
-"""A task that may end before all of it was asked, because its verdict is as good as certain.
+"""Stop a task before all its samples are asked, once its verdict is almost certain.
 
-The promises of `stats.early_stop` and `stats.early_paired` hold for values in a random order
-without gaps. So the samples are started in a permutation that is drawn for the run, and only its
-contiguous prefix is looked at: what finished early beyond the first unfinished sample waits, since
-quick answers are not like slow ones.
+The guarantees of `stats.early_stop` and `stats.early_paired` hold for values in a random order
+without gaps. So samples start in a permutation drawn for the run, and only its contiguous prefix is
+examined. A sample that finishes beyond the first unfinished one waits, since quick answers differ
+from slow ones.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from serve_eval.verdicts.validity import MAX_MISSING
 
 
 class EarlyStopping:
-    """Looks at the samples of a task in the order of `order`, a permutation of all positions, as
-    far as they are finished without a gap.
+    """Examine the samples of a task in `order`, a permutation of all positions, up to a gap.
 
-    A sample without an answer after all attempts counts as what is worst for each bet. `before`
-    holds the mean scores of the reference by position, where they are known. While values look
-    worse than those before them, nothing is decided. `rule` is the verdict rule that `test`, which
-    makes a new one, decides for.
+    A sample that has no answer after all attempts counts as the worst value for each bet. `before`
+    holds the reference's mean scores by position, if known. While values look worse than earlier
+    ones, nothing is decided. `test` makes a new test for the verdict rule named `rule`.
     """
 
     def __init__(
@@ -65,22 +63,22 @@ class EarlyStopping:
         self.restart()
 
     def restart(self) -> None:
-        """Looks from the beginning again: answers were withdrawn."""
+        """Start again from the first sample, because answers were withdrawn."""
         self._hold, self._test = DriftHold(len(self.order), self._low), self._new_test()
         self._test.held = self._hold.holds
 
     @property
     def looked_at(self) -> int:
-        """Samples of the order that were looked at."""
+        """Number of samples examined so far."""
         return self._test.looked_at
 
     @property
     def decision(self) -> Decision | None:
-        """The verdict, once it is decided."""
+        """The verdict, once decided."""
         return self._test.decision
 
     def look(self) -> bool:
-        """Take what has finished since the last look. True once the verdict is decided."""
+        """Examine what has finished since the last call. Return True once a verdict is decided."""
         accumulator, order, test, before = self._accumulator, self.order, self._test, self._before
         while test.decision is None and test.looked_at < len(order):
             i = order[test.looked_at]
@@ -100,7 +98,7 @@ class EarlyStopping:
         return test.decision is not None
 
     def result(self) -> EarlyStop:
-        """How far it came, by what is known of the samples now."""
+        """Return the progress, based on what is now known of the samples."""
         test = self._test
         looked_at = [
             score
@@ -137,11 +135,11 @@ class EarlyStopping:
 def watch(
     prepared: PreparedTask, accumulator: ScoreAccumulator, verdict: Spec, *, eps: float, seed: int
 ) -> tuple[EarlyStopping | None, str | None]:
-    """Make what looks at a task for the rule of `verdict`, or say why the task runs to its end.
+    """Return the early stopping of a task for the rule of `verdict`, or the reason against it.
 
-    That is so without a reference, where the metric has no range, and where the value is no mean of
-    the scores, which is what the bets are about. A paired rule needs the reference's scores and one
-    answer per prompt as well.
+    It needs a reference, a metric with a range, and a value that is the mean of the scores, which
+    the bets are about. A paired rule also needs the reference's scores per sample, and one answer
+    per prompt.
     """
     if prepared.reference is None:
         return None, "no early stop: there is no reference"
@@ -161,8 +159,8 @@ def watch(
         return (
             None,
             (
-                f"no early stop: the rule {verdict.name!r} takes prompts as independent, and"
-                " repeats of one are not"
+                f"no early stop: the rule {verdict.name!r} assumes independent prompts, and"
+                " repeats of a prompt are not"
             ),
         )
     h = prepared.hypothesis
@@ -188,8 +186,8 @@ def watch(
             return (
                 None,
                 (
-                    "no early stop: the reference's runs differ as a whole, for which only the end"
-                    " can allow"
+                    "no early stop: the reference's runs differ as a whole, which only the final"
+                    " test can allow for"
                 ),
             )
         margin = verdict.options.get("margin", rule.default("margin"))

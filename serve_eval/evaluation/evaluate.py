@@ -1,6 +1,4 @@
-"""The story of a run: a Plan is prepared, an endpoint launched, every task asked and judged, a
-Report kept.
-"""
+"""Run a plan: prepare it, launch an endpoint, ask and judge every task, and keep a report."""
 
 from __future__ import annotations
 
@@ -58,19 +56,24 @@ async def evaluate(
     participant: Participant | None = None,
     seed: int | None = None,
 ) -> Report:
-    """Run a plan in a run folder, or go on with what is there, and return the report (also in
-    report.json).
+    """Run a plan in a run folder, or resume the run there, and return the report.
 
-    The plan is the caller's own, who answers for what it runs and reaches: it is signed as such in
-    the folder. Secrets are taken from `environ` when the connection is opened and kept in memory
-    only. `strict` makes an undecided run fail. `moved` lets a run go on at another base URL.
-    `launching` gives the endpoint when something is to be asked (None: `launch`, for this run
-    alone). `notify` gets a line now and then about what is waited for. `rerun` says what of an
-    earlier session is asked again. `prepared` are the plan's tasks where they are prepared already,
-    or fewer samples of them; with a `participant` each sample is sent when another run is about to
-    send it too. `seed` is that of the random order of a run that has no answer yet (None: the
-    plan's `limits.order_seed`, else it is drawn). Raises ServeEvalError for what stops the run; the
-    answers until then are in the folder.
+    The plan must be the caller's own: it is signed as such in the folder, and the caller is
+    responsible for what it runs and reaches. Secrets are read from `environ` when the connection
+    opens, and stay in memory.
+
+    * `strict`: an undecided run fails.
+    * `moved`: the run may resume at another base URL.
+    * `launching`: yields the endpoint if something must be asked (None: `launch`, for this run).
+    * `notify`: occasionally receives a line about what the run waits for.
+    * `rerun`: which answers of earlier sessions are asked again.
+    * `prepared`: the plan's tasks, if already prepared; they may have fewer samples.
+    * `participant`: each sample is sent when another run is about to send it too.
+    * `seed`: of the random order of a run without answers (None: the plan's `limits.order_seed`,
+      else drawn).
+
+    The report is also in report.json. Raises ServeEvalError for anything that stops the run;
+    answers so far stay in the folder.
     """
     clock = Stopwatch()
     plan, prepared = await _prepare(plan, prepared, out_dir, launching, environ, notify)
@@ -101,12 +104,11 @@ async def evaluate(
 
 @with_scope
 def judge_again(plan: Plan, out_dir: Path, *, strict: bool = False) -> Report:
-    """Report on a run folder under another verdict rule or other references, without asking
-    anything.
+    """Report on a run folder under another verdict rule or other references, without asking.
 
-    What has no answer counts as failed, and so does an answer that was not judged. The folder keeps
-    its plan and its report; it gets what running answers gave that have not been run yet. Raises
-    ServeEvalError where `plan` would not ask what the folder holds.
+    Samples without an answer count as failed, and so do answers that were not judged. The folder
+    keeps its plan and its report; results of running answers that had not been run yet are added to
+    it. Raises ServeEvalError if `plan` would not ask what the folder holds.
     """
     clock = Stopwatch()
     saved = run_folder.read_plan(out_dir)
@@ -132,8 +134,9 @@ async def _prepare(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> tuple[Plan, Sequence[PreparedTask]]:
-    """Return the plan with all that is settled before the first request, and its tasks. Raises
-    ServeEvalError for what cannot be asked or judged, before there is a folder.
+    """Return the plan with everything settled before the first request, and its tasks.
+
+    Raises ServeEvalError for what cannot be asked or judged, before a folder is created.
     """
     extensions.include(plan.include_path)
     ensure_descriptors(MOST if plan.limits.concurrency == "auto" else plan.limits.concurrency)
@@ -142,7 +145,7 @@ async def _prepare(
         plan = await first_token.settle_prefixes(plan, out_dir, environ)
         prepared = await asyncio.to_thread(
             prepare, plan
-        )  # reads files: a signal must be heard meanwhile
+        )  # In a thread: it reads files, and a signal must get through meanwhile.
     check_pairs(plan, prepared)
     verdict_rule(plan.verdict)
     if launching is None and not run_folder.holds_run(out_dir):

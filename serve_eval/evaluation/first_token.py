@@ -1,23 +1,23 @@
-"""The token before a text that has no context: the one that lm-eval puts there, where it can be
-known.
+"""Find the token that lm-eval puts before a text without context, if it can be known.
 
-lm-eval puts the token that begins texts in the model's tokenizer, else the one that ends them,
-before a whole text and before a choice without a context. A task with the option `prefix` does the
+Before a whole text, and before a choice without context, lm-eval puts the token that begins texts
+in the model's tokenizer, or else the token that ends them. A task with the option `prefix` does the
 same:
 
 1. `prefix` is given: it is used. An empty text means no token.
-2. It is not given, and the task has a sample that needs one. Then `settled` writes it into the plan before anything is
-   prepared, so that samples, fingerprint, reference and the saved plan have it, and later readers of the run folder
-   need no endpoint. The first of these that applies:
+2. `prefix` is not given, and a sample of the task needs one. `settle_prefixes` then writes it into
+   the plan before anything is prepared, so that samples, fingerprint, reference and saved plan
+   have it, and later readers of the run folder need no endpoint. The first that applies:
    a. The run is resumed: it keeps the prefix of its saved plan.
-   b. The endpoint is running and puts a token of its own before each text: `true`, and no other is sent.
-   c. The folder that the task's option `tokenizer` names tells the token, else the endpoint does. It is sent as text,
-      provided that the endpoint reads it as one token.
+   b. The endpoint is running and puts its own token before each text: `true`, and none is sent.
+   c. The folder in the task's option `tokenizer` names the token, or else the endpoint reports it.
+      It is sent as text if the endpoint reads it as one token.
    d. The token is unknown: an empty text.
-   An endpoint that is started for the run does not run yet: its launcher tells the token, else the tokenizer does.
-   If neither tells it, the plan keeps no prefix, and preparation continues as in d.
-3. The probe finds out what the endpoint really does. A choice with nothing before it is UNSUPPORTED where the endpoint
-   puts no token there. `remarks` warns where first tokens are left out or have two tokens before them.
+   An endpoint that the run starts is not running yet: its launcher knows the token, or else the
+   tokenizer does. If neither does, the plan gets no prefix, and preparation continues as in d.
+3. The probe checks what the endpoint really does. A choice with nothing before it is UNSUPPORTED if
+   the endpoint puts no token there. `remarks` warns if first tokens are left out or if two tokens
+   precede them.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ TOKENIZER = "tokenizer"
 
 
 async def settle_prefixes(plan: Plan, out_dir: Path, environ: Mapping[str, str]) -> Plan:
-    """Return the plan with the prefix of each task that needs one and has none. Raises
-    EndpointError when an endpoint that is asked does not answer, and PlanError for a tokenizer that
-    cannot be read.
+    """Return the plan with a prefix for each task that needs one and has none.
+
+    Raises EndpointError if an endpoint that is asked does not answer, and PlanError for a tokenizer
+    that cannot be read.
     """
     lacking = await asyncio.to_thread(_find_lacking, plan)
     if not lacking:
@@ -75,8 +76,9 @@ def _with_prefix(spec: Spec, found: Mapping[str, str | bool]) -> Spec:
 
 
 def _find_lacking(plan: Plan) -> list[Task]:
-    """Return the tasks without a prefix of which a sample needs one. `prepare` reports those that
-    cannot be loaded.
+    """Return the tasks without a prefix that have a sample in need of one.
+
+    Skips tasks that cannot be loaded; `prepare` reports those.
     """
     roots, lacking = (
         DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub),
@@ -103,8 +105,10 @@ def _needs(sample: Sample) -> bool:
 
 
 def _read_saved(out_dir: Path) -> dict[str, str | bool]:
-    """Return the prefixes of a run that goes on. Empty for one that began without, and for a folder
-    that cannot be read, which `open_folder` reports.
+    """Return the prefixes of a resumed run.
+
+    Empty if it began without prefixes, or if the folder cannot be read, which `open_folder`
+    reports.
     """
     try:
         saved = run_folder.read_plan(out_dir).tasks
@@ -118,8 +122,9 @@ def _read_saved(out_dir: Path) -> dict[str, str | bool]:
 async def _ask(
     plan: Plan, tasks: Sequence[Task], environ: Mapping[str, str]
 ) -> dict[str, str | bool]:
-    """Return the prefixes at a running endpoint. Empty where it has no log-probabilities of
-    prompts, which the probe reports.
+    """Return the prefixes at a running endpoint.
+
+    Empty if it has no log-probabilities of prompts, which the probe reports.
     """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
@@ -143,8 +148,9 @@ async def _ask(
 async def ask_prefix(
     client: Client, tokenizer: Path | None, extra: Mapping[str, object]
 ) -> str | bool:
-    """Return the prefix at an endpoint whose form of log-probabilities is known. `extra` are the
-    fields that a task adds to each request. Raises EndpointError and PlanError.
+    """Return the prefix at an endpoint whose form of log-probabilities is known.
+
+    `extra` are the fields that a task adds to each request. Raises EndpointError and PlanError.
     """
     if (await first_token(client, extra)).works:
         return True
@@ -156,8 +162,9 @@ async def ask_prefix(
 
 
 def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
-    """Return the prefix at an endpoint that the run starts, as its launcher knows it, else the
-    folder of the tokenizer; None where neither does.
+    """Return the prefix at an endpoint that the run starts, or None if it is unknown.
+
+    The launcher knows it, or else the tokenizer's folder.
     """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
@@ -168,28 +175,28 @@ def _before_the_start(plan: Plan, task: Task) -> str | bool | None:
 
 
 def _folder(plan: Plan, task: Task) -> Path | None:
-    """Return the folder of the tokenizer that a task names."""
+    """Return the tokenizer folder that a task names."""
     named = next(spec.options.get(TOKENIZER) for spec in plan.tasks if spec.name == task.name)
     return Path(named).expanduser() if isinstance(named, str) else None
 
 
 def read_abilities(folder: Path) -> list[Ability]:
-    """Return the abilities of the endpoint that all sessions of a run folder found."""
+    """Return the abilities of the endpoint found by all sessions of a run folder."""
     return [one for session in read_sessions(folder) for one in session.abilities]
 
 
 def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> list[str]:
-    """Return warnings about first tokens that are left out, or have two tokens before them."""
+    """Return warnings about first tokens that are left out or preceded by two tokens."""
     puts = {one.works for one in abilities if one.need == Need.FIRST_TOKEN}
     found = []
     for p in (one for one in prepared if one.task.prompt_logprobs):
         prefix, samples = p.task.protocol.get(PREFIX), p.dataset.samples
         if prefix == "" and False in puts and any(not sample.choices for sample in samples):
             found.append(
-                f"{p.task.name}: the first token of each text is left out, since nothing stands"
-                " before it; lm-eval judges it too, behind the token that begins texts. Name the"
-                f" folder of the model's tokenizer, --set {p.task.name}.tokenizer=DIR, or the"
-                f" token: --set {p.task.name}.prefix='<s>'"
+                f"{p.task.name}: the first token of each text is left out because nothing precedes"
+                " it; lm-eval scores it after the token that begins texts. Name the folder of the"
+                f" model's tokenizer (--set {p.task.name}.tokenizer=DIR) or the token"
+                f" (--set {p.task.name}.prefix='<s>')"
             )
         elif (
             isinstance(prefix, str)
@@ -198,8 +205,8 @@ def remarks(prepared: Iterable[PreparedTask], abilities: Iterable[Ability]) -> l
             and any(_begins_with(sample, prefix) for sample in samples)
         ):
             found.append(
-                f"{p.task.name}: two tokens begin each text, the endpoint's own and the prefix"
-                f" {prefix!r} behind it. Leave the prefix out, or say that the endpoint puts one:"
+                f"{p.task.name}: two tokens begin each text: the endpoint's own, then the prefix"
+                f" {prefix!r}. Omit the prefix, or declare that the endpoint adds one:"
                 f" --set {p.task.name}.prefix=true"
             )
     return found

@@ -1,6 +1,4 @@
-"""Asking judges what answers are worth: each at its own endpoint, by the engine that asks
-everything else.
-"""
+"""Ask judges to rate answers, each at its own endpoint, through the same engine as the samples."""
 
 from __future__ import annotations
 
@@ -45,19 +43,18 @@ from serve_eval.schema import (
 )
 
 LEAST_RETRY_BUDGET = 100
-"""Retries that a judge may take however few questions there are."""
+"""Minimum number of retries of a judge, even if there are few questions."""
 SHORT_TOKENS = 16
-"""Of the answer to a short request: some servers refuse fewer."""
+"""Tokens of the answer to a short request: some servers refuse fewer."""
 
 
 async def check_judges(
     plan: Plan, judges: Iterable[Judge], environ: Mapping[str, str] = os.environ
 ) -> None:
-    """A short request to every judge with an endpoint of its own, before answers are paid for that
-    it will not judge.
+    """Send a short request to every judge with its own endpoint, before any answers are paid for.
 
-    Raises PlanError for what its connection lacks, and EndpointError for one that does not answer;
-    both name it.
+    Raises PlanError for a faulty connection, and EndpointError for a judge that does not answer;
+    both name the judge.
     """
     for judge in judges:
         if judge.base_url is None:
@@ -83,11 +80,11 @@ async def check_judges(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeSession:
-    """Carries what all judges of a run are asked with.
+    """The settings for asking all judges of a run.
 
-    `itself` is the client of the endpoint that is judged, for the judge without an endpoint of its
-    own. `at_first` is called when the first record was written, `notify` gets a line about what is
-    waited for.
+    `itself` is the client of the evaluated endpoint, for the judge without its own endpoint.
+    `at_first` is called once the first record is written. `notify` receives a line about what the
+    session waits for.
     """
 
     plan: Plan
@@ -101,10 +98,9 @@ class JudgeSession:
 async def ask_judges(
     session: JudgeSession, task: str, pending: Mapping[str, Question], file: Path
 ) -> None:
-    """Ask these questions, by the ids of their records, judge after judge, and add what was said to
-    `file`.
+    """Ask these questions (by record id), judge after judge, and add the replies to `file`.
 
-    Raises EndpointError, which names the judge, when one is given up; the answers until then are
+    Raises EndpointError, with the name of the judge, if a judge is given up; the replies so far are
     kept.
     """
     by_judge: dict[str, tuple[Judge, dict[str, Question]]] = {}
@@ -130,11 +126,11 @@ async def ask_judges(
 async def _ask(
     session: JudgeSession, client: Client, asked: ScoreAccumulator, journal: Journal, known: Proofs
 ) -> None:
-    """Ask one judge, and once more what failed in a way that may have passed."""
+    """Ask one judge, and repeat the questions whose failure may have been temporary."""
     limits, progress = session.plan.limits, session.progress
     if limits.retry_budget is None:
         client.retry_budget = client.retries + max(LEAST_RETRY_BUDGET, len(asked.samples) // 4)
-    load = LoadSession(  # in their own order
+    load = LoadSession(  # Questions are asked in their own order.
         client, order_seed=0, at_first=session.at_first, proofs=known, notify=session.notify
     )
     name = asked.task.name
@@ -156,9 +152,7 @@ def _samples(questions: Mapping[str, Question]) -> Sequence[Sample]:
 
 
 def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task:
-    """What a judge is asked, in the form that the engine asks. Its score is whether there is a
-    verdict.
-    """
+    """Return a judge's questions as a task. Its score says if the verdict was readable."""
 
     def score(sample: Sample, response: Response) -> Score:
         readable = questions[sample.id].read(response.text) is not None
@@ -186,11 +180,10 @@ def _as_task(name: str, judge: Judge, questions: Mapping[str, Question]) -> Task
 
 
 def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
-    """The way to a judge: its own key, headers and pace, with the patience of the plan.
+    """Return the client of a judge: its own key, headers and rate, the plan's time limits.
 
-    The client paces its requests, evenly. asyncio-throttle was tried for this, which needs no
-    precision: it starts the requests of a second at once, and takes a limit of 0.5 per second for 1
-    and one of 2.5 for 3.
+    The client spaces its requests evenly. asyncio-throttle was tried: it starts the requests of a
+    second all at once, and treats a limit of 0.5 per second as 1 and one of 2.5 as 3.
     """
     limits = replace(
         plan.limits,
@@ -205,7 +198,7 @@ def _client(plan: Plan, judge: Judge, environ: Mapping[str, str]) -> Client:
 
 @contextmanager
 def _name_judge(judge: Judge) -> Iterator[None]:
-    """Says of an error that it is one of this judge."""
+    """Add the name of the judge to errors."""
     try:
         yield
     except PlanError as error:
@@ -220,25 +213,25 @@ def _hint(failure: Failure) -> str:
     if failure.kind is FailureKind.DISCONNECTED:
         return UNREACHABLE_HINT
     if failure.status in (401, 403):
-        return "Name the variable with its key as api_key_env, beside the judge's base_url."
+        return "Set api_key_env to the variable with its key, next to the judge's base_url."
     if "max_completion_tokens" in failure.message:
-        return "Say max_tokens_field: max_completion_tokens, beside the judge's base_url."
-    return "See base_url, model and sampling of that judge, where the scorer is configured."
+        return "Set max_tokens_field: max_completion_tokens, next to the judge's base_url."
+    return "Check base_url, model and sampling of that judge in the scorer's configuration."
 
 
 def remarks(plan: Plan, judges: Sequence[JudgeReport]) -> list[str]:
-    """What a reader should know of judgements."""
+    """Return what a reader should know about the judgements."""
     told = [
         f"the model judges itself ({judge.name}): models tend to favour what they wrote"
         for judge in judges
         if judge.base_url is None or judge.model == plan.model
     ]
     told += [
-        f"{judge.truncated} judgements of {judge.name} were cut before the verdict: raise its"
+        f"{judge.truncated} judgements of {judge.name} were cut off before the verdict: raise its"
         " sampling.max_tokens"
         for judge in judges
         if judge.truncated
     ]
     if missing := sum(judge.missing for judge in judges):
-        told.append(f"{missing} judgements were not asked for yet: run --resume asks for them")
+        told.append(f"{missing} judgements are still missing: run --resume asks for them")
     return told

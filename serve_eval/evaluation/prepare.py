@@ -1,4 +1,4 @@
-"""Everything that can be known before the first request: tasks, data, references, thresholds.
+"""Determine everything known before the first request: tasks, data, references, thresholds.
 
 What cannot be judged fails here, before a GPU is taken.
 """
@@ -34,24 +34,24 @@ from serve_eval.verdicts.references import (
 )
 
 DATASET = "dataset"
-"""Name under which `allow_mismatch` accepts other data than the published set."""
+"""Name in `allow_mismatch` that accepts data other than the published set."""
 OTHER_DATA = "the data is not the published set"
-"""How the note begins that says so."""
+"""Beginning of the note about such data."""
 _OTHER_DATA_HINT = (
-    "Get the whole set, use references of your own, or compare all the same: --allow-mismatch"
+    "Get the whole set, use your own references, or compare anyway with --allow-mismatch"
     f" {DATASET}."
 )
 _NO_ROW_HINT = (
-    "Give the --model and the specification of a registered row, or your own rows with"
+    "Give the --model and the specification of a registered row, or pass your own rows with"
     " --references-dir."
 )
 
 
 def prepare(plan: Plan) -> list[PreparedTask]:
-    """Every task of the plan, ready to be asked.
+    """Return every task of the plan, ready to be asked.
 
-    Raises PlanError, DatasetError, ReferenceFileError, and NotComparableError when a reference is
-    missing or was taken under another protocol, unless the plan allows it.
+    Raises PlanError, DatasetError, ReferenceFileError, SandboxError, and NotComparableError if a
+    reference is missing or was taken under another protocol, unless the plan allows it.
     """
     built, problems, hints = [], [], []
     for i, spec in enumerate(plan.tasks):
@@ -65,9 +65,9 @@ def prepare(plan: Plan) -> list[PreparedTask]:
     unsafe = [task.name for _, task in built if task.unsafe]
     if unsafe and not plan.allow_code_execution:
         raise SandboxError(
-            f"{', '.join(unsafe)}: scoring runs code that the model writes on this machine, without"
+            f"{', '.join(unsafe)}: scoring runs code written by the model on this machine, without"
             " any isolation",
-            hint="Only on a machine that may be lost: --allow-code-execution.",
+            hint="On a machine that you can afford to lose, pass --allow-code-execution.",
         )
     references = [_reference(plan, task) for _, task in built]
     _check_mismatches(plan, [task for _, task in built], [found for found, _ in references])
@@ -88,7 +88,7 @@ def prepare(plan: Plan) -> list[PreparedTask]:
 def _check_mismatches(
     plan: Plan, tasks: Sequence[Task], references: Sequence[Reference | None]
 ) -> None:
-    """Raises PlanError for a field of `allow_mismatch` that no task and no reference knows."""
+    """Raise PlanError for a field of `allow_mismatch` that is in no task and no reference."""
     recorded = {name for found in references if found is not None for name in found.protocol or ()}
     known = sorted({DATASET, *recorded, *(name for task in tasks for name in task.protocol)})
     problems = [
@@ -112,8 +112,8 @@ def _prepare(
     if why is not None and not may_lack:
         raise NotComparableError(
             f"{task.name}: {why}",
-            hint=("Compare all the same: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
-            + " To print the value without a verdict: --allow-missing-reference, or of all tasks"
+            hint=("To compare anyway: --allow-mismatch FIELD." if refused else _NO_ROW_HINT)
+            + " To print the value without a verdict: --allow-missing-reference, or for all tasks"
             " --no-reference.",
         )
     hypothesis = _hypothesis(task.hypothesis, found)
@@ -132,7 +132,7 @@ def _prepare(
             raise DatasetError(deviation, hint=_OTHER_DATA_HINT)
         found, why, protocol = None, deviation, None
     if plan.no_reference and found is not None:
-        found, why, protocol = None, "none is used, as --no-reference says", None
+        found, why, protocol = None, "--no-reference was given", None
     dataset, hypothesis, notes = _subset(plan, task, full, hypothesis)
     usual = usual_task(spec).hypothesis.num_samples
     if (
@@ -140,12 +140,8 @@ def _prepare(
         and not notes
         and (found is None or found.num_samples is None)
     ):
-        notes = (
-            (
-                f"num_samples is {hypothesis.num_samples} where the task registers {usual}: judged"
-                " with that n"
-            ),
-        )
+        n = hypothesis.num_samples
+        notes = (f"num_samples is {n}, not the task's registered {usual}: judged with that n",)
     if full.deviation is not None:
         notes = (*notes, f"{OTHER_DATA}: {full.deviation}")
     notes = (*notes, *full.notes)
@@ -168,15 +164,13 @@ def _prepare(
 
 
 def reference_directories(plan: Plan) -> list[Path]:
-    """Where references are looked for: the user's own first, then those that ship with the
-    project.
-    """
+    """Return the folders of references: the user's first, then the shipped ones."""
     own = [Path(plan.references_dir)] if plan.references_dir else []
     return [*own, find_shipped_dir()]
 
 
 def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
-    """The reference, or why there is none."""
+    """Return the reference, or the reason why it is missing."""
     model = plan.reference_model or plan.model
     if model is None:
         return None, "the model is not known yet"
@@ -195,8 +189,9 @@ def _reference(plan: Plan, task: Task) -> tuple[Reference | None, str | None]:
 def _compare_protocol(
     plan: Plan, spec: Spec, task: Task, found: Reference
 ) -> tuple[str, str | None]:
-    """What the report says of the reference's protocol, and why the reference must not be used
-    (None: it may).
+    """Return the report's text about the reference's protocol, and the reason for refusing it.
+
+    The reason is None if the reference may be used.
     """
     if found.protocol is not None:
         other: Any = found.protocol
@@ -216,12 +211,13 @@ def _compare_protocol(
 
 
 def _assume_protocol(spec: Spec, task: Task, found: Reference) -> tuple[Any, str]:
-    """The protocol of a reference that records none, and what the report says of it: the task's
-    own, or, for a shipped row where the suite is followed exactly, the suite's, which renders a
-    chat itself. Imports of BioChatter's results recorded none at first, and are all scored as it
-    scores.
+    """Return the assumed protocol of a reference that records none, and the report's text about it.
+
+    It is the task's own protocol. For a shipped row with the suite followed exactly, it is the
+    suite's, which renders a chat itself. The first imports of BioChatter's results recorded none;
+    all are scored as BioChatter scores.
     """
-    from serve_eval.cases import biochatter  # here, since most references record their protocol
+    from serve_eval.cases import biochatter  # Rarely needed: most references record a protocol.
 
     usual = usual_task(spec)
     if (found.source or "").startswith(biochatter.RESULTS):
@@ -243,8 +239,9 @@ def _is_shipped(found: Reference) -> bool:
 
 
 def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
-    """The task's parameters with the reference row's overrides, and n for theta where none is
-    registered.
+    """Return the task's parameters with the reference's overrides.
+
+    If n is not registered, it is derived from theta.
     """
     if found is not None:
         names = ("num_samples", "sigma", "alpha", "beta")
@@ -260,13 +257,12 @@ def _hypothesis(base: Hypothesis, found: Reference | None) -> Hypothesis:
 
 
 def check_ids(task: Task, dataset: Dataset) -> None:
-    """Raises DatasetError for a data set without samples or with an id that two of them have."""
+    """Raise DatasetError for a data set that has no samples or a duplicate id."""
     import numpy
 
     if not dataset.samples:
-        raise DatasetError(f"{task.name}: the data set gives no samples")
-    # Hashes in flat memory first: a set of a million ids would be the largest thing of the whole
-    # run.
+        raise DatasetError(f"{task.name}: the data set has no samples")
+    # Hashes in flat memory first: a set of a million ids would dominate the memory of the run.
     hashes = array("q", (hash(sample.id) for sample in dataset.samples))
     ordered = numpy.sort(numpy.frombuffer(hashes, dtype=numpy.int64))
     if (ordered[1:] == ordered[:-1]).any() and len({s.id for s in dataset.samples}) < len(
@@ -276,7 +272,7 @@ def check_ids(task: Task, dataset: Dataset) -> None:
 
 
 def _explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference) -> str | None:
-    """Why a shipped reference must not judge this data; None when it may."""
+    """Return why a shipped reference must not judge this data, or None if it may."""
     if not _is_shipped(found) or dataset.deviation is None or DATASET in plan.allow_mismatch:
         return None
     files = ", ".join(file.path for file in dataset.files[:4])
@@ -289,7 +285,7 @@ def _explain_refusal(plan: Plan, task: Task, dataset: Dataset, found: Reference)
 def _subset(
     plan: Plan, task: Task, dataset: Dataset, hypothesis: Hypothesis
 ) -> tuple[Dataset, Hypothesis, tuple[str, ...]]:
-    """A seeded random subset in the order of the protocol, and the n that goes with it."""
+    """Return a seeded random subset in the order of the protocol, with its n."""
     planned = len(dataset.samples)
     limit = 1 if plan.integration_test else plan.limit
     if limit is None or limit >= planned:

@@ -1,10 +1,9 @@
-"""What of a plan runs something or reaches somewhere: the list of the fields for which a folder of
-somebody else asks.
+"""List the fields of a plan that run something or reach somewhere, for folders of other users.
 
-Everything asks that is not listed as harmless: a number, a size, a choice among words, data that is
-read here. What a launcher, a task or a verdict rule of the user's own does with an option is not
-known, so that each of its options asks; their code runs only from folders that are named anew (see
-trust). What `verdict`, `limits` and the other fields of a plan hold that are not here reaches
+Every field needs consent unless it is listed as harmless: a number, a size, a choice among words,
+data read here. It is unknown what a launcher, task or verdict rule of the user's own does with an
+option, so each of its options needs consent; its code runs only from folders that are named again
+each time (see trust). `verdict`, `limits` and other fields of a plan that are not listed here reach
 nothing.
 """
 
@@ -77,7 +76,7 @@ HARMLESS: Mapping[str, frozenset[str]] = {
     ),
     "transformers_serve": _TIMES | {"gpus", "device", "dtype", "continuous_batching", "threads"},
 }
-"""Options of our launchers that run and reach nothing by themselves. `device` and `dtype` are one
+"""Options of our launchers that run and reach nothing themselves. `device` and `dtype` are one
 word each."""
 OPTIONS: Mapping[str, str] = {
     "perf_metrics_dir": "read what the orchestrator writes in",
@@ -114,9 +113,9 @@ OPTIONS: Mapping[str, str] = {
     "srun_args": "hand to srun",
     "sbatch_args": "write into the job script",
 }
-"""What the other options of our launchers do."""
+"""Actions of the other options of our launchers."""
 QUIET = ("external", "simulated", "embedded")
-"""Launchers that start nothing, or nothing but a server of ours on the loopback."""
+"""Launchers that start nothing, or only our own server on the loopback interface."""
 CONNECTION: Mapping[str, str] = {
     "api_key_env": "read the variable and send it as the key:",
     "headers": "send{variables}",
@@ -124,12 +123,13 @@ CONNECTION: Mapping[str, str] = {
     "ca_bundle": "trust the certificates of",
 }
 USUAL, WITHOUT_KEY = Connection(), Connection(api_key_env="")
-"""What an endpoint and a judge are reached with where nothing else is said."""
+"""Default connections of an endpoint and of a judge."""
 HARMLESS_CONNECTION = ("max_tokens_field",)
 ASKING_FIELDS = ("launcher", "tasks", "connection", "allow_hub")
-"""Fields of a plan that ask, or whose parts do."""
+"""Fields of a plan that need consent, or that have parts which do."""
 ANEW_FIELDS = ("include_path", "allow_code_execution")
-"""Those that a saved plan never decides: they are named anew each time, in one's own folder too."""
+"""Fields never taken from a saved plan: the user names them each time, also for their own
+folder."""
 HARMLESS_FIELDS = (
     *(
         "model",
@@ -152,9 +152,9 @@ HARMLESS_FIELDS = (
     *("early_stop", "limits"),
 )
 JUDGED_BY = ("cases.path", "cases.scorer")
-"""Options of our tasks that may name judges, whose addresses and keys ask."""
+"""Options of our tasks that may name judges, whose addresses and keys need consent."""
 ASKING_OPTIONS: Mapping[str, str] = {"lm_eval.data_files": "read, as its package does,"}
-"""Options of our tasks that ask themselves. All others ask questions, or say what is read here."""
+"""Options of our tasks that need consent. All others hold questions, or name what is read here."""
 HARMLESS_OPTIONS = frozenset(
     {"cases.prompt", "cases.system_messages", "mmmu.subjects", "longbench_v1.sets"}
     | {
@@ -165,8 +165,11 @@ HARMLESS_OPTIONS = frozenset(
         "lm_eval.prefix",
     }
 )
-"""Texts and lists among the options of our tasks that are sent with the prompts, or say which files
-are. These go where the prompts go, which asks."""
+"""Texts and lists among our tasks' options that are sent with the prompts, or that name files which
+are.
+
+They go where the prompts go, which needs consent.
+"""
 HARMLESS_CHOICES = frozenset(
     {
         "system_prompt",
@@ -178,13 +181,13 @@ HARMLESS_CHOICES = frozenset(
         "acceptance_length",
     }
 )
-"""The same of those for every task. A chat template is rendered in a sandbox."""
+"""Harmless options of every task. A chat template is rendered in a sandbox."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A field by its name as flags and --set have it, what following it would do, and its value."""
+    """A field as flags and --set name it, the action it would cause, and its value."""
 
     field: str
     does: str
@@ -192,7 +195,7 @@ class Reached:
 
 
 def list_reached(plan: Plan) -> list[Reached]:
-    """Everything in a plan that runs something or reaches somewhere, in its own words."""
+    """Return everything in a plan that runs something or reaches somewhere."""
     found = [*_by_launcher(plan), *_by_connection("connection", plan.connection)]
     for spec in plan.tasks:
         found += _by_task(spec)
@@ -209,7 +212,7 @@ def _by_launcher(plan: Plan) -> Iterator[Reached]:
     name, options = plan.launcher.name, plan.launcher.options
     ours = name in registry.list_shipped(LAUNCHERS)
     if name not in QUIET or not ours:
-        yield Reached(field="launcher", does="start servers by the launcher", value=name)
+        yield Reached(field="launcher", does="start servers with the launcher", value=name)
     if name == "external":
         options = {"base_url": DEFAULT_BASE_URL, **options}
     for option, value in options.items():
@@ -248,8 +251,9 @@ def _by_task(spec: Spec) -> Iterator[Reached]:
 
 
 def _by_judges(spec: Spec) -> Iterator[Reached]:
-    """Of a task of cases, which are read for it; a problem of theirs is told where they are
-    used.
+    """Yield the fields of a task's judges.
+
+    Reads the task's cases. Ignores a problem in them, which is reported when they are used.
     """
     try:
         task: Task = build_task(spec)

@@ -1,7 +1,7 @@
-"""Which answers of a run folder are asked again, and where their records go.
+"""Choose which answers of a run folder are asked again, and archive their records.
 
-What is asked again, and what belongs to a question that is gone, is moved out of the journal to
-archive/<time>/, so that it is kept and never counted.
+Records of what is asked again, and of questions that no longer exist, move from the journal to
+archive/<time>/: they are kept but never count.
 """
 
 from __future__ import annotations
@@ -30,9 +30,14 @@ from serve_eval.evaluation.storage.records.asked_cases import (
 from serve_eval.schema import DataRoots, Plan, Sample, Task, is_mutable
 
 Rerun = Literal["never", "failed", "changed", "version", "all"]
-"""What is asked again beside questions that changed, each with those before it: nothing; what
-failed; what is expected or scored otherwise than when it was answered; what another version of
-serve-eval or of the served software answered; all."""
+"""Sets of answers to ask again, in addition to changed questions. Each includes those before it.
+
+* never: nothing.
+* failed: what failed.
+* changed: answers whose expected result or scorer changed since.
+* version: answers made with another version of serve-eval or of the served software.
+* all: everything.
+"""
 
 _REPEAT = re.compile(r"#\d+$")
 
@@ -45,11 +50,10 @@ def set_aside(
     *,
     server: str | None = None,
 ) -> None:
-    """Moves the records of what is asked again, and of questions that are gone, to the archive. No
-    journal of the folder may be open. `server` is the version of the served software (None: not
-    known yet, and not compared).
+    """Move the records of what is asked again, and of deleted questions, to the archive.
 
-    Raises RunFolderError for a damaged line.
+    No journal of the folder may be open. `server` is the version of the served software (None: not
+    known yet, and not compared). Raises RunFolderError for a damaged line.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
     for p in prepared:
@@ -62,13 +66,14 @@ def set_aside(
         stale = _stale(folder, plan, p, rerun, server)
         archive(folder, stamp, journal, stale)
         archive(folder, stamp, cases, stale)
-        if rerun == "all":  # else what was judged stays known: it is that of the same answer
+        if rerun == "all":  # Otherwise the judgements still belong to the same answers.
             archive(folder, stamp, judged, stale)
 
 
 def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str | None) -> None:
-    """Writes down under what these samples are going to be asked. Raises RunFolderError or
-    JournalError when it cannot be written.
+    """Record under which versions and expectations these samples are about to be asked.
+
+    Raises RunFolderError or JournalError if that cannot be written.
     """
     versions = task.protocol.get("scorers")
     assert isinstance(versions, Mapping)
@@ -89,22 +94,22 @@ def note_asked(folder: Path, task: Task, samples: Iterable[Sample], server: str 
 
 
 def describe_archived(folder: Path, tasks: Sequence[Task]) -> list[str]:
-    """A line for each task of which records lie in the archive: how many."""
+    """Return a line for each task with archived records, with their number."""
     told = []
     for task in tasks:
         if count := count_archived(folder, task.name):
-            why = "their questions changed or are gone, or they were asked again"
-            told.append(f"{task.name}: {count} records lie in {ARCHIVE}/ and do not count: {why}")
+            why = "their questions changed, were deleted or were asked again"
+            told.append(f"{task.name}: {count} records are in {ARCHIVE}/ and do not count: {why}")
     return told
 
 
 def _stale(
     folder: Path, plan: Plan, prepared: PreparedTask, rerun: Rerun, server: str | None
 ) -> Callable[[str], bool]:
-    """Return the test of an id that tells whether its records are to be moved."""
+    """Return a function that returns True for an id whose records must be archived."""
     if rerun == "all":
         return lambda sample: True
-    # All of them, and not the subset of a --limit, which changes with the cases.
+    # All samples, not the subset of a --limit, which changes with the cases.
     roots = DataRoots(roots=tuple(map(Path, plan.dataset_roots)), allow_hub=plan.allow_hub)
     known = {
         sample.id: sample for sample in prepared.task.load(roots, prepared.dataset.total).samples
@@ -131,5 +136,5 @@ def _stale(
 
 
 def _base(sample: str) -> str:
-    """The id of a repeat's sample."""
+    """Return the id of a sample without the number of its repeat."""
     return _REPEAT.sub("", sample)

@@ -1,6 +1,7 @@
-"""The answers of a run, scored again: by the scorers as they are now, or under another option of a
-task that decides only how an answer is read, such as the filter of GSM8K. Nothing is asked, and the
-run's folder stays as it is.
+"""Score the answers of a run again, without asking anything; the run's folder stays unchanged.
+
+The scorers of this version are used, optionally with other values of options that decide only how
+an answer is read, such as the filter of GSM8K.
 """
 
 from __future__ import annotations
@@ -9,17 +10,15 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
-from serve_eval.errors import DatasetError, PlanError, RunFolderError
-from serve_eval.evaluation.plan.prepared_task import PreparedTask
-from serve_eval.evaluation.plan.resolve import resolve
-from serve_eval.evaluation.plan.serialise import to_file
+from serve_eval.errors import RunFolderError
 from serve_eval.evaluation.prepare import prepare
 from serve_eval.evaluation.rescored_run import check_new_run, write_rescored_run
+from serve_eval.evaluation.rescored_task import TaskToRescore, apply_settings, task_to_rescore
 from serve_eval.evaluation.results.accumulator import ScoreAccumulator
 from serve_eval.evaluation.results.replay import take
 from serve_eval.evaluation.results.scoring import ScoringProcesses
@@ -33,33 +32,22 @@ from serve_eval.evaluation.storage.records.scores import ScoreRecord, as_on_file
 from serve_eval.evaluation.storage.reports.report_file import find_report
 from serve_eval.evaluation.task_run import recipe_of
 from serve_eval.evaluation.trust import to_read
-from serve_eval.plugins import registry
 from serve_eval.plugins.scope import with_scope
-from serve_eval.protocol.fingerprint import fingerprint
-from serve_eval.protocol.shared import TASKS, build_task
 from serve_eval.schema import (
-    DataRoots,
-    Dataset,
     FailureKind,
     Plan,
     Program,
     Sample,
-    Spec,
     Task,
-    is_mutable,
 )
 
 NOT_SCORED = "not scored"
-"""In the place of an outcome, for an answer without a line in the scores on file: the run was
-killed before that."""
-_CASES_HINT = (
-    "The cases changed: the same serve-eval run asks what is new and scores the other answers"
-    " again; for this command, put them back."
-)
+"""Replaces the outcome of an answer without a score on file: the run was killed before scoring
+it."""
 
 
 class RescoreSummary(msgspec.Struct, frozen=True):
-    """What a line of scores/<task>.jsonl says of an answer."""
+    """The outcome of an answer as in a line of scores/<task>.jsonl."""
 
     outcome: str
     value: float
@@ -67,12 +55,12 @@ class RescoreSummary(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, record: ScoreRecord) -> RescoreSummary:
-        """Return what a record says."""
+        """Return the summary of a record."""
         return cls(record.outcome, record.value, record.answer)
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A sample that is not told the same of any more. `before` None: its score was not on file."""
+    """A sample with another score or answer than before. `before` None: no score was on file."""
 
     id: str
     target: str
@@ -81,10 +69,12 @@ class Changed(msgspec.Struct, frozen=True):
 
 
 class Rescored(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. Values in points, over the `answered` of `planned` samples; `before` is that of the
-    scores on file, `reported` the one of report.json (None: no report). `options` that changed:
-    name -> (before, after). `moves` counts samples by outcome before and after, `changed` also has
-    those of which only the value or the answer is another.
+    """The new scores of one task.
+
+    Values are in points, over the `answered` of `planned` samples. `before` comes from the scores
+    on file, `reported` from report.json (None: no report). `options` maps a changed option to
+    (before, after). `moves` counts samples by outcome before and after; `changed` also has samples
+    of which only the value or the answer changed.
     """
 
     task: str
@@ -101,19 +91,8 @@ class Rescored(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def moved(self) -> int:
-        """How many samples changed outcome."""
+        """Number of samples whose outcome changed."""
         return sum(count for _, _, count in self.moves)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
-    """A task with the samples that were asked, as it is to be scored now."""
-
-    spec: Spec
-    task: Task
-    prepared: PreparedTask
-    options: Mapping[str, tuple[object, object]]
-    notes: tuple[str, ...]
 
 
 @with_scope
@@ -125,21 +104,25 @@ def rescore(
     allow_code_execution: bool = False,
     include_path: Sequence[str] = (),
 ) -> list[Rescored]:
-    """Scores what a run folder holds again; `settings` are options as TASK.option=value.
+    """Score the answers in a run folder again; `settings` are options as TASK.option=value.
 
-    `to` is a new folder that becomes a run of its own: the same answers under the changed options,
-    with a report where the run had one. `allow_code_execution`: programs that the run has not run
-    may be. `include_path` has the folders of code that may be used, which those of the saved plan
-    are not. Raises PlanError for an option that decides what is asked, DatasetError when the
-    samples are not those of the run, RunFolderError for a folder that cannot be read or for a `to`
-    that is not new, SandboxError for programs that must not or cannot be run.
+    `to` is a new folder for a run with the same answers under the changed options, and with a
+    report if the run had one. `allow_code_execution` permits programs that the run did not execute.
+    `include_path` has the folders of code that may be used; those of the saved plan are not used.
+    Raises PlanError for an option that decides what is asked, DatasetError if the samples are not
+    those of the run, RunFolderError for a folder that cannot be read or a `to` that is not new,
+    SandboxError for programs that must not or cannot be run.
     """
     saved = to_read(run, include_path)
     prints = run_folder.read_fingerprints(run)
-    specs = _with_settings(saved, settings)
+    specs = apply_settings(saved, settings)
     prepared = prepare(replace(saved, allow_missing_reference=True))
-    work = [_work(saved, spec, p, prints, run) for spec, p in zip(specs, prepared, strict=True)]
-    other = any(one.options for one in work)  # a reference may have been taken under the old ones
+    work = [
+        task_to_rescore(saved, spec, p, prints, run)
+        for spec, p in zip(specs, prepared, strict=True)
+    ]
+    # A reference may have been taken under the old options.
+    other = any(one.options for one in work)
     plan = replace(
         saved,
         tasks=tuple(specs),
@@ -172,121 +155,8 @@ def rescore(
     return found
 
 
-def _with_settings(saved: Plan, settings: Sequence[str]) -> list[Spec]:
-    """The tasks with the options of `settings`. Raises PlanError for what is no option of
-    theirs.
-    """
-    for text in settings:
-        if text.partition(".")[0] in ("launcher", "verdict"):
-            raise PlanError(
-                f"--set {text}: only options of the run's tasks change how its answers are scored",
-                hint="To judge a run by another rule: serve-eval verdict RUN --verdict RULE.",
-            )
-    tasks = {"tasks": to_file(saved)["tasks"], "model": saved.model or "any"}
-    return list(resolve(tasks, {"set": list(settings)}, {}).plan.tasks)
-
-
-def _work(
-    saved: Plan,
-    spec: Spec,
-    prepared: PreparedTask,
-    prints: Mapping[str, Mapping[str, str]],
-    run: Path,
-) -> _Work:
-    name, stored = prepared.task.name, prints.get(prepared.task.name, {})
-    if prepared.fingerprint["samples"] != stored.get("samples"):
-        raise DatasetError(
-            f"{name}: the data is not what {run} asked: its samples were {stored.get('samples')}, "
-            f"now they are {prepared.fingerprint['samples']}",
-            hint=(
-                _CASES_HINT
-                if is_mutable(name)
-                else (
-                    "Put the data back that the run was made with, and the references if they set"
-                    " the number of samples: report.json names the files."
-                )
-            ),
-        )
-    differing = run_folder.differences(dict(stored), prepared.fingerprint)
-    notes = (f"the task has changed since the run: {'; '.join(differing)}",) if differing else ()
-    options = _compare_options(prepared.spec, spec)
-    if not options:
-        return _Work(
-            spec=prepared.spec, task=prepared.task, prepared=prepared, options={}, notes=notes
-        )
-    alone = [o for o in options if _asks_something_else(saved, prepared, {o: options[o][1]})]
-    if alone or _asks_something_else(
-        saved, prepared, {o: after for o, (_, after) in options.items()}
-    ):
-        named = ", ".join(f"{name}.{option}" for option in alone or options)
-        raise PlanError(
-            f"--set {named}: decides what is asked, so the answers of {run} are none to it",
-            hint=(
-                "Ask anew with serve-eval run; here only options can change that decide how an"
-                " answer is scored."
-            ),
-        )
-    task = build_task(spec, f"tasks.{name}")
-    if is_mutable(name):  # the scorer of a case stands in its sample
-        asked = {sample.id for sample in prepared.dataset.samples}
-        again = _load(saved, task, prepared.dataset.total)
-        prepared = replace(
-            prepared,
-            dataset=replace(
-                again, samples=[sample for sample in again.samples if sample.id in asked]
-            ),
-        )
-    return _Work(spec=spec, task=task, prepared=prepared, options=options, notes=notes)
-
-
-def _compare_options(old: Spec, new: Spec) -> dict[str, tuple[object, object]]:
-    """Option -> value before and after, defaults filled in."""
-    defaults = {
-        name: option.default
-        for name, option in registry.options_of(registry.load(TASKS, old.name)).items()
-    }
-    pairs = {
-        name: (old.options.get(name, defaults.get(name)), value)
-        for name, value in new.options.items()
-    }
-    return {name: (before, after) for name, (before, after) in pairs.items() if before != after}
-
-
-def _asks_something_else(
-    saved: Plan, prepared: PreparedTask, options: Mapping[str, object]
-) -> bool:
-    """Whether the task would send other requests, or expect other answers, with these options. No
-    task has to say which of its options concern scoring alone: what it would ask tells.
-    """
-    try:
-        spec = replace(prepared.spec, options={**prepared.spec.options, **options})
-        task = build_task(spec, spec.name)
-    except PlanError:
-        return True  # it only makes sense together with another one
-    asked = prepared.task
-    wanted = asked.hypothesis.num_samples
-    if (task.sampling, task.extra, task.hypothesis.num_samples) != (
-        asked.sampling,
-        asked.extra,
-        wanted,
-    ):
-        return True
-    old, new = (_load(saved, one, wanted or 1) for one in (asked, task))
-    if is_mutable(task.name):  # an id says what is asked
-        return [sample.id for sample in old.samples] != [sample.id for sample in new.samples]
-    return fingerprint(prepared.task, old)["samples"] != fingerprint(task, new)["samples"]
-
-
-def _load(saved: Plan, task: Task, wanted: int) -> Dataset:
-    return task.load(
-        DataRoots(roots=tuple(map(Path, saved.dataset_roots)), allow_hub=saved.allow_hub), wanted
-    )
-
-
 class _Comparison:
-    """Takes each new score in the place of a file, and keeps where it differs from the one that was
-    on file.
-    """
+    """Receives new scores in place of a file, and keeps those that differ from the ones on file."""
 
     def __init__(self, before: Mapping[str, RescoreSummary]) -> None:
         self.before = before
@@ -306,7 +176,7 @@ class _Comparison:
 
 
 def _rescore(
-    run: Path, work: _Work, reported: float | None, plan: Plan, scoring: ScoringProcesses
+    run: Path, work: TaskToRescore, reported: float | None, plan: Plan, scoring: ScoringProcesses
 ) -> Rescored:
     name = work.task.name
     lines = read_scores(run, name, unfinished=True)
@@ -336,8 +206,8 @@ def _rescore(
     result, notes = accumulator.result(), list(work.notes)
     if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
         notes.append(
-            f"{unjudged} answers have no score: of what judges said on file too little could be"
-            " read"
+            f"{unjudged} answers have no score: too little of the judges' replies on file could"
+            " be read"
         )
     notes += [one.line for one in result.scorer_errors]
     on_file = _value(
@@ -354,7 +224,7 @@ def _rescore(
         )
     if len(before) < result.scored:
         notes.append(
-            f"{result.scored - len(before)} answers have no score on file: the run was stopped hard"
+            f"{result.scored - len(before)} answers have no score on file: the run was killed"
         )
     return Rescored(
         task=name,
@@ -378,6 +248,6 @@ async def _run_programs(
 
 
 def _value(task: Task, scored: Sequence[tuple[Sample, ScoreRecord]]) -> float | None:
-    """The value in points that scores on file give."""
+    """Return the value in points of the scores on file."""
     pairs = ((sample, line.score()) for sample, line in scored)
     return task.metric.scale * task.aggregation.of(pairs) if scored else None

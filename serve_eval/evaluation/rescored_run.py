@@ -17,7 +17,7 @@ from serve_eval.evaluation.storage.reports.report_file import write_report
 from serve_eval.protocol.fingerprint import fingerprint
 from serve_eval.schema import Plan, Report
 
-_HINT = "Without -o the values are printed all the same."
+_HINT = "Without -o, the values are still printed."
 
 
 def check_new_run(
@@ -27,11 +27,10 @@ def check_new_run(
     prepared: Sequence[PreparedTask],
     prints: Mapping[str, Mapping[str, str]],
 ) -> None:
-    """Raise RunFolderError or PlanError before anything is written, where the new run would claim
-    what is not so.
+    """Raise RunFolderError or PlanError if the new run would make false claims.
 
-    `prepared` are the tasks as `run` asked them, each with the task as it scores now; `prints` the
-    run's fingerprints.
+    Call it before anything is written. `prepared` are the tasks as `run` asked them, each with the
+    task as it scores now; `prints` are the run's fingerprints.
     """
     for p in prepared:
         stored, now = prints[p.task.name], p.fingerprint
@@ -42,13 +41,13 @@ def check_new_run(
         ]
         if other:
             raise RunFolderError(
-                f"{p.task.name} asks otherwise than when {run} was made:"
-                f" {', '.join(sorted(other))}; a new folder would claim what was not asked",
+                f"{p.task.name} no longer asks what {run} asked ({', '.join(sorted(other))}"
+                " differ), so a new folder would claim requests that were never sent",
                 hint=_HINT,
             )
     if to.resolve().is_relative_to(run.resolve()):
         raise RunFolderError(
-            f"{to} lies within {run}, which stays as it is", hint="Choose another folder with -o."
+            f"{to} is inside {run}, which must not change", hint="Choose another folder with -o."
         )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise RunFolderError(
@@ -64,9 +63,9 @@ def check_new_run(
 def write_rescored_run(
     run: Path, to: Path, plan: Plan, prepared: Sequence[PreparedTask], report: Report | None
 ) -> None:
-    """Write a run folder with the same answers and sessions, and a report where `run` has one.
+    """Write a run folder with the same answers and sessions, and with a report if `run` has one.
 
-    Raises RunFolderError where it cannot be written.
+    Raises RunFolderError if it cannot be written.
     """
     prints = _fingerprints(prepared)
     try:
@@ -82,7 +81,7 @@ def write_rescored_run(
     if report is not None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         again = (
-            f"the answers are those of {run}, scored again at {now} by serve-eval"
+            f"the answers are from {run}, scored again at {now} by serve-eval"
             f" {serve_eval.__version__}"
         )
         judged = replace(

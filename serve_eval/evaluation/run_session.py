@@ -1,6 +1,4 @@
-"""One session of a run: what every step of the story needs, from the opening of the run folder to
-its closing.
-"""
+"""Hold one session of a run: the data shared by all steps while the run folder is open."""
 
 from __future__ import annotations
 
@@ -24,13 +22,13 @@ from serve_eval.schema import Endpoint, Isolation, Plan, Progress
 
 @dataclass(slots=True, kw_only=True)
 class RunSession:
-    """Carries what travels together through the steps of a run.
+    """The data that all steps of a run share.
 
-    `plan` judges, and `asked_plan` is the one under which answers are asked: another one only where
-    a folder is judged again. `notify` gets lines about what is waited for; `warnings` go to the
-    report. `open_files` closes what the tasks hold open, and calls back what is to be done at the
-    end. The first step sets `tasks`, `seeds` and `endpoint`, which says what is known of where the
-    answers come from. `hidden_retries` are counts of its orchestrator at the beginning, by role.
+    `plan` judges; `asked_plan` is the plan under which answers are asked. They differ only if a
+    folder is judged again. `notify` receives lines about what the session waits for; `warnings` go
+    into the report. `open_files` closes the files of the tasks and runs callbacks at the end. The
+    first step sets `tasks`, `seeds` and `endpoint`, which holds what is known about the source of
+    the answers. `hidden_retries` are the counts of its orchestrator at the beginning, by role.
     """
 
     plan: Plan
@@ -51,13 +49,13 @@ class RunSession:
     hidden_retries: Mapping[str, int] = field(default_factory=dict)
 
     def check_journals(self) -> None:
-        """Raises JournalError when the folder was removed meanwhile."""
+        """Raise JournalError if the folder was removed during the run."""
         if not all(task.journal.path.exists() for task in self.tasks):
             raise JournalError(f"{self.folder} was removed during the run; its answers are lost")
 
 
 def ignore(line: str) -> None:
-    """Notify nobody."""
+    """Discard a notification."""
 
 
 @contextmanager
@@ -77,9 +75,8 @@ def open_session(
     """Open the folder of a run for a session, with the processes that score its answers.
 
     `asked_plan` is the plan that the folder is bound to (None: `plan`); `moved` and `own` are those
-    of `open_folder`. What is secret in `environ` does not show in errors. Raises RunFolderError for
-    a folder of something else, and JournalError for what the operating system refuses within the
-    block.
+    of `open_folder`. Secrets of `environ` do not show in errors. Raises RunFolderError for a folder
+    of something else, and JournalError for file errors of the operating system within the block.
     """
     environ = {} if environ is None else environ
     fingerprints = {p.task.name: p.fingerprint for p in prepared}
@@ -108,7 +105,7 @@ def open_session(
 
 @contextmanager
 def _broken_disk(out_dir: Path) -> Iterator[None]:
-    """Turn what the operating system refuses, of any file of the run, into a JournalError."""
+    """Turn any OSError about a file of the run into a JournalError."""
     try:
         yield
     except OSError as error:

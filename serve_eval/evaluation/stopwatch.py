@@ -1,6 +1,4 @@
-"""Measure when something began and how long it took: dates in UTC, durations by a monotonic
-clock.
-"""
+"""Measure start and duration: dates in UTC, durations with a monotonic clock."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from datetime import UTC, datetime
 
 
 class Stopwatch:
-    """Runs from the moment it is made."""
+    """A stopwatch that starts when it is created."""
 
     def __init__(self) -> None:
         self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -17,5 +15,5 @@ class Stopwatch:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the beginning, to milliseconds."""
+        """Seconds since the start, rounded to milliseconds."""
         return round(time.monotonic() - self._began, 3)

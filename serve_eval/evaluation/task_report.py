@@ -1,6 +1,4 @@
-"""Report on one task of a run: its result, judged against its reference, and what a reader should
-know of it.
-"""
+"""Report on one task of a run: its result, its verdict and remarks for the reader."""
 
 from __future__ import annotations
 
@@ -41,12 +39,12 @@ from serve_eval.verdicts.validity import remarks
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run when its tasks are judged.
+    """Facts about a run that are needed to judge its tasks.
 
-    `rule` is the verdict rule, and `judge` judges by it, with the options of the plan.
-    `unsupported` is what the endpoint cannot do, by task; `served` is who answered what, by task
-    and sample; `limits` are those of the sessions in which answers came. A paired rule looked at
-    the tasks in `looked_at` on the way, in this session or before.
+    `rule` is the verdict rule; `judge` applies it with the options of the plan. `unsupported` has
+    what the endpoint cannot do, by task. `served` has the workers behind each answer, by task and
+    sample. `limits` are those of the sessions that produced answers. A paired rule has examined the
+    tasks in `looked_at` during the run, in this session or before.
     """
 
     plan: Plan
@@ -60,8 +58,9 @@ class RunFacts:
 
 
 def report_task(task_run: TaskRun, run: RunFacts) -> TaskReport:
-    """Return the report of a task. One that was answered to its end before the endpoint could not
-    do it any more stays judged.
+    """Return the report of a task.
+
+    A task that was finished before the endpoint lost an ability is still judged.
     """
     p, accumulator = task_run.prepared, task_run.accumulator
     early = None if task_run.early is None else task_run.early.result()
@@ -106,8 +105,9 @@ def _verdict(
     early: EarlyStop | None,
     lacks: Ability | None,
 ) -> Verdict:
-    """Judge the result of a task, or say why it is not judged. `lacks` is what the endpoint cannot
-    do.
+    """Judge the result of a task, or state why it is not judged.
+
+    `lacks` is what the endpoint cannot do.
     """
     p = task_run.prepared
     if lacks is not None:
@@ -134,7 +134,7 @@ def _verdict(
 def _judge(
     task_run: TaskRun, run: RunFacts, result: TaskResult, reference: Reference, *, looked: bool
 ) -> Verdict:
-    """Judge a task that was asked to its end. `looked`: an early stop looked at it on the way."""
+    """Judge a task that was asked completely; `looked` is True if an early stop examined it."""
     p = task_run.prepared
     pairs, note = pairing.with_reference(p.task, p.dataset, reference, task_run.accumulator.runs())
     asked = result, reference, p.hypothesis, pairs
@@ -165,7 +165,7 @@ def _build_unjudged(
 
 
 def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
-    """Return what turned worse on the way, where the samples were started in a random order."""
+    """Return what got worse during the run, if the samples were started in a random order."""
     planned = random_order(task_run, run.seeds, run.limits)
     if planned is None:
         return ()
@@ -178,12 +178,10 @@ def _degradations(task_run: TaskRun, run: RunFacts) -> tuple[Degradation, ...]:
 
 
 def _attribution(task_run: TaskRun, run: RunFacts) -> Attribution | None:
-    """Return who answered how, where that is known."""
+    """Return which worker gave which answers, if known."""
     p = task_run.prepared
-    if run.served is None or any(
-        one.choices for one in p.dataset.samples
-    ):  # each choice is a request of its own
-        return None
+    if run.served is None or any(one.choices for one in p.dataset.samples):
+        return None  # Each choice is a separate request.
     return attribute_task(
         task_run.accumulator.fates(),
         task_run.journal.records(),
@@ -203,7 +201,7 @@ def _warnings(
     worse: Sequence[Degradation],
     who: Attribution | None,
 ) -> tuple[str, ...]:
-    """Return what a reader of the verdict should know, but for what the rule says itself."""
+    """Return what a reader of the verdict should know, except for the rule's own warnings."""
     sampling = task_run.prepared.task.sampling
     late = [latency.describe_slow(row) for row in (() if who is None else who.times) if row.slow]
     said = remarks(result, one_token_answers=sampling.max_tokens <= 2, stop=sampling.stop)

@@ -1,4 +1,4 @@
-"""A task of a run under way: its journal, its answers so far, and what is still to be asked."""
+"""Hold a running task: its journal, its answers so far, and the samples still to be asked."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TaskRun:
-    """A task under way. `early` looks at it when it may stop early; `note` is why it may not.
-    `executions` are there for a task that runs its answers, `judgements` for one that has them
-    judged. `standing` are the positions of failures that are not asked again, and with
-    `failures_stand` no judge is either. `scores` is where its scores are written as they come.
+    """A running task.
+
+    `early` examines the task if it may stop early; otherwise `note` says why it may not.
+    `executions` is set for a task that runs its answers, `judgements` for one whose answers are
+    judged. `standing` are the positions of failures that are not asked again; with
+    `failures_stand`, judges are not asked again either. `scores` is the file for its scores.
     """
 
     prepared: PreparedTask
@@ -42,11 +44,11 @@ class TaskRun:
 
     @property
     def spared(self) -> bool:
-        """Whether an early stop left something unasked."""
+        """True if an early stop left samples unasked."""
         return self.early is not None and self.early.result().stopped
 
     def list_pending_programs(self) -> dict[str, Program]:
-        """The programs of its answers that are still to be run."""
+        """Return the programs in its answers that have not been run yet."""
         if self.executions is None:
             return {}
         return self.executions.list_pending(
@@ -54,8 +56,9 @@ class TaskRun:
         )
 
     def list_unjudged(self, *, itself: bool) -> dict[str, Question]:
-        """What is still to be asked about its answers: of the endpoint `itself`, or of judges
-        elsewhere.
+        """Return the open questions about its answers, for `itself` or for other judges.
+
+        `itself` is the endpoint that gave the answers.
         """
         if self.judgements is None:
             return {}
@@ -74,14 +77,12 @@ class TaskRun:
         )
 
     def list_pending_samples(self) -> Iterator[int]:
-        """Positions of the samples that are to be asked."""
+        """Return the positions of the samples still to be asked."""
         return (i for i in self.accumulator.list_unanswered() if i not in self.standing)
 
 
 def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcesses:
-    """The processes in which answers of these tasks are scored, for those that are not scored
-    here.
-    """
+    """Start the processes that score answers of these tasks, except for tasks scored inline."""
     recipes = {
         p.task.name: recipe_of(plan, p.spec, p.wanted)
         for p in prepared
@@ -91,7 +92,7 @@ def open_scoring(plan: Plan, prepared: Iterable[PreparedTask]) -> ScoringProcess
 
 
 def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
-    """Return how another process builds a task of the plan."""
+    """Return the recipe with which another process builds a task of the plan."""
     return recipe_for(
         spec, dataset_roots=plan.dataset_roots, allow_hub=plan.allow_hub, wanted=wanted
     )
@@ -100,10 +101,9 @@ def recipe_of(plan: Plan, spec: Spec, wanted: int) -> Recipe:
 def random_order(
     task_run: TaskRun, seeds: OrderSeeds, sessions: Iterable[Limits]
 ) -> Sequence[int] | None:
-    """Arrange all samples of a task in the random order in which they are started, in one session
-    or in several.
+    """Return all samples of a task in the random order of their starts, across sessions.
 
-    None where one of the `sessions` had another order.
+    None if one of the `sessions` had another order.
     """
     if task_run.early is not None:
         return task_run.early.order

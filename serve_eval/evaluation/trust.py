@@ -1,8 +1,7 @@
-"""The plan of a folder that may be somebody else's: what it would run or reach has to be said anew
-by the user.
+"""Load plans from folders that may be another user's: the user must confirm what they run or reach.
 
-Folders of code are named anew each time, in one's own folders too: no signature tells what lies in
-them by now.
+Folders of code must be named again each time, also for the user's own run folders: a signature does
+not cover their current content.
 """
 
 from __future__ import annotations
@@ -25,14 +24,16 @@ from serve_eval.plugins import extensions, registry
 from serve_eval.schema import Plan
 
 SHOWN = 2000
-"""Characters of a value that a refusal shows; a longer one is to be read in the folder."""
+"""Maximum characters of a value in a refusal; the rest can be read in the folder."""
 
 
 def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> Plan:
-    """The plan of a run folder for a command that only reads it: as `trusted`, and without the hub,
-    unless this user allowed that. Raises PlanError as `trusted`, and RunFolderError for a folder
-    without a plan, and where the command `writes` scores, capsules and the like there, for one of
-    somebody else with links out of it.
+    """Return the plan of a run folder for a command that only reads the folder.
+
+    The plan is as in `adopt_code`, and without the hub unless this user allowed it. Raises
+    PlanError as `adopt_code`, and RunFolderError for a folder without a plan. If the command
+    `writes` scores, capsules and the like there, raises RunFolderError also for another user's
+    folder with links out of it.
     """
     saved, own = run_folder.plan_and_owner(run)
     leading = (
@@ -42,9 +43,9 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
     )
     if leading:
         raise RunFolderError(
-            f"{_plain(str(run))} was not made there by you, and has links out of it:\n"
+            f"{_plain(str(run))} was not created there by you and has links out of it:\n"
             + "\n".join(f"  {_plain(name)} leads to {show_safely(to)}" for name, to in leading),
-            hint="If you trust it, copy it with what they lead to (cp -rL), or delete them.",
+            hint="If you trust it, copy it with the link targets (cp -rL), or delete the links.",
         )
     plan = adopt_code(saved, include_path)
     return replace(plan, allow_hub=plan.allow_hub and own)
@@ -53,13 +54,14 @@ def to_read(run: Path, include_path: Sequence[str], *, writes: bool = True) -> P
 def to_follow(
     run: Path, settings: Mapping[str, Any], *, trust_plan: bool, endpoint: bool = False
 ) -> Plan:
-    """The plan of a run folder for a command that starts or asks what it says: as `trusted` with
-    the `include_path` of the settings. With `endpoint` the one that the last session noted is
-    asked.
+    """Return the plan of a run folder for a command that starts or asks what the plan says.
+
+    The plan is as in `adopt_code` with the `include_path` of the settings. With `endpoint`, the
+    endpoint noted by the last session is asked.
 
     Raises PlanError, which lists what the plan would run and reach, unless this user saved it
-    there, the settings (as `plan.resolve` takes them) have values of the user's own in their place,
-    or `trust_plan` says that it is trusted.
+    there, the settings (as `plan.resolve` takes them) replace those values, or `trust_plan` is
+    True.
     """
     saved, own = run_folder.plan_and_owner(run)
     plan = adopt_code(saved, settings.get("include_path", ()))
@@ -74,7 +76,7 @@ def to_follow(
 
 
 def _list_given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
-    """The fields of a plan that settings have values for, as `reached` names them."""
+    """Return the fields of a plan that settings have values for, named as in `list_reached`."""
     found = {f"connection.{name}" for name in CONNECTION if name in settings}
     found |= {name for name in ("launcher", "allow_hub") if name in settings}
     found |= {text.partition("=")[0] for text in settings.get("set", ())}
@@ -90,9 +92,7 @@ def _list_given(plan: Plan, settings: Mapping[str, Any]) -> set[str]:
 
 
 def _links(folder: Path) -> list[tuple[str, str]]:
-    """The symbolic links below a folder with where they lead: what is written there would land
-    elsewhere.
-    """
+    """Return the symbolic links below a folder and their targets, where writes would land."""
     found = []
     for place, folders_below, files in os.walk(folder):
         for name in (*folders_below, *files):
@@ -103,7 +103,7 @@ def _links(folder: Path) -> list[tuple[str, str]]:
 
 
 def _list_noted(run: Path) -> list[str]:
-    """The addresses that the folder itself names beside its plan."""
+    """Return the addresses in the folder, apart from those in its plan."""
     endpoints = [session.endpoint for session in sessions.read_sessions(run)[-1:]]
     found: list[str | None] = [one.base_url for one in endpoints]
     found += [url for one in endpoints for url in (one.info.servers or {}).values()]
@@ -120,9 +120,10 @@ def _list_noted(run: Path) -> list[str]:
 def check(
     folder: Path, plans: Mapping[str, Plan], given: Collection[str] = (), noted: Sequence[str] = ()
 ) -> None:
-    """Raises PlanError where a plan of a folder of somebody else runs or reaches anything, but for
-    the fields that are `given` anew. Plans are there by what their lines begin with; `noted` are
-    addresses that the folder has besides.
+    """Raise PlanError if a plan in another user's folder runs or reaches anything.
+
+    Fields that are `given` again are exempt. The keys of `plans` are prefixes for the lines of the
+    message. `noted` are further addresses in the folder.
     """
     lines = [
         f"  {_plain(name + one.field)}: {_plain(one.does)} {show_safely(one.value)}"
@@ -140,22 +141,22 @@ def check(
     key = (
         ""
         if ownership.has_key()
-        else f" No key can be kept in {_state()}: XDG_STATE_HOME names another folder."
+        else f" No key can be kept in {_state()}: choose another folder with XDG_STATE_HOME."
     )
     raise PlanError(
         f"the plan in {_plain(str(folder))} was not saved there by you: its signature is missing or"
-        " not yours, as after a copy or a change by hand. It would:\n"
+        " not yours, for example after a copy or a manual edit. It would:\n"
         + "\n".join(dict.fromkeys(lines)),
         hint=(
-            "If you trust all of this: --trust-plan. Else give values of your own with flags, or a"
-            " plan of your own."
+            "If you trust all of this, pass --trust-plan. Otherwise set your own values with flags,"
+            " or use your own plan."
         )
         + key,
     )
 
 
 def _plain(text: str) -> str:
-    """Names of somebody else's in the same way, without quotes."""
+    """Return another user's name made safe as in `show_safely`, without quotes."""
     return show_safely(text)[1:-1]
 
 
@@ -163,34 +164,29 @@ def _state() -> str:
     try:
         return str(ownership.state_folder())
     except RuntimeError:
-        return "the home, which nothing names"
+        return "the home folder, which is unknown"
 
 
 def flag_of(plans: Sequence[Plan], *, own: bool) -> str:
-    """The flag without which a saved plan does not go on: none for a folder that is this user's
-    own.
-    """
+    """Return the flag that a saved plan needs to be followed: none for this user's own folder."""
     return "" if own or not any(map(list_reached, plans)) else " --trust-plan"
 
 
 def show_safely(value: object) -> str:
-    """A value of somebody else's on one line of ASCII: nothing in it acts on a terminal or reads as
-    something else.
-    """
+    """Return another user's value on one ASCII line, which cannot affect a terminal or mislead."""
     text = json.dumps(msgspec.to_builtins(value), ensure_ascii=True)
     return (
         text
         if len(text) <= SHOWN
-        else f"{text[:SHOWN]}... ({len(text)} characters, to be read in the folder)"
+        else f"{text[:SHOWN]}... ({len(text)} characters; the rest is in the folder)"
     )
 
 
 def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
-    """The saved plan with the folders of code that are named now in the place of its own, which are
-    not looked into.
+    """Return the saved plan with the given folders of code in place of its own.
 
-    Raises PlanError for a task, launcher or verdict rule that is not found then, naming the folders
-    that the plan has.
+    The plan's own folders are not read. Raises PlanError, with the plan's folders, for a task,
+    launcher or verdict rule that is not found.
     """
     extensions.include(include_path)
     wanted = [("serve_eval.tasks", task) for task in saved.tasks]
@@ -199,14 +195,14 @@ def adopt_code(saved: Plan, include_path: Sequence[str]) -> Plan:
         f"{registry.kind_of(folder)} {spec.name!r}"
         for folder, spec in wanted
         if spec.name.partition(":")[0] not in registry.names(folder)
-        # Which of lm-eval's tasks a folder has is not known without looking into it.
+        # The lm-eval tasks in a folder are unknown until the folder is read.
         or (spec.name.startswith(f"{extensions.LM_EVAL}:") and not include_path)
     ]
     if unknown and saved.include_path:
         flags = " ".join(f"--include-path {shlex.quote(path)}" for path in saved.include_path)
         raise PlanError(
             f"the saved plan takes its {', '.join(unknown)} from {', '.join(saved.include_path)},"
-            " whose code runs only when it is named anew",
+            " whose code runs only if you name the folder again",
             hint=f"If you trust it: {flags}",
         )
     return replace(saved, include_path=tuple(include_path))

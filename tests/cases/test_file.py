@@ -32,7 +32,7 @@ BAD = {
             " start>'"
         ),
     ),
-    "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it stands first on line 1"),
+    "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it is first on line 1"),
     "a name": (
         "my c:\n  - {case: a, input: {prompt: x}, expected: y}\n",
         "1: 'my c' names a task: at most 100 letters, digits, dots, dashes and underscores",
@@ -155,7 +155,7 @@ BAD = {
     ),
     "a time that is a number": (
         "c:\n  - {case: a, input: {prompt: x}, expected: 12:30}\n",
-        "2: digits with a colon are a number to the base 60, and YAML reads 12:30 as 750",
+        "2: digits with a colon are a number in base 60, and YAML reads 12:30 as 750",
     ),
     "words without quotes in options": (
         (
@@ -189,7 +189,7 @@ BAD = {
     ),
     "half a character": (
         'c:\n  - {case: a, input: {prompt: "\\ud800"}, expected: y}\n',
-        "2: '\\ud800' holds half of a surrogate pair, which is no character",
+        "2: '\\ud800' holds half of a surrogate pair, which is not a character",
     ),
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",

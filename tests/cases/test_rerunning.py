@@ -119,7 +119,7 @@ def test_a_changed_question_is_asked_anew_and_its_old_answers_are_archived_and_n
     assert (_records(out), _archived(out)) == (15, 3)
     assert (report.tasks[0].result.planned, _value(report)) == (15, 80.0)
     assert any(
-        "3 records lie in archive/ and do not count" in warning for warning in report.warnings
+        "3 records are in archive/ and do not count" in warning for warning in report.warnings
     )
     del cases.questions["n4"]
     cases.write()

@@ -90,9 +90,9 @@ def test_a_file_that_takes_too_long_is_told_with_what_to_do() -> None:
     Path("many.yaml").write_text("c:\n" + "".join(case % (i, i, i) for i in range(100)))
     done = serve_eval("cases", "expand", "many.yaml", SERVE_EVAL_READING_TIMEOUT="0.0000001")
     assert done.returncode == 2
-    assert "error: many.yaml: took longer than 1e-07 s, and was at " in done.stderr
+    assert "error: many.yaml: took longer than 1e-07 s; it had done " in done.stderr
     assert (
-        "Split it into smaller files, or give it more time: SERVE_EVAL_READING_TIMEOUT=2e-07"
+        "Split it into smaller files, or allow more time: SERVE_EVAL_READING_TIMEOUT=2e-07"
         in done.stderr
     )
     assert "100 cases of 1 tasks" in serve_eval("cases", "expand", "many.yaml").stdout
@@ -226,7 +226,7 @@ def test_iterations_is_another_name_of_repeats_and_run_all_of_rerun_all() -> Non
     assert serve_eval(*run).returncode == 3
     assert len(Path("out/samples/cases-c.jsonl").read_text().splitlines()) == 4
     done = serve_eval(*run, "--run-all")
-    assert "4 records lie in archive/" in done.stderr + done.stdout
+    assert "4 records are in archive/" in done.stderr + done.stdout
     assert serve_eval(*run, "--rerun", "sometimes").returncode == 2
 
 

@@ -200,7 +200,7 @@ def test_folders_that_do_not_fit_are_refused(run: Path, tmp_path: Path, place: s
         done = serve_eval("rescore", tmp_path / "nothing")
     else:
         done = serve_eval("rescore", run, "-o", tmp_path / place)
-    said = {"out/inside": "lies within", "full": "not an empty folder", "nothing": "holds no run"}[
+    said = {"out/inside": "is inside", "full": "not an empty folder", "nothing": "holds no run"}[
         place
     ]
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
@@ -237,7 +237,7 @@ def test_a_task_that_was_changed_since_the_run_is_told(run: Path, tmp_path: Path
     (run / "plan.json").write_text(json.dumps(plan))
     assert 'max_tokens: was "100", now "256"' in serve_eval("rescore", run).stdout
     refused = serve_eval("rescore", run, "-o", tmp_path / "other")
-    assert (refused.returncode, "claim what was not asked" in refused.stderr) == (
+    assert (refused.returncode, "claim requests that were never sent" in refused.stderr) == (
         2,
         True,
     ), refused.stderr

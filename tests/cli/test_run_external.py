@@ -281,5 +281,5 @@ def test_no_reference_is_used_where_none_is_wanted_though_one_ships(
         flags[-1] = url
         done = _run(data_root, tmp_path / "out", *flags)
     assert done.returncode == 3, done.stderr
-    assert "none is used, as --no-reference says" in " ".join(done.stdout.split())
+    assert "--no-reference was given" in " ".join(done.stdout.split())
     assert serve_eval("verdict", tmp_path / "out").returncode == 3

@@ -70,7 +70,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
             " on purpose"
         ),
         "the waiver for name simulated_gsm8k is no longer needed",
-        "warning: the endpoint was simulated: its verdicts say nothing about any model (4 runs)",
+        "warning: the endpoint was simulated: its verdicts do not apply to any model (4 runs)",
         "suite nightly: INCONCLUSIVE (5 runs, 5 tasks: 1 ERROR, 2 PASS, 2 FAIL (waived))",
     ):
         assert said in done.stdout, done.stdout

@@ -125,7 +125,7 @@ def test_no_reference_uses_none_where_a_row_applies_and_asks_the_same(plan: Plan
     (judged,), (prepared,) = prepare(plan), prepare(replace(plan, no_reference=True))
     assert judged.reference is not None
     assert (prepared.reference, prepared.protocol) == (None, None)
-    assert prepared.why_no_reference == "none is used, as --no-reference says"
+    assert prepared.why_no_reference == "--no-reference was given"
     assert (prepared.fingerprint, prepared.hypothesis) == (judged.fingerprint, judged.hypothesis)
 
 

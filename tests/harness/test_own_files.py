@@ -190,11 +190,11 @@ def test_the_code_of_a_folder_is_noted_and_its_change_is_told(tmp_path: Path) ->
     folder = _write(tmp_path / "d", "noted", ASKS)
     report = _run(_plan("noted", folder), tmp_path / "out")
     [line] = [text for text in report.warnings if "lm_eval" in text]
-    assert line.startswith(f"tasks.lm_eval:noted is that of {folder / 'lm_eval'}/")
+    assert line.startswith(f"tasks.lm_eval:noted is from {folder / 'lm_eval'}/")
     (folder / "lm_eval/code.py").write_text(CODE + "\n# changed\n")
     again = _run(_plan("noted", folder), tmp_path / "out")
     assert any(
-        "lm_eval:noted" in text and "answers were had when it was" in text
+        "lm_eval:noted" in text and "earlier answers were made with" in text
         for text in again.warnings
     )
 

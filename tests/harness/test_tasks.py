@@ -302,7 +302,7 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
             {"apply_chat_template": True},
             "log-probabilities need a plain text",
         ),
-        ("made_unsafe", {}, "scoring runs code that the model writes"),
+        ("made_unsafe", {}, "scoring runs code written by the model"),
     ],
 )
 def test_what_cannot_be_asked_says_why(

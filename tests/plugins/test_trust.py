@@ -56,8 +56,7 @@ def test_the_run_keeps_which_code_made_it(run: Path, tmp_path: Path) -> None:
         json.loads((run / "environment.json").read_text())[0]["extensions"]["tasks.towns"] == kept
     )
     assert (
-        f"tasks.towns is that of {kept['origin']} (sha256 {kept['sha256'][:12]})"
-        in report["warnings"]
+        f"tasks.towns is from {kept['origin']} (sha256 {kept['sha256'][:12]})" in report["warnings"]
     )
 
 
@@ -78,7 +77,7 @@ def test_a_saved_folder_of_code_is_not_looked_into_until_it_is_named_anew(
     refused = serve_eval(*command, run)
     assert refused.returncode == 2
     assert (
-        f"takes its task 'towns' from {code}, whose code runs only when it is named anew"
+        f"takes its task 'towns' from {code}, whose code runs only if you name the folder again"
         in refused.stderr
     )
     assert refused.stderr.endswith(f"{HINT}{code}\n")
@@ -121,7 +120,7 @@ def test_a_changed_file_is_told_where_the_answers_are_older(run: Path, tmp_path:
         "def said(text):\n    return text.strip().lower()\n"
     )
     told = serve_eval("verdict", run, "--include-path", tmp_path / "code").stdout
-    assert f"answers were had when it was {before}" in told
+    assert f"earlier answers were made with {before}" in told
 
 
 def test_other_questions_under_its_name_are_refused(run: Path, tmp_path: Path) -> None:

@@ -248,7 +248,8 @@ def test_repeats_and_references_without_scores_do_not_stop(judged: Plan, tmp_pat
     )
     assert (prefix, note) == (
         None,
-        "no early stop: the rule 'paired' takes prompts as independent, and repeats of one are not",
+        "no early stop: the rule 'paired' assumes independent prompts, and repeats of a prompt are"
+        " not",
     )
     assert p.reference is not None
     alone = replace(p, reference=replace(p.reference, runs=None))
@@ -334,7 +335,8 @@ def test_a_reference_whose_runs_differ_as_a_whole_stops_no_paired_run_early(
     assert early is None
     assert (
         note
-        == "no early stop: the reference's runs differ as a whole, for which only the end can allow"
+        == "no early stop: the reference's runs differ as a whole, which only the final test can"
+        " allow for"
     )
     classic, _ = watch(prepared, accumulator, Spec(name="classic"), eps=0.01, seed=1)
     assert classic is not None

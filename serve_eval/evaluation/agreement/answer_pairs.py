@@ -1,6 +1,4 @@
-"""Two finished run folders beside each other, prompt by prompt: scores, changed answers, how far
-texts agree.
-"""
+"""Compare two finished run folders prompt by prompt: scores, changed answers and text agreement."""
 
 from __future__ import annotations
 
@@ -34,15 +32,17 @@ if TYPE_CHECKING:
 
 _REPEAT = re.compile(r"(.*)#(\d+)", re.DOTALL)
 _BEFORE, _AFTER = 20, 60
-"""Characters that are quoted around a first difference."""
+"""Characters quoted before and after a first difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAnswers:
-    """What a run folder holds of one task: by repeat the line of each prompt's score, and a hash of
-    what was said; of the first answer to each prompt when it was asked for, in seconds since 1970,
-    how long it took in seconds, and where a request for it failed, in which way the first one
-    did.
+    """A run folder's answers to one task.
+
+    `lines` has, by repeat, the score record of each prompt; `said` has a hash of each answer. The
+    others are about the first answer to each prompt: `started_s` is the time of its request in
+    seconds since 1970, `latency_s` its duration in seconds, and `failed` how the first failed
+    request for it failed.
     """
 
     task: TaskReport
@@ -55,13 +55,14 @@ class TaskAnswers:
 
     @property
     def planned(self) -> int:
-        """Prompts, however often each was asked."""
+        """Number of prompts, not counting repeats."""
         return self.task.result.planned // len(self.lines)
 
 
 def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
-    """The scores and answers of one task. Raises RunFolderError for files that are missing or
-    damaged.
+    """Return the scores and answers of one task.
+
+    Raises RunFolderError for files that are missing or damaged.
     """
     task = next(task for task in report.tasks if task.result.task == name)
     repeats = report.plan.times(name)
@@ -96,18 +97,18 @@ def read_task(folder: Path, report: Report, name: str) -> TaskAnswers:
 
 
 def _how(failure: FailureKind, status: int | None) -> str:
-    """In which way a request failed, with the status where that was at fault."""
+    """Return the kind of failure of a request, with the HTTP status if it is an error."""
     return f"{failure.value} {status}" if status is not None and status >= 400 else failure.value
 
 
 def _place(sample: str, repeats: int) -> tuple[int, str]:
-    """Which repeat of which prompt an id is of."""
+    """Return the repeat and the prompt of an id."""
     found = _REPEAT.fullmatch(sample) if repeats > 1 else None
     return (0, sample) if found is None else (int(found[2]) - 1, found[1])
 
 
 def _content(response: Response) -> bytes:
-    """What stands for all that was said."""
+    """Return a hash of a whole answer."""
     parts = (
         response.reasoning,
         response.text,
@@ -123,9 +124,7 @@ def _content(response: Response) -> bytes:
 
 
 def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
-    """The median time between the requests for the same prompt, in seconds; None where no prompt
-    tells it.
-    """
+    """Return the median seconds between the requests for the same prompt, or None if unknown."""
     gaps = [
         abs(b.started_s[prompt] - start)
         for prompt, start in a.started_s.items()
@@ -135,8 +134,9 @@ def apart_s(a: TaskAnswers, b: TaskAnswers) -> float | None:
 
 
 def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
-    """The scores of all planned prompts, those without one as missing. Raises ServeEvalError when
-    none has one on both sides.
+    """Return the scores of all planned prompts; a prompt without a score counts as missing.
+
+    Raises ServeEvalError if no prompt has a score on both sides.
     """
     from serve_eval.stats.pairs import pair
 
@@ -159,7 +159,7 @@ def score_pairs(a: TaskAnswers, b: TaskAnswers) -> Pairs:
 def find_changes(
     a: TaskAnswers, b: TaskAnswers, *, a_run: int = 0, b_run: int = 0
 ) -> tuple[list[str], list[str]]:
-    """The prompts whose score fell and those whose score rose from a run of A to one of B."""
+    """Return the prompts whose score fell, and those whose score rose, from A's run to B's."""
     sign = 1.0 if a.task.result.metric.higher_is_better else -1.0
     before, after = a.lines[a_run], b.lines[b_run]
     both = [
@@ -178,7 +178,7 @@ def agreement(
     b_run: int = 0,
     among: Iterable[str] | None = None,
 ) -> Agreement:
-    """How far the texts of two runs agree, among some prompts or all."""
+    """Return how far the texts of two runs agree, for the prompts in `among` or for all."""
     first, second = a.lines[a_run], b.lines[b_run]
     prompts = [p for p in (first if among is None else among) if p in first and p in second]
     identical = same = 0
@@ -196,13 +196,14 @@ def agreement(
 
 
 def another_score(one: ScoreRecord, other: ScoreRecord) -> bool:
-    """Whether two answers to a prompt are worth something else."""
+    """Return whether two answers to a prompt have different scores."""
     return one.value != other.value
 
 
 def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
-    """Whether two answers to a prompt say something else, right or wrong. Without an extracted
-    answer their scores tell.
+    """Return whether two answers to a prompt differ, right or wrong.
+
+    If neither has an extracted answer, their scores decide.
     """
     if one.answer is None and other.answer is None:
         return one.value != other.value
@@ -210,7 +211,7 @@ def another_answer(one: ScoreRecord, other: ScoreRecord) -> bool:
 
 
 def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
-    """These prompts with what A and B said to them."""
+    """Return these prompts with the answers of A and B."""
     both = texts(a, prompts), texts(b, prompts)
     found = []
     for prompt in prompts:
@@ -230,10 +231,9 @@ def flips(a: TaskAnswers, b: TaskAnswers, prompts: Sequence[str]) -> list[Flip]:
 
 
 def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[str, str]:
-    """Read what was said to these prompts in one run of the folder: thoughts, text and tool calls,
-    one after the other.
+    """Return the answers to these prompts in one run: reasoning, text and tool calls, concatenated.
 
-    `run` counts the repeats of a prompt from 0, -1 is the last one. Raises RunFolderError for a
+    `run` counts the repeats of a prompt from 0; -1 is the last one. Raises RunFolderError for a
     journal that is damaged or missing.
     """
     wanted, run, found = set(prompts), run % len(answers.lines), dict[str, str]()
@@ -254,9 +254,9 @@ def texts(answers: TaskAnswers, prompts: Iterable[str], run: int = 0) -> dict[st
 
 
 def common_prefix(a: str, b: str) -> int:
-    """Count the characters that two texts have in common before they part."""
+    """Return the length, in characters, of the common prefix of two texts."""
     low, high = 0, min(len(a), len(b))
-    while low < high:  # by halves: long texts are compared as fast as memory is
+    while low < high:  # By bisection: slices compare at memory speed.
         middle = (low + high + 1) // 2
         if a[low:middle] == b[low:middle]:
             low = middle
@@ -266,7 +266,7 @@ def common_prefix(a: str, b: str) -> int:
 
 
 def first_difference(a: str, b: str) -> FirstDifference | None:
-    """Where two texts begin to differ; None where they do not."""
+    """Return where two texts begin to differ, or None if they are equal."""
     if a == b:
         return None
     place = common_prefix(a, b)

@@ -1,10 +1,9 @@
-"""Two endpoints that differ more than one of them does from itself: tested prompt by prompt, by two
-measures.
+"""Test if two endpoints differ more than one of them differs from itself, by two measures.
 
-Of a prompt that one endpoint answered twice there are three answers: its first one, its own second
-one and that of the other endpoint. Each measure asks which of the last two is farther from the
-first. Where both endpoints answer alike the two can be exchanged, so either is as likely to be the
-farther one, and the signs of all measures flip together.
+A prompt that one endpoint answered twice has three answers: its first one, its second one and the
+other endpoint's. Each measure asks which of the last two is farther from the first. If the
+endpoints are alike, the two can be exchanged: either is equally likely to be farther, and the signs
+of all measures flip together.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from serve_eval.evaluation.storage.records.scores import ScoreRecord
 from serve_eval.schema import SelfFlips
 
 FLIP_ALPHA = 0.01
-"""Chance of saying of two endpoints that are alike that they differ more than one of them does from
+"""Probability of reporting that two equal endpoints differ more than one of them differs from
 itself."""
 Texts = Mapping[str, str]
-"""By prompt, what was said."""
+"""Answers by prompt."""
 
 
 def self_flips(
@@ -43,16 +42,17 @@ def self_flips(
     said: Sequence[Texts] | None = None,
     alpha: float = FLIP_ALPHA,
 ) -> SelfFlips | None:
-    """Test whether `other` lies farther from the first answers of `once` than its own second ones
-    in `again` do.
+    """Test if `other` is farther from the first answers of `once` than the second ones in `again`.
 
-    By score, an answer for which `differ` holds is farther than one for which it does not, and of
-    two such answers the one whose score is farther away. By text, the same text is nearest, else
-    the one that departs later from the first. The p is that of the smaller p-value of both measures
-    (`stats.min_p`). `exchangeable` False says that on a sound server `other` may depart from `once`
-    in other places, or by other amounts, than `again` does: then only `differ` counts. `said` are
-    the texts of the three runs, which are otherwise read from their journals. Returns None where no
-    prompt was answered each time. Raises RunFolderError for journals that cannot be read.
+    By score, an answer for which `differ` holds is farther than one for which it does not; of two
+    such answers, the one with the more distant score is farther. By text, the same text is nearest,
+    and otherwise the text that departs later. The p is that of the smaller p-value of both measures
+    (`stats.min_p`).
+
+    If `exchangeable` is False, `other` may, on a healthy server, depart from `once` at other places
+    or by other amounts than `again`: then only `differ` counts. `said` are the texts of the three
+    runs; by default they are read from the journals. Returns None if no prompt was answered each
+    time. Raises RunFolderError for journals that cannot be read.
     """
     first, second, across = once.lines[0], again.lines[again_run], other.lines[other_run]
     prompts = [prompt for prompt in first if prompt in second and prompt in across]
@@ -114,7 +114,7 @@ def self_flips(
 def _by_text(
     prompts: Sequence[str], first: Texts, second: Texts, across: Texts
 ) -> dict[str, int] | None:
-    """The signs by text; None where nobody said anything, as for likelihoods."""
+    """Return the signs by text, or None if all answers are empty, as for likelihoods."""
     if not any(one.get(p) for one in (first, second, across) for p in prompts):
         return None
 
@@ -126,9 +126,7 @@ def _by_text(
 
 
 def _sign(own: float | tuple[bool, float], other: float | tuple[bool, float]) -> int:
-    """1 where the other answer is the farther one, -1 where the own second one is, 0 where neither
-    is.
-    """
+    """Return 1 if the other answer is farther, -1 if the own second one is, 0 if neither."""
     return (other > own) - (other < own)  # type: ignore[operator]
 
 

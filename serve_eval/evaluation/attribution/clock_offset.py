@@ -1,7 +1,7 @@
-"""The offset between the clocks of a server and of ours, and the pairs of request and record that
-it joins.
+"""Estimate the offset between the server's clock and ours, and pair requests with records.
 
-`candidates` finds offsets by a vote of all pairs, `fit` says what one of them joins and how well.
+`candidates` finds offsets by a vote of all pairs; `fit` returns the pairs at one offset and their
+cost.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BIN_S = 0.002
-"""Width of the bins of the vote."""
+"""Width of the vote's bins, in seconds."""
 LONGEST_JITTER_S = 0.1
 LEAST_JITTER_S = 0.0005
-"""By how much the way of a request to the server may vary at most, and is taken to vary at
-least."""
+"""Upper and lower limit, in seconds, of the assumed variation in a request's travel time to the
+server."""
 ROUNDS = 4
 EDGE, EDGE_S = 0.05, 0.001
-"""Tolerated share and size of the seeming excess of a record over its request."""
+"""Tolerated share and size (seconds) of clock skew between a record and its request."""
 
 
 def candidates(offsets: NDArray[Any]) -> list[float]:
-    """The offsets that most pairs have, at most three that lie apart."""
+    """Return up to three well separated offsets that most pairs share."""
     import numpy
 
     if not len(offsets):
@@ -47,9 +47,10 @@ def candidates(offsets: NDArray[Any]) -> list[float]:
 
 
 class Fit(NamedTuple):
-    """What an offset joins: `pairs` of request and record, each at most once, those apart the least
-    first; `cost_s` is how far apart a record is from its request on average. `apart` has all pairs
-    in question.
+    """The pairs at one offset.
+
+    `pairs` maps a request to its gap and its record, each used at most once, smallest gaps first.
+    `cost_s` is the mean gap between a record and its request. `apart` has all pairs in question.
     """
 
     offset_s: float
@@ -59,9 +60,11 @@ class Fit(NamedTuple):
     cost_s: float
 
     def sure(self, block: Sequence[WorkerRecord]) -> dict[int, int]:
-        """The records of requests, but for those where another one fits about as well and names
-        other servers, or where another request may be the record's that has none. A record that is
-        surely another's is no rival.
+        """Return the unambiguous records of requests.
+
+        Drops a request if another record fits about as well and names other servers, or if another
+        request without a record could own the record. A record that surely belongs to another
+        request is not a rival.
         """
         of_record: dict[int, list[tuple[float, int]]] = defaultdict(list)
         of_request: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -92,11 +95,11 @@ def fit(
     possible: NDArray[Any],
     block: Sequence[WorkerRecord],
 ) -> Fit | None:
-    """What an offset joins, once it is put right by the middle of what it joins. None: nothing.
+    """Return the pairs at an offset, after correcting it by the median of its pairs, or None.
 
-    `offsets` are those at which a request and a record would begin together, `longer` is by how
-    much more time the request took. A request began before its record and ended after it: what that
-    is on two clocks, the pairs that lie closest together tell.
+    `offsets` are those at which a request and a record would start together; `longer` is the extra
+    time that the request took. A request starts before its record and ends after it. On two clocks,
+    the closest pairs show what that means.
     """
     import numpy
 
@@ -111,7 +114,7 @@ def fit(
         usual = _by_server(servers, more, _nearest(rows, numpy.abs(begun - offset)), 0.5)
         gaps = numpy.fmax(
             numpy.abs(begun - offset), numpy.abs(more - usual)
-        )  # what is not known does not count
+        )  # fmax ignores unknown values.
         chosen = _greedy(rows, columns, numpy.where(inside, gaps, numpy.inf))
         if not len(chosen):
             return None
@@ -133,9 +136,7 @@ def fit(
 
 
 def _greedy(rows: NDArray[Any], columns: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
-    """Which pairs to take, the closest first, so that each record and each request is taken once at
-    most.
-    """
+    """Return the chosen pairs, closest first, with each record and request used at most once."""
     import numpy
 
     order = numpy.argsort(gaps, kind="stable")
@@ -150,7 +151,7 @@ def _greedy(rows: NDArray[Any], columns: NDArray[Any], gaps: NDArray[Any]) -> ND
 
 
 def _nearest(rows: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
-    """The pair of each record that begins closest together."""
+    """Return the pair of each record with the closest start."""
     import numpy
 
     order = numpy.argsort(gaps, kind="stable")
@@ -160,8 +161,9 @@ def _nearest(rows: NDArray[Any], gaps: NDArray[Any]) -> NDArray[Any]:
 def _by_server(
     servers: NDArray[Any], values: NDArray[Any], chosen: NDArray[Any], share: float
 ) -> NDArray[Any]:
-    """For every pair a quantile of the values of the chosen pairs of its generation server, whose
-    clock may be off by a little; NaN where it tells none.
+    """Return, for every pair, a quantile of the chosen pairs' values for its generation server.
+
+    A server's clock may be slightly off. NaN if the server has no values.
     """
     import numpy
 

@@ -1,9 +1,8 @@
-"""Which record is of which request of ours, by what the server itself says: no guess, whatever the
-load. Pure.
+"""Match records to our requests by arrival times and ids, exactly under any load. Pure.
 
-An answer, or a trace with the X-Request-ID that we sent, tells when its request arrived at the
-orchestrator, to the nanosecond; so does the record. Where a trace has the request's number, that
-names the record too. What names two records, or a record that two requests name, joins nothing.
+An answer, or a trace with our X-Request-ID, reports when its request arrived at the orchestrator,
+to the nanosecond; so does the record. If a trace has the request's number, that also identifies the
+record. A request that matches two records, or a record that two requests match, is not joined.
 """
 
 from __future__ import annotations
@@ -18,13 +17,11 @@ from serve_eval.evaluation.attribution.record import WorkerRecord
 from serve_eval.schema import Attempt
 
 DECIMALS = 9
-"""With which an answer tells a time; fewer are taken as they come."""
+"""Decimals of a time in an answer; fewer are accepted."""
 
 
 class Joined(NamedTuple):
-    """A record with what joined it, and how long the transfer of its KV cache took, as the answer
-    or it says.
-    """
+    """A record, what joined it, and its KV cache transfer time, as the answer or it reports."""
 
     record: WorkerRecord
     how: str
@@ -34,7 +31,7 @@ class Joined(NamedTuple):
 def join_exactly(
     attempts: Iterable[Attempt], records: Iterable[WorkerRecord], traces: Mapping[str, Trace]
 ) -> dict[str, Joined]:
-    """Return what joins, by the X-Request-ID of the attempts."""
+    """Return the joined records by the X-Request-ID of the attempts."""
     index = _Index(records)
     named: dict[str, tuple[WorkerRecord, str]] = {}
     transfers: dict[str, float | None] = {}
@@ -54,7 +51,7 @@ def join_exactly(
 
 
 class _Index:
-    """Finds the one record of an arrival or a number."""
+    """Finds the only record with a given arrival or number."""
 
     def __init__(self, records: Iterable[WorkerRecord]) -> None:
         self._records = list(records)

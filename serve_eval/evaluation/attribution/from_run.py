@@ -1,10 +1,10 @@
-"""Find the worker behind a shared endpoint that gave the bad answers of a task, from records of who
-answered what.
+"""Find the worker behind a shared endpoint that gave the bad answers of a task.
 
-A worker that is given hard prompts gives more wrong answers than others, and is sound. So answers
-are compared where difficulty is nearly the same: with a reference, among prompts that as many of
-its runs had right. And where the router's choice is seen to have to do with a prompt's subject,
-beginning, place in the data set or difficulty, only among prompts that are alike in that.
+The input is records of which worker answered which request. A healthy worker that receives hard
+prompts gives more wrong answers than others. So answers are compared only at nearly the same
+difficulty: with a reference, among prompts that the same number of its runs answered correctly. If
+the router's choice depends on a prompt's subject, beginning, place in the data set or difficulty,
+only prompts that agree in it are compared.
 """
 
 from __future__ import annotations
@@ -24,24 +24,27 @@ from serve_eval.stats.contingency import CONTEXT, GENERATION, ROLES, Cell, rows
 from serve_eval.verdicts.below_reference import Expected
 
 ALPHA = 0.01
-"""The probability of accusing anybody of healthy workers, over all rows of a task, where the
-router's choice among prompts that are compared has nothing to do with how hard they are."""
+"""Probability of accusing any healthy worker, over all rows of a task.
+
+It holds if the router's choice among compared prompts is independent of how hard they are.
+"""
 DEALT = 0.01
-"""The probability of saying of a router that chooses at random that its choice has to do with the
-prompts."""
+"""Probability of reporting that a router which chooses at random depends on the prompts."""
 BLOCKS, LEAST_BLOCK = 20, 5
-"""Into how many parts of neighbours a data set is cut at most, and how many joined answers each has
-on average."""
+"""Maximum number of blocks of neighbours in a data set, and the mean number of joined answers in
+each."""
 PLACE, DIFFICULTY = "place in the data set", "difficulty for the reference"
 WRONG, EMPTY, FAILURES = "wrong answers", "empty answers", "failures"
 MEASURES = (WRONG, EMPTY, FAILURES)
 TOGETHER = " + "
-"""Between the two workers of a pair."""
+"""Separator between the two workers of a pair."""
 
 
 def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
-    """Which scores are bad ones. Of scores that are the best or the worst all but the best; else
-    those below their median, or where none lies below it, at it, unless all are the same.
+    """Return which scores are bad.
+
+    If all scores are the best or the worst possible, all but the best are bad. Otherwise those
+    below the median are bad, or, if none is below it, those at it, unless all are the same.
     """
     better = [value if metric.higher_is_better else -value for value in values]
     ends = [
@@ -57,12 +60,12 @@ def wrong(values: Sequence[float], metric: Metric) -> list[bool]:
 
 
 Kinds = Callable[[Sequence[int]], Mapping[str, list[Hashable]]]
-"""From the places of prompts in the protocol to the kinds of these prompts, by what tells them
-apart."""
+"""Maps the places of prompts in the protocol to the kinds of these prompts, by distinguishing
+property."""
 
 
 class AttributedAnswer(NamedTuple):
-    """The outcome of a sample whose worker is known: `place` is its position in the protocol."""
+    """The outcome of a sample whose worker is known; `place` is its position in the protocol."""
 
     line: Served
     place: int
@@ -81,13 +84,13 @@ def attribute_task(
     prompts: int | None = None,
     kinds: Kinds = lambda places: {},
 ) -> Attribution:
-    """The attribution of a task. `fates` are the samples with their scores (NaN: failed) and
-    whether there was no text, `records` their answers, `served` which worker gave each answer,
-    where known.
+    """Return the attribution of a task.
 
-    `expected` is what a reference lets expect of each prompt, `prompts` how many there are where
-    samples are repeats of them (None: no repeats). `kinds` tells what prompts at some places can be
-    told apart by, and the kind of each.
+    `fates` has, per sample, its id, its score (NaN: failed) and whether its text was empty.
+    `records` has the answers, `served` the worker of each answer, if known. `expected` is what a
+    reference predicts for each prompt. `prompts` is the number of prompts if samples are repeats of
+    them (None: no repeats). `kinds` returns the properties that distinguish prompts at some places,
+    and the kind of each prompt.
     """
     results = _results(records)
     known = list[AttributedAnswer]()
@@ -133,8 +136,10 @@ def compare_workers(
     prompts: int,
     kinds: Kinds,
 ) -> tuple[dict[str, list[Cell]], tuple[str, ...]]:
-    """Count who gave how many bad answers, by measure and among which prompts, and name what the
-    router's choice had to do with. Arguments are those of `attributed`.
+    """Count each worker's bad answers by measure and group of prompts.
+
+    Also return the properties that the router's choice depends on. Arguments are those of
+    `attribute_task`.
     """
     dealt = _dealt_by(known, expected, prompts, kinds)
     groups: list[tuple[Hashable, ...]] = (
@@ -155,9 +160,7 @@ def _wrong_ones(
     metric: Metric,
     expected: Expected | None,
 ) -> list[tuple[Served, bool, tuple[Hashable, ...]]]:
-    """Return who gave which answers, whether they are wrong, and which of them are compared with
-    one another.
-    """
+    """Return each answer's worker, whether it is wrong, and its group for comparison."""
     if expected is None:
         bad = wrong([one.value for one, _ in scored], metric)
         return [(one.line, is_bad, group) for (one, group), is_bad in zip(scored, bad, strict=True)]
@@ -171,10 +174,9 @@ def _wrong_ones(
 def _dealt_by(
     known: Sequence[AttributedAnswer], expected: Expected | None, prompts: int, kinds_of: Kinds
 ) -> dict[str, list[Hashable]]:
-    """Return what the choice of the workers had to do with, with the kind of each answer's prompt.
+    """Return the properties that the choice of workers depends on, with the kind of each prompt.
 
-    The answers say nothing here, so that a stratum that is chosen so leaves the tests within it
-    exact.
+    The answers themselves are not used, so tests within strata chosen this way stay exact.
     """
     from serve_eval.stats.dependence import dependence
 
@@ -200,7 +202,7 @@ def _dealt_by(
 
 
 def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[WorkerShare, ...]:
-    """The rows of an attribution."""
+    """Return the rows of an attribution."""
     return tuple(
         WorkerShare(
             worker=TOGETHER.join(row.worker),
@@ -219,8 +221,9 @@ def shares(measures: Mapping[str, Sequence[Cell]], alpha: float) -> tuple[Worker
 
 
 def _results(records: Iterable[Record]) -> dict[str, tuple[float, Response | None]]:
-    """When the attempt began by which each sample has its result: the first response, else the last
-    failure.
+    """Return the start of the attempt that gave each sample its result, with the response.
+
+    The result is the first response, or else the last failure.
     """
     found: dict[str, tuple[float, Response | None]] = {}
     for one in records:

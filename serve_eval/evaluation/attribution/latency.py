@@ -1,12 +1,11 @@
-"""Which of the workers behind one door lets wait: how long its answers took beside those of the
-others.
+"""Find the slowest worker behind a shared endpoint by comparing its answer times with the others'.
 
-A slow answer is no wrong one, so this accuses nobody: it is told as a warning. A server is called
-slow when it takes more than SLOWER times as long as the others for more than half of its answers,
-beyond chance. What is alike, however heavy the tails of its times are, takes twice the median of
-the others for less than half of them, so that the level is hardly ever used up. An answer of more
-tokens may take longer: a row whose answers are longer than those beside it by more than LONGER is
-not tested, or a server whose answers are empty would make all others look slow.
+A slow answer is not wrong, so a slow worker is only a warning. A server counts as slow if more than
+half of its answers take more than SLOWER times as long as the others', beyond chance. Among equal
+servers, even with heavy tails, less than half of the answers take twice the others' median, so the
+level is hardly ever used up. Longer answers take more time: a row whose answers have more than
+LONGER times the tokens of those compared is not tested. Otherwise a server with empty answers would
+make all others look slow.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from serve_eval.stats.lateness import SLOWER, lateness
 from serve_eval.stats.multiplicity import holm
 
 ALPHA = 0.01
-"""The probability of calling anything slow where all are alike, over all rows."""
+"""Probability of calling any server slow if all are equal, over all rows."""
 LONGER = 1.25
-"""By how many times the tokens of its answers (medians) may exceed those of the others' that they
-are beside."""
+"""Maximum ratio of median answer tokens between a row and the answers it is compared with."""
 LEAST = 20
-"""Answers of others whose median may stand for them in a run, where every prompt went to one server
+"""Minimum number of others' answers for a median in a run, where each prompt went to one server
 only."""
 
 
 class Timed(NamedTuple):
-    """An answer that these workers had a hand in (None: none of that role, or not known): after how
-    many seconds, of how many tokens (0: not told).
+    """An answer and the workers involved (None: no worker of that role, or unknown).
+
+    `seconds` is its duration, `tokens` its length (0: not reported).
     """
 
     context: str | None
@@ -44,7 +43,7 @@ class Timed(NamedTuple):
     tokens: int
 
     def of(self, place: int) -> str | None:
-        """The worker of the role at that place of ROLES."""
+        """Return the worker of the role at this index of ROLES."""
         return (self.context, self.generation)[place]
 
 
@@ -59,15 +58,18 @@ _Beside = tuple[Timed, _Usual]
 def rank_asked(
     alone: Sequence[Timed], in_pairs: Sequence[Timed]
 ) -> tuple[tuple[WorkerTimes, ...], tuple[WorkerTimes, ...]]:
-    """Workers that were asked the same prompts at the same time: the rows of each alone, and those
-    of pairs.
+    """Return the rows of single workers and of pairs, all asked the same prompts at the same time.
 
-    Prompt by prompt: the quickest answer that a worker had a hand in beside those of the others of
-    its role (their median), so that a slow partner slows nobody; the quickest of all servers of a
-    role beside the median of the other role, where each answers whole; and a pair beside the median
-    of those with the same context server, and of those with the same generation server, by the
-    longer of both. Times of two legs add up, so that two slow servers never make their pair look
-    slow by more than 2 times.
+    Comparison is per prompt:
+
+    * a worker's quickest answer with the median of the other workers of its role, so that a slow
+      partner slows no worker;
+    * the quickest server of a role with the other role's median, if each answers prompts whole;
+    * a pair with the median of the pairs with the same context server, and of those with the same
+      generation server; the longer one counts.
+
+    The times of two legs add up, so two slow servers never make their pair look more than 2 times
+    as slow.
     """
     each, joint = _by_prompt(alone), _by_prompt(in_pairs)
     of_alone = [*_workers(each), *_legs(each)]
@@ -76,8 +78,10 @@ def rank_asked(
 
 
 def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
-    """Workers of which each had other prompts: each answer beside the median of all that others of
-    the role gave with the same partner, or where those are few, with any.
+    """Return the rows of workers that received different prompts.
+
+    Each answer is compared with the median of all answers of the role's other workers with the same
+    partner, or, if those are few, with any partner.
     """
     found = []
     for place, role in enumerate(ROLES):
@@ -101,7 +105,7 @@ def in_run(answers: Sequence[Timed]) -> tuple[WorkerTimes, ...]:
 
 
 def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
-    """A slow one, for people."""
+    """Return a line about a slow row, for people."""
     taken, others = f"{row.taken_s:.3g} s per {answer}", f"{row.others_s:.3g} s (medians)"
     more = (
         f"more than {SLOWER:g} times as long for {row.longer} of {row.answers} (p ="
@@ -110,18 +114,16 @@ def describe_slow(row: WorkerTimes, answer: str = "answer") -> str:
     if not row.worker:
         other = ROLES[1 - ROLES.index(row.role)]
         return (
-            f"slow_leg: the {row.role} servers take {taken} and the {other} servers {others}, when"
-            f" each answers the same prompts whole; {more}: a fault where both have the same"
-            " hardware"
+            f"slow_leg: the {row.role} servers take {taken}, the {other} servers {others}, when"
+            f" each answers the same prompts whole; {more}: a fault if both have the same hardware"
         )
     if row.role == PAIR:
         context, _, generation = row.worker.partition(" + ")
         name = f"context server {context} with generation server {generation}"
-        return f"slow_pair: {name} takes {taken}, and either of them with others {others}; {more}"
+        return f"slow_pair: {name} takes {taken}, either of them with others {others}; {more}"
     servers = "server" if row.role not in ROLES else f"{row.role} server"
     return (
-        f"slow_worker: {servers} {row.worker} takes {taken} and the other {servers}s {others};"
-        f" {more}"
+        f"slow_worker: {servers} {row.worker} takes {taken}, the other {servers}s {others}; {more}"
     )
 
 
@@ -202,7 +204,7 @@ def _usual(answers: Sequence[Timed]) -> _Usual:
 
 
 def _row(worker: str, role: str, beside: Sequence[_Beside]) -> WorkerTimes:
-    """A row by itself; p = 1 where nothing can be told."""
+    """Return an uncorrected row; p = 1 if nothing can be concluded."""
     found = lateness((usual.seconds, own.seconds) for own, usual in beside)
     taken, others, tokens, others_tokens = (
         median(values) if values else 0.0

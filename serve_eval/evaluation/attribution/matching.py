@@ -1,20 +1,18 @@
-"""Whose record is whose request: what an orchestrator tells of its requests, beside what we know of
-ours. Pure.
+"""Match an orchestrator's records with our requests, by ids or by times. Pure.
 
-A record holds the servers of a request. Where it holds an id that an answer carried too, that joins
-them. Else times do: the records' are on the server's monotonic clock and ours on our own, and both
-stand still against each other, so that one offset, found by a vote, joins all of a stretch of time.
-A request is joined only to a record that fits best both ways, while every other record that fits
+A record names the servers of a request. If it has an id that an answer has too, the id joins them.
+Otherwise times do. The records' times are on the server's monotonic clock and ours on our own, with
+a constant difference: one offset, found by a vote, joins all records of a period. A request is
+joined only to a record that fits best in both directions, and only if every other record that fits
 about as well names the same servers.
 
-**Why a wrong join cannot accuse a healthy worker.** The join sees times and servers, and never an
-answer: where all workers are alike, answers are still dealt to them without regard to what they are
-worth, and the test of the table is exact for any such dealing. Where one worker is bad, a wrong
-join moves a bad answer of it to another one and another's good answer to it: its share falls
-towards the mean and theirs rise towards it, but none beyond, as long as most joins are right. That
-they are is what the vote is for: an offset that joins less than half of the records, or hardly
-better than another one (requests at a fixed rate look alike when they are shifted by one), joins
-none.
+**Why a wrong join cannot accuse a healthy worker.** The join uses times and servers, never an
+answer. If all workers are equal, answers are still assigned to them regardless of their quality,
+and the test of the table is exact for any such assignment. If one worker is bad, a wrong join moves
+one of its bad answers to another worker and a good answer to it. Its share falls towards the mean
+and the others' rise towards it, but not beyond, as long as most joins are right. The vote ensures
+that: an offset that joins less than half of the records, or hardly more than another offset
+(requests at a fixed rate look alike when shifted by one), joins none.
 """
 
 from __future__ import annotations
@@ -30,25 +28,24 @@ from serve_eval.evaluation.attribution.record import SentAttempt, WorkerRecord
 
 IDS, TIMES = "ids", "times"
 METRICS, TRACES = "metrics of the answers", "request traces"
-"""What joins a record to a request. The last two are exact; see `exact_joining`."""
+"""Ways to join a record to a request. The last two are exact; see `exact_matching`."""
 BLOCK = 400
-"""Records that one offset is found for: clocks of two machines run apart by some milliseconds in an
-hour."""
+"""Records per offset: the clocks of two machines drift apart by some milliseconds per hour."""
 LEAST = 12
-"""Records from which on there is a vote."""
+"""Minimum number of records for a vote."""
 SLACK_S = 2.0
-"""By how much later than it could be a record may be read."""
+"""Maximum delay, in seconds, between the end of a request and the reading of its record."""
 OVERHEAD_S = 0.25
-"""By how much longer a request may take to us than to the server, beside a tenth of its time."""
+"""Seconds that a request may take longer for us than for the server, plus a tenth of its time."""
 RIVAL = 1.5
-"""A second offset by which records lie apart from requests by less than so many times as by the
-first makes both of them doubtful."""
+"""Minimum ratio between the costs of the second-best and the best offset; below it, both are
+rejected."""
 
 
 def join(
     sent: Sequence[SentAttempt], records: Sequence[WorkerRecord]
 ) -> dict[int, tuple[WorkerRecord, str]]:
-    """By the position of what was sent: its record, and what joined them, IDS or TIMES."""
+    """Return, by position in `sent`, the record and what joined it, IDS or TIMES."""
     found = {i: (one, IDS) for i, one in _by_ids(sent, records).items()}
     taken = {id(one) for one, _ in found.values()}
     left = [one for one in records if id(one) not in taken]
@@ -60,9 +57,7 @@ def join(
 def _by_ids(
     sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]
 ) -> dict[int, WorkerRecord]:
-    """Answers that are called by an id of a record, or by a name of which it is a part between
-    signs.
-    """
+    """Return the records of answers whose id is a record's id or contains it between separators."""
     named: dict[str, list[int]] = defaultdict(list)
     for i, one in enumerate(sent):
         if one.answer_id is not None:
@@ -83,7 +78,7 @@ def _by_ids(
 def _by_times(
     sent: Sequence[SentAttempt], records: Iterable[WorkerRecord]
 ) -> dict[int, WorkerRecord]:
-    """Joins records that have an arrival, in blocks of the order of their arrivals."""
+    """Join records that have an arrival time, in blocks sorted by it."""
     timed = sorted(
         (one for one in records if one.arrival_s is not None), key=lambda one: one.arrival_s or 0.0
     )
@@ -108,9 +103,7 @@ def _by_times(
 def _drop_untrusted_finishes(
     records: Sequence[WorkerRecord], longest_s: float
 ) -> list[WorkerRecord]:
-    """The records without the finishes of generation servers whose clock is another one than the
-    front door's.
-    """
+    """Remove finish times from generation servers on another clock than the orchestrator's."""
     odd: Counter[str | None] = Counter()
     seen: Counter[str | None] = Counter()
     for one in records:
@@ -126,8 +119,9 @@ def _drop_untrusted_finishes(
 
 
 def _bracket(block: Sequence[WorkerRecord], longest_s: float) -> tuple[float, float]:
-    """Between which offsets, to be added to the server's times, the right one lies: a record is
-    read when its request has ended, and soon then.
+    """Return the limits for the offset, in seconds to add to the server's times.
+
+    A record is read after its request has ended, and soon after.
     """
     lows, highs = [], []
     for one in block:

@@ -1,9 +1,9 @@
-"""The files in which an orchestrator of TensorRT-LLM's main line tells of its requests, read back.
+"""Read the files in which the orchestrator of TensorRT-LLM's main branch records its requests.
 
-`perf_metrics_output_dir` gets perf_metrics-*.jsonl, one for each start: a line a request, which
-names its servers. TRTLLM_REQUEST_TRACE_DIR gets HOUR/requests-*.jsonl and responses-*.jsonl, in
-which a request has its header fields. A server appends whole lines while this is read; a last line
-that is cut, and any other that cannot be read, is passed over.
+`perf_metrics_output_dir` gets one perf_metrics-*.jsonl per start, with a line per request that
+names its servers. TRTLLM_REQUEST_TRACE_DIR gets HOUR/requests-*.jsonl, with the header fields of
+requests, and responses-*.jsonl. A server appends whole lines while we read. A truncated last line,
+or any other unreadable line, is skipped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ from serve_eval.evaluation.attribution.record import WorkerRecord, record
 
 LINES = "perf_metrics*.jsonl"
 LONGEST_LINE = 1 << 20
-"""Bytes of a line about a request; a longer one is of somebody else."""
+"""Maximum bytes of a line about a request; a longer one was written by other software."""
 LONGEST_TRACE = 1 << 26
-"""Bytes of a trace, which holds a prompt."""
+"""Maximum bytes of a trace, which holds a prompt."""
 REQUEST_ID = "x-request-id"
 
 
 class Trace(NamedTuple):
-    """What a trace tells of a request: its arrival on the clock of the records, and its number
-    there.
-    """
+    """A request's arrival on the clock of the records, and its number there, as in a trace."""
 
     arrival_s: float | None
     number: str | None
@@ -50,14 +48,14 @@ _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class Records:
-    """The records in a folder and those below it, as they come."""
+    """The records in a folder and its subfolders, read as they are written."""
 
     def __init__(self, folder: Path | None) -> None:
         self.found: list[WorkerRecord] = []
         self._folder, self._read = folder, dict[Path, int]()
 
     def read(self, now_s: float) -> None:
-        """Add those that have come since the last time."""
+        """Add the records written since the last call."""
         for path in _files(self._folder, LINES) if self._folder else ():
             for line, end in _lines(path, LONGEST_LINE, self._read.get(path, 0)):
                 self._read[path] = end
@@ -70,8 +68,9 @@ class Records:
 
 
 def traces(folder: Path) -> dict[str, Trace]:
-    """Return the traces in a folder by the X-Request-ID of their requests; an id that two requests
-    have names none.
+    """Return the traces in a folder by the X-Request-ID of their requests.
+
+    An id that two requests share is left out.
     """
     numbers: dict[str, str] = {}
     for path in _files(folder, "responses-*.jsonl"):
@@ -98,25 +97,24 @@ def traces(folder: Path) -> dict[str, Trace]:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    """Return the files in a folder. None that is a link: it may lead elsewhere."""
+    """Return the files in a folder. Links are left out: they may lead elsewhere."""
     return [
         path for path in sorted(folder.rglob(pattern)) if path.is_file() and not path.is_symlink()
     ]
 
 
 def _lines(path: Path, longest: int, start: int = 0) -> Iterator[tuple[bytes, int]]:
-    """Yield the whole lines of a file from a place on, each with the place behind it, but for those
-    that are too long. A file that cannot be read has none.
+    """Yield the whole lines of a file after `start`, each with the offset of its end.
+
+    Skips lines that are too long. Yields nothing for a file that cannot be read.
     """
     try:
         with path.open("rb") as file:
             file.seek(start)
             while line := file.readline(longest):
                 whole = line
-                while whole and not whole.endswith(
-                    b"\n"
-                ):  # the rest of one that is too long, or is being written
-                    whole = file.readline(longest)
+                while whole and not whole.endswith(b"\n"):
+                    whole = file.readline(longest)  # The rest of a line too long or incomplete.
                 if whole is line:
                     yield line, file.tell()
     except OSError:

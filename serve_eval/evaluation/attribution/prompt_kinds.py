@@ -1,7 +1,7 @@
-"""Tell prompts apart by what a router may look at, and by what the task says of them.
+"""Classify prompts by their beginning, which a router may read, and by their subject.
 
-A router with affinity sends prompts that begin alike, such as questions on one text or with the
-examples of one subject, to one server.
+A router with affinity sends prompts that begin alike to one server, such as questions on one text
+or with the examples of one subject.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ from serve_eval.schema import Sample, Task
 
 SUBJECT, BEGINNING = "subject", "beginning of the prompt"
 LENGTH = 64
-"""Characters of a beginning, behind what all prompts begin with: some 16 tokens, and less than a
-block of a prefix cache, so that prompts with a block of their own in common are alike."""
+"""Characters of a beginning, after the part that all prompts share.
+
+That is about 16 tokens, and less than a block of a prefix cache, so that prompts that share a block
+of their own are alike.
+"""
 
 
 def kinds_of(task: Task, samples: Sequence[Sample]) -> dict[str, list[Hashable]]:
-    """Return the kind of each sample's prompt by its subject and by its beginning, where these tell
-    some apart.
+    """Return the kind of each sample's prompt by subject and by beginning.
+
+    Leaves out a property that is the same for all.
     """
     kinds: dict[str, list[Hashable]] = {
         SUBJECT: [_subject(task, sample) for sample in samples],
@@ -28,7 +32,7 @@ def kinds_of(task: Task, samples: Sequence[Sample]) -> dict[str, list[Hashable]]
 
 
 def _subject(task: Task, sample: Sample) -> str | None:
-    """Name what the task's breakdown tells apart first; None where it has none."""
+    """Return the first category in the task's breakdown, or None if there is none."""
     for table in task.breakdown([(sample, 0.0)]).values():
         if isinstance(table, Mapping) and len(table) == 1:
             return str(next(iter(table)))
@@ -36,11 +40,9 @@ def _subject(task: Task, sample: Sample) -> str | None:
 
 
 def _beginnings(texts: Sequence[str]) -> list[str]:
-    """Cut out of each text what follows the beginning that all have."""
-    first, last = (
-        min(texts, default=""),
-        max(texts, default=""),
-    )  # what these two share, all between them do
+    """Return the part of each text that follows their common beginning."""
+    # All texts share what the first and the last of them share.
+    first, last = min(texts, default=""), max(texts, default="")
     shared = next(
         (i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]),
         len(first),
@@ -49,7 +51,7 @@ def _beginnings(texts: Sequence[str]) -> list[str]:
 
 
 def _text(sample: Sample) -> str:
-    """Return what of a prompt is text."""
+    """Return the text of a prompt."""
     return (
         sample.prompt
         if isinstance(sample.prompt, str)

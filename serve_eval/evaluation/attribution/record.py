@@ -1,18 +1,16 @@
-"""Requests as we sent them, and as an orchestrator tells of them: what `matching` joins."""
+"""Represent requests as we sent them and as an orchestrator records them, for `matching`."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 ID_LENGTH = 8
-"""Characters from which on an id is no count that starts again with every server."""
+"""Minimum characters of an id; a shorter one may be a counter that restarts with every server."""
 LONGEST_NAME = 200
 
 
 class SentAttempt(NamedTuple):
-    """An attempt of ours: when it began and ended, and what its answer is called (None: no answer,
-    or no name).
-    """
+    """An attempt: its start, its end and the id of its answer (None: no answer or no id)."""
 
     start_s: float
     end_s: float
@@ -20,9 +18,10 @@ class SentAttempt(NamedTuple):
 
 
 class WorkerRecord(NamedTuple):
-    """What the server tells of a request. `arrival_s` and `finish_s` are on its clock, `read_s`
-    (after the reading before, at `read_after_s`) on ours. Times in seconds, None where it does not
-    tell.
+    """A request as the server records it.
+
+    `arrival_s` and `finish_s` are on the server's clock, `read_s` and the time of the previous
+    reading, `read_after_s`, on ours. Times are in seconds; None means not reported.
     """
 
     context: str | None
@@ -41,8 +40,9 @@ class WorkerRecord(NamedTuple):
 
 
 def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | None:
-    """A record as an orchestrator tells it; None for what names no server. Whatever else is missing
-    or odd is left out: the shape varies with the versions.
+    """Return an orchestrator's record, or None if it names no server.
+
+    Other missing or malformed fields are left out: the format varies between versions.
     """
     if not isinstance(told, dict):
         return None
@@ -58,9 +58,8 @@ def record(told: object, read_after_s: float, read_s: float) -> WorkerRecord | N
         _number(of_generation.get(f"kv_cache_transfer_{edge}")) for edge in ("start", "end")
     )
     size = _number(of_generation.get("kv_cache_size"))
-    moved = (
-        size if "kv_cache_size" in of_generation else began
-    )  # main tells the times alone, and 0 of none
+    # The main branch reports only the times, and 0 if there was no transfer.
+    moved = size if "kv_cache_size" in of_generation else began
     ids = {
         str(value)
         for part in (told, *legs)

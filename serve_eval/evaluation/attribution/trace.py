@@ -1,10 +1,9 @@
-"""Which servers behind one door answered which request: read beside a run, with no further request
-to the model.
+"""Record which servers behind a shared endpoint answered which request, during a run.
 
-The orchestrator of trtllm-serve's 1.2 line tells of its requests at GET /perf_metrics, each once:
-whoever reads it takes it away from others. OUT/served.jsonl has a line per request that could be
-joined. Nothing of this ever fails a run. What main's orchestrator tells instead is read by
-`served_files`.
+No further requests are sent to the model. The orchestrator of trtllm-serve 1.2 reports each request
+once at GET /perf_metrics: a reader takes it away from other readers. OUT/served.jsonl has a line
+per request that could be joined. A failure here never fails a run. `trace_files` reads what the
+main branch's orchestrator writes instead.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from serve_eval.plugins.scope import open_scope
 from serve_eval.schema import Failure
 
 POLL_S, SLOWEST_POLL_S = 1.0, 10.0
-"""Between two readings: while something comes, and at most while nothing does."""
+"""Seconds between two readings: while records arrive, and at most if none do."""
 SETTLE_S = 0.5
-"""From the last answer until the last reading: records come after answers."""
+"""Seconds from the last answer to the last reading: records arrive after answers."""
 READ_TIMEOUT_S = 10.0
 
 
@@ -37,8 +36,9 @@ READ_TIMEOUT_S = 10.0
 async def note_servers(
     client: Client, journals: Mapping[str, Journal], folder: Path
 ) -> AsyncIterator[None]:
-    """Notes in the folder which servers answer the requests of the block, where the front door
-    tells it. `journals` are those of the tasks, by name.
+    """Note in the folder which servers answer the requests of the block, if that is reported.
+
+    `journals` are those of the tasks, by name.
     """
     door = await _door(client)
     if door is None:
@@ -56,18 +56,17 @@ async def note_servers(
         if not door.listeners:
             door.close()
         if records:
-            with suppress(
-                ServeEvalError, OSError
-            ):  # it only informs, and what ended the run is to be told
-                # in a thread: it takes seconds for ten thousand, and other runs of this process may
-                # have requests out
+            # Attribution is optional: its errors must not hide the error that ended the run.
+            with suppress(ServeEvalError, OSError):
+                # In a thread: 10,000 records take seconds, and other runs of this process may have
+                # requests in flight.
                 await asyncio.to_thread(
                     lambda: append_traces(folder, _join(journals, began, records))
                 )
 
 
 class _Door:
-    """Read the request records of one front door for all runs that share it.
+    """Reads the request records of one endpoint for all runs that share it.
 
     The server hands out each record only once, so a second reader would miss it.
     """
@@ -82,7 +81,10 @@ class _Door:
         self._task = asyncio.create_task(self._watch())
 
     async def read(self) -> bool:
-        """Hands what has come since the reading before to all who listen; whether there was any."""
+        """Pass the records since the previous reading to all listeners.
+
+        Return True if there were any.
+        """
         async with self._reading:
             if not self.listeners:
                 return False
@@ -110,15 +112,16 @@ class _Door:
 
 
 async def _door(client: Client) -> _Door | None:
-    """The front door of a client, with what it had to tell before thrown away. None where it is
-    none that tells.
+    """Return the reader of a client's endpoint, or None if the endpoint reports no records.
+
+    Records from before the first reading are discarded.
     """
     doors: dict[tuple[object, ...], _Door] = open_scope().shared
     place: tuple[object, ...] = "door", asyncio.get_running_loop(), client.endpoint.base_url
     if place in doors:
         return doors[place]
     if not isinstance(await _get(client, "/cluster_info"), dict):
-        # no orchestrator: what /perf_metrics of a single server tells is somebody else's to read
+        # Not an orchestrator: /perf_metrics of a single server is for other readers.
         return None
     if not isinstance(await _get(client, "/perf_metrics"), list):
         return None
@@ -128,8 +131,9 @@ async def _door(client: Client) -> _Door | None:
 
 
 async def _get(client: Client, path: str) -> object:
-    """The JSON of a route beside those of the base URL, without our secrets: it is written down.
-    None where there is none.
+    """Return the JSON of a route next to /v1, without our secrets because it is saved.
+
+    None if there is no such route.
     """
     root = urlsplit(client.endpoint.base_url).path.removesuffix("/v1")
     reply = await client.exchange("GET", root + path, timeout_s=READ_TIMEOUT_S)
@@ -145,7 +149,7 @@ async def _get(client: Client, path: str) -> object:
 def _join(
     journals: Mapping[str, Journal], began: float, records: list[WorkerRecord]
 ) -> Iterator[Served]:
-    """The samples whose last attempt, begun since then, is joined to a record."""
+    """Yield the samples whose last attempt, started since `began`, is joined to a record."""
     sent: list[SentAttempt] = []
     last: dict[int, tuple[str, str]] = {}
     for task, journal in journals.items():
@@ -154,7 +158,7 @@ def _join(
             if result is None or (
                 kept.response is not None and kept.response.choice_logprobs is not None
             ):
-                continue  # of choices each has requests of its own
+                continue  # Each choice has its own requests.
             answer_id = None if kept.response is None else kept.response.answer_id
             for attempt in result.attempts:
                 if attempt.start_s >= began:

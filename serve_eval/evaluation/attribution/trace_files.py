@@ -1,9 +1,9 @@
-"""Which servers answered which request, from the files of an orchestrator of main: exactly,
-whatever the load.
+"""Match servers to requests from the files of the main branch's orchestrator: exact under any load.
 
-Where an endpoint's info has INFO, its orchestrator was asked to write them. They are read when all
-is answered, with what earlier sessions of the run left unjoined, and lines are added to
-OUT/served.jsonl. That no request is known then is said.
+If an endpoint's info has `perf_metrics`, its orchestrator was asked to write them. They are read
+once all requests are answered, together with requests that earlier sessions of the run left
+unjoined. The results are added to OUT/served.jsonl. If no request can be joined, a warning gives
+the reason.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from serve_eval.evaluation.storage.records.traces import Served, append_traces, 
 from serve_eval.schema import Attempt, Endpoint
 
 WAIT_S, POLL_S, SETTLE_S = 5.0, 0.1, 0.5
-"""How long lines of requests that were answered are waited for, and between two looks: they are
-written a moment later. And how long where only traces tell of a request. """
+"""Seconds to wait for the lines of answered requests, between two checks, and for traces alone.
+
+Lines are written shortly after the answers.
+"""
 
 
 class Folders(NamedTuple):
-    """Where the orchestrator writes its records, and its traces."""
+    """The folders in which the orchestrator writes its records and its traces."""
 
     output: Path | None
     traces: Path | None
 
     @classmethod
     def of(cls, endpoint: Endpoint) -> Folders | None:
-        """Return the folders of an endpoint; None where it was not asked to tell anything."""
+        """Return the folders of an endpoint, or None if it was not asked for records."""
         if (told := endpoint.info.perf_metrics) is None:
             return None
         return cls(*(Path(one) if one else None for one in (told.output_dir, told.trace_dir)))
 
 
 class _Found(NamedTuple):
-    """The attempts that are joined to nothing yet, by their task and sample; and what joins
-    them.
-    """
+    """The attempts that are not joined yet, by task and sample, and the records that join them."""
 
     open: dict[str, tuple[str, str, Attempt]]
     records: Sequence[WorkerRecord]
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 
     @property
     def waited_for(self) -> bool:
-        """Return whether an answer told of a record that is not there yet."""
+        """True if an answer reports a record that is not there yet."""
         return any(
             attempt.timing and name not in self.joined
             for name, (_, _, attempt) in self.open.items()
@@ -66,9 +66,10 @@ class _Found(NamedTuple):
 async def note_servers_from_files(
     client: Client, journals: Mapping[str, Journal], folder: Path, warn: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """Note in the folder which servers answered the requests of the block, as files tell.
-    `journals` are those of the tasks, by name. Enter it before `served.noted`, so that it knows
-    what that found.
+    """Note in the folder which servers answered the requests of the block, as files show.
+
+    `journals` are those of the tasks, by name. Enter it before `trace.note_servers`, so that it
+    knows what that found.
     """
     folders, began = Folders.of(client.endpoint), client.now()
     if folders is None:
@@ -79,7 +80,7 @@ async def note_servers_from_files(
         yield
         wait_s = WAIT_S
     finally:
-        with suppress(ServeEvalError, OSError):  # it only informs
+        with suppress(ServeEvalError, OSError):  # Attribution is optional.
             found = await _read_until_complete(folders, journals, folder, client, wait_s)
             if lines := list(_lines(found)):
                 append_traces(folder, map(client.masking.value, lines) if client.masking else lines)
@@ -93,7 +94,7 @@ async def note_servers_from_files(
 async def _read_until_complete(
     folders: Folders, journals: Mapping[str, Journal], folder: Path, client: Client, wait_s: float
 ) -> _Found:
-    """Read the files until all is there that the answers told of, or the time is over."""
+    """Read the files until they hold all that the answers reported, or time is up."""
     began = client.now()
     unjoined = await asyncio.to_thread(lambda: dict(_list_unjoined(journals, folder)))
     records = Records(folders.output if unjoined else None)
@@ -104,13 +105,11 @@ async def _read_until_complete(
         await asyncio.sleep(POLL_S)
     if len(found.joined) == len(unjoined) or folders.traces is None:
         return found
-    traces = await asyncio.to_thread(
-        perf_files.traces, folders.traces
-    )  # they hold all prompts, and are long
+    # In a thread: traces hold all prompts and are long.
+    traces = await asyncio.to_thread(perf_files.traces, folders.traces)
     if traces and wait_s:
-        await asyncio.sleep(
-            SETTLE_S
-        )  # where the answers told nothing, it is not known what is still to come
+        # If the answers report nothing, it is unknown what is still to come.
+        await asyncio.sleep(SETTLE_S)
     return await asyncio.to_thread(_read, records, unjoined, client.now(), traces)
 
 
@@ -126,17 +125,14 @@ def _read(
 
 
 def _last_attempts(journals: Mapping[str, Journal]) -> Iterator[tuple[str, str, Attempt, bool]]:
-    """Yield the task, the sample and the last attempt of each outcome, and whether it is an
-    answer.
-    """
+    """Yield the task, sample and last attempt of each outcome, and whether it is an answer."""
     for task, journal in journals.items():
         for kept in journal.records():
             result = kept.response or kept.failure
             if result is None or not result.attempts:
                 continue
-            if (
-                kept.response is None or kept.response.choice_logprobs is None
-            ):  # of choices each has its requests
+            if kept.response is None or kept.response.choice_logprobs is None:
+                # Choices have their own requests.
                 yield task, kept.id, result.attempts[-1], kept.response is not None
 
 
@@ -177,7 +173,7 @@ def _lines(found: _Found) -> Iterator[Served]:
 def _why_none(
     folders: Folders, found: _Found, journals: Mapping[str, Journal], folder: Path, began: float
 ) -> str | None:
-    """Return what to say where no answer since then is known by its servers."""
+    """Return a warning if no answer since `began` is joined to its servers."""
     known = _read_known(folder)
     answered = [
         (task, name, attempt)
@@ -191,32 +187,32 @@ def _why_none(
     told = any(attempt.timing for _, _, attempt in answered)
     if folders.output is None:
         why = (
-            "the answers tell times and name no server: set launcher.perf_metrics_dir to the"
+            "the answers report times but no server: set launcher.perf_metrics_dir to the"
             " perf_metrics_output_dir of the orchestrator"
             if told
-            else "the answers tell nothing: its file needs return_perf_metrics: true"
+            else "the answers report nothing: its file needs return_perf_metrics: true"
         )
     elif not found.records and told:
         why = (
-            f"the answers tell times, and no line is in {folders.output}: give the"
-            " perf_metrics_output_dir of the orchestrator as it is seen from here"
+            f"the answers report times, but {folders.output} has no lines: give the"
+            " perf_metrics_output_dir of the orchestrator as seen from this machine"
         )
     elif not found.records:
         why = (
-            "GET /perf_metrics told of none that could be told apart, and nothing was written to"
-            f" {folders.output}"
+            "GET /perf_metrics reported no request that could be identified, and nothing was"
+            f" written to {folders.output}"
         )
     else:
         needs = (
             ""
             if told
-            else ", and the answers tell nothing: its file needs return_perf_metrics: true"
+            else ", and the answers report nothing: its file needs return_perf_metrics: true"
         )
         why = (
-            f"none of the {len(found.records)} requests in {folders.output} is one of this"
+            f"none of the {len(found.records)} requests in {folders.output} belongs to this"
             f" run{needs}"
         )
     return (
-        f"perf metrics were asked for, and the servers of none of {len(answered)} answers are"
-        f" known: {why}; serve-eval attribute asks each server by itself"
+        f"perf metrics were requested, but the servers of none of {len(answered)} answers are"
+        f" known: {why}; serve-eval attribute asks each server separately"
     )

@@ -1,9 +1,8 @@
-"""Find out, by a handful of tiny requests, if the endpoint can do what the tasks need, before
-anything else is sent.
+"""Probe, with a few tiny requests, if an endpoint can do what the tasks need.
 
-A server that does not know a field often ignores it in silence, and a task would then be scored at
-chance level. So a probe looks at what came back, not only at the status. What an endpoint cannot do
-is an outcome of its own.
+This comes before anything else is sent. A server often ignores a field that it does not know,
+without an error, and a task would then be scored at chance level. So a probe checks the response,
+not only the status. An ability that the endpoint lacks gives a separate outcome.
 """
 
 from __future__ import annotations

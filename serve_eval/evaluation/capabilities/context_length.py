@@ -1,4 +1,4 @@
-"""The context length of an endpoint, as far as it tells it."""
+"""Find the context length of an endpoint, as far as the endpoint reports it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from serve_eval.schema import Failure
 CONTEXT = "context length"
 """The need that is a number of tokens."""
 CONTEXT_S = 60.0
-"""How long the probe of the context length may take; a server that takes it at its word would
-generate on."""
+"""Maximum seconds for the probe: a server that accepts the request could keep generating."""
 _CONTEXT = re.compile(
     r"(?:maximum context length|max_model_len|max_seq_len|context"
     r" (?:length|window|size))\D{0,40}?(\d{2,})",
@@ -22,10 +21,10 @@ _CONTEXT = re.compile(
 
 
 async def context_length(client: Client, wanted: int, *, chat: bool) -> int | None:
-    """Find the context length in tokens: told in /v1/models, or in refusing an answer of `wanted`
-    tokens.
+    """Return the context length in tokens, from /v1/models or from a refused request.
 
-    A stop string ends that answer at once where it is not refused.
+    That request asks for an answer of `wanted` tokens. If it is not refused, a stop string ends the
+    answer immediately.
     """
     if (told := await client.context_tokens()) is not None:
         return told

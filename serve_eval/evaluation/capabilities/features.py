@@ -1,6 +1,4 @@
-"""Probes of single features: images, guided decoding, tools, and what speculative decoding
-reports.
-"""
+"""Probe single features: images, guided decoding, tools, and reports of speculative decoding."""
 
 from __future__ import annotations
 
@@ -27,13 +25,12 @@ from serve_eval.schema import (
 )
 
 WORD = "violet"
-"""What guided decoding has to say to a question that it does not answer, and a tool is to be called
-with."""
+"""Word that guided decoding must force into an unrelated answer, and argument for the tool call."""
 TOOL = "write_down"
 
 
 async def images(client: Client) -> Ability:
-    """Tell if an image is taken, and adds to the tokens of its prompt."""
+    """Check that an image is accepted and adds tokens to its prompt."""
     need, question = Need.IMAGES, TextPart(text="Which colour is this?")
     picture = ImagePart(image_url=ImageUrl(url=_png(64)))
     without = await send_probe(client, (Message(role="user", content=(question,)),))
@@ -51,7 +48,7 @@ async def images(client: Client) -> Ability:
 
 
 def _png(side: int) -> str:
-    """A red square as a data URL; smaller ones are refused by some models."""
+    """Return a red square as a data URL; some models refuse smaller ones."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -70,8 +67,9 @@ def _png(side: int) -> str:
 
 
 async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Ability:
-    """Tell if an answer follows a schema that its question does not ask for, in the form that the
-    task sends.
+    """Check that an answer follows a schema that its question does not mention.
+
+    The schema is sent in the form that the task uses.
     """
     need = Need.GUIDED_DECODING
     form = request_of(prepared.task, prepared.dataset.samples[0]).extra.get("response_format")
@@ -99,7 +97,7 @@ async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Abili
     if followed:
         return Ability(need=need, works=True, seen="a schema was followed")
     if result.truncated:
-        return Ability(need=need, works=None, seen="the answer was cut before it could tell")
+        return Ability(need=need, works=None, seen="the answer was cut off too early to tell")
     return Ability(
         need=need,
         works=False,
@@ -109,9 +107,9 @@ async def probe_guided_decoding(client: Client, prepared: PreparedTask) -> Abili
 
 
 async def tools(client: Client) -> Ability:
-    """Tell if an answer to a question that asks for a tool calls it.
+    """Check that an answer to a question that asks for a tool calls it.
 
-    Where it does not, the tokens of the prompt tell whether the tool was seen at all.
+    If it does not, the prompt's token count shows if the server saw the tool at all.
     """
     need, question = (
         Need.TOOLS,
@@ -131,7 +129,7 @@ async def tools(client: Client) -> Ability:
     if any(call.name == TOOL for call in result.tool_calls):
         return Ability(need=need, works=True, seen="a tool was called")
     if result.truncated:
-        return Ability(need=need, works=None, seen="the answer was cut before it could tell")
+        return Ability(need=need, works=None, seen="the answer was cut off too early to tell")
     if TOOL in result.text and WORD in result.text and "{" in result.text:
         seen = f"the call came as text: {result.text[:80]!r}"
         return Ability(need=need, works=False, seen=seen, help=HELP[need])
@@ -147,9 +145,7 @@ async def tools(client: Client) -> Ability:
 
 
 async def tokens_per_step(client: Client, *, chat: bool) -> Ability:
-    """Tell if answers say how many tokens a step of the engine gave, by which speculative decoding
-    is judged.
-    """
+    """Check that answers report the tokens per engine step, which measure speculative decoding."""
     need, result = Need.TOKENS_PER_STEP, await send_probe(client, ping(chat), max_tokens=8)
     told = result.tokens_per_step if isinstance(result, Response) else None
     if told is None:

@@ -1,6 +1,4 @@
-"""Probe an endpoint for what tasks need: each kind of request, then each need of the tasks whose
-kind is answered.
-"""
+"""Probe an endpoint for what tasks need: each kind of request, then the needs of its tasks."""
 
 from __future__ import annotations
 
@@ -15,19 +13,18 @@ from serve_eval.evaluation.capabilities.probe_request import HELP
 from serve_eval.evaluation.plan.prepared_task import PreparedTask
 from serve_eval.schema import Ability, Need, SamplingParams
 
-_LONGER = "Serve the model with a longer context, or ask for shorter answers (max_tokens)."
+_LONGER = "Serve the model with a longer context, or request shorter answers (max_tokens)."
 _NO_ROUTE = frozenset({404, 405, 501})
 
 
 async def probe(
     client: Client, prepared: Sequence[PreparedTask]
 ) -> tuple[list[Ability], dict[str, Ability]]:
-    """Find out what the endpoint can do of what these tasks need, and by task the first thing that
-    it cannot.
+    """Return what the endpoint can do of what these tasks need, and each task's first lack.
 
     One short request per kind of request comes first. Sets `client.logprobs_form`. Raises
-    EndpointError when no task could be asked at all: nothing answers, the key or the model is
-    refused, or a field that the tasks send.
+    EndpointError if no task could be asked at all: nothing answers, or the key, the model or a
+    field of the tasks is refused.
     """
     found: dict[str, Ability] = {}
     for chat in sorted({p.chat for p in prepared}):
@@ -45,7 +42,7 @@ async def probe(
         p.task.name: lacks for p in prepared if (lacks := _first_lack(p, found, limit)) is not None
     }
     if longest:
-        told = "not told" if limit is None else f"{limit} tokens"
+        told = "not reported" if limit is None else f"{limit} tokens"
         found[CONTEXT] = Ability(
             need=CONTEXT, works=None if limit is None else limit >= longest, seen=told
         )
@@ -89,8 +86,9 @@ async def _features(
 def _first_lack(
     prepared: PreparedTask, found: Mapping[str, Ability], limit: int | None
 ) -> Ability | None:
-    """Return the first thing that a task needs and the endpoint lacks. `limit` is the context
-    length, where known.
+    """Return the first thing that a task needs and the endpoint lacks.
+
+    `limit` is the context length, if known.
     """
     lacks = [
         found[need]
@@ -105,7 +103,7 @@ def _first_lack(
         and limit < wanted
     ):
         seen = (
-            f"the endpoint takes {limit} tokens, and the longest prompt with its answer has"
+            f"the endpoint takes {limit} tokens, but the longest prompt with its answer has"
             f" {wanted}"
         )
         return Ability(need=CONTEXT, works=False, seen=seen, help=_LONGER)
@@ -117,10 +115,10 @@ def _kind(prepared: PreparedTask) -> Need:
 
 
 async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> Ability:
-    """Tell if one kind of request is answered.
+    """Check that one kind of request is answered.
 
-    Only where the endpoint answers the other kind is this one said to be
-    lacking: else the address or the model is wrong.
+    It is reported as lacking only if the endpoint answers the other kind: otherwise the address or
+    the model is wrong.
     """
     need = Need.CHAT if chat else Need.COMPLETIONS
     extra = {name: value for p in alike for name, value in p.task.extra.items()}
@@ -144,7 +142,7 @@ async def _route(client: Client, chat: bool, alike: Sequence[PreparedTask]) -> A
 
 
 def reason(ability: Ability) -> str:
-    """Say in a line why a task was not asked."""
+    """Return a line that says why a task was not asked."""
     return (
         f"unsupported: the endpoint lacks {ability.need}: {ability.seen}. {ability.help}".rstrip()
     )

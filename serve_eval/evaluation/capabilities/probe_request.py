@@ -1,4 +1,4 @@
-"""Requests of probes, and the help for what an endpoint lacks."""
+"""Send probe requests, and hold the hints for what an endpoint lacks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from serve_eval.schema import (
 )
 
 HELP: Mapping[Need, str] = {
-    Need.COMPLETIONS: "Ask by chat (apply_chat_template: true), or serve /v1/completions.",
+    Need.COMPLETIONS: "Use chat (apply_chat_template: true), or serve /v1/completions.",
     Need.CHAT: (
-        "Serve the model with its chat template, or ask with apply_chat_template: false where the"
-        " task can."
+        "Serve the model with its chat template, or use apply_chat_template: false if the task"
+        " allows it."
     ),
     Need.PROMPT_LOGPROBS: (
-        "Serve the model with one that has echo with logprobs, or prompt_logprobs, such as vLLM: "
+        "Use a server that has echo with logprobs, or prompt_logprobs, such as vLLM: "
         "trtllm-serve has neither over HTTP."
     ),
     Need.CONTINUATION_LOGPROBS: (
-        "Serve the model with one that tells the tokens or the text_offset of a prompt."
+        "Use a server that reports the tokens or the text_offset of a prompt."
     ),
     Need.FIRST_TOKEN: (
-        "Say what begins a text, --set TASK.prefix='<s>', or name the folder of the model's"
+        "Name the token that begins a text, --set TASK.prefix='<s>', or the folder of the model's"
         " tokenizer: --set TASK.tokenizer=DIR."
     ),
     Need.LIKELIEST_TOKENS: (
-        "Serve the model with one that gives top_logprobs of a prompt, or the rank of its tokens."
+        "Use a server that reports top_logprobs of a prompt, or the rank of its tokens."
     ),
     Need.IMAGES: "Serve a model that takes images.",
     Need.GUIDED_DECODING: (
@@ -48,17 +48,16 @@ HELP: Mapping[Need, str] = {
         " vLLM: --enable-auto-tool-choice --tool-call-parser)."
     ),
     Need.TOKENS_PER_STEP: (
-        "Ask a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does."
+        "Use a server that reports avg_decoded_tokens_per_iter, as trtllm-serve does."
     ),
 }
 
 
 async def send_probe(client: Client, prompt: Prompt, **more: Any) -> Response | Failure:
-    """Send one request that is no sample.
+    """Send one request that is not a sample.
 
-    What may have passed is tried again; what holds no answer is not.
-
-    Raises EndpointError when nothing answers any more.
+    A temporary failure is retried; a response without an answer is not. Raises EndpointError if
+    nothing answers any more.
     """
     max_tokens, extra = more.pop("max_tokens", 2), more.pop("extra", {})
     sampling = SamplingParams(max_tokens=max_tokens, stop=more.pop("stop", ()))

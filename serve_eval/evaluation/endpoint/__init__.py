@@ -1,3 +1,3 @@
-"""Get an endpoint and learn what serves it."""
+"""Provide an endpoint and find out what serves it."""
 
-__all__ = ["deployment", "hang_detector", "keeper", "launch", "server_quirks"]
+__all__ = ["deployed_servers", "deployment", "hang_detector", "keeper", "launch", "server_quirks"]

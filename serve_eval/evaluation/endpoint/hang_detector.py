@@ -1,5 +1,6 @@
-"""Is the endpoint slow, or does one of its servers hang? A loaded server queues without limit and
-does not hang.
+"""Tell a slow endpoint from one with a server that hangs.
+
+A loaded server queues without limit and does not hang.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from serve_eval.schema import Failure, FailureKind, Request
 
 MAX_TICK_S = 1.0
 TICKS = 50
-"""The limit is kept to one part in so many."""
+"""Checks per time limit, which is thus accurate to 1/TICKS."""
 HOLD = 0.5
-"""From this part of the limit on, attempts that hear nothing are not given up: all of them may wait
-for one server."""
+"""Part of the limit after which silent attempts are no longer given up: all may wait for one
+server."""
 LOG_LINES = 10
-"""Lines of a log that the error quotes."""
+"""Log lines quoted in the error."""
 LOG_BYTES = 16384
 
 
 class ProbedServer:
-    """A server that may hang. `opened` gives a new client of it with one attempt, whose time limits
-    are the time that it has; `request` is what it is sent, and `log` what it wrote, where that is
+    """A server that may hang.
+
+    `opened` returns a new client for it that makes one attempt; the client's time limits are the
+    time that the server gets. `request` is the short request to send. `log` is the server's log, if
     known.
     """
 
@@ -37,7 +40,7 @@ class ProbedServer:
         self.name, self.opened, self.request, self.log = name, opened, request, log
 
     async def answer(self) -> str | None:
-        """What came back, also when that was a refusal; None when nothing did."""
+        """Return a description of the reply, even a refusal, or None if there was none."""
         began = time.monotonic()
         async with self.opened() as client:
             result = await client.send(self.request)
@@ -48,7 +51,7 @@ class ProbedServer:
         return f"answered a short request after {time.monotonic() - began:.1f} s"
 
     def last_lines(self) -> Sequence[str]:
-        """The end of its log; empty where there is none."""
+        """Return the last lines of its log; empty if there is no log."""
         try:
             assert self.log is not None
             with self.log.open("rb") as file:
@@ -59,9 +62,7 @@ class ProbedServer:
 
 
 class HangDetector:
-    """Watches the requests of `client`. `front` is where they go, `behind` are the servers that
-    work for it.
-    """
+    """Watch the requests of `client`, which go to `front`; servers in `behind` work for it."""
 
     def __init__(
         self,
@@ -75,9 +76,10 @@ class HangDetector:
         self._tick_s = min(MAX_TICK_S, self._limit_s / TICKS)
 
     async def watch(self) -> None:
-        """Run until cancelled. Raises EndpointError when requests are in flight, nothing came for
-        `stall_timeout_s`, and a short request then sent to every server stayed unanswered by one of
-        them for the same time.
+        """Run until cancelled.
+
+        Raises EndpointError if requests are in flight, nothing arrived for `stall_timeout_s`, and a
+        server then left a short request unanswered for the same time.
         """
         patience = self._client.patience
         try:
@@ -92,10 +94,10 @@ class HangDetector:
             patience.held = False
 
     async def _find_out(self) -> None:
-        """Returns when something came meanwhile, or all have answered."""
+        """Send short requests. Return once something else arrives or all are answered."""
         everyone, patience = [self._front, *self._behind], self._client.patience
         names = ", ".join(one.name for one in everyone)
-        self._told(f"nothing came for {self._limit_s:g} s: is a short request answered by {names}?")
+        self._told(f"no data for {self._limit_s:g} s: sending a short request to {names}")
         last, silent_s = patience.heard_at(), patience.silent_s()
         asked = {one: asyncio.create_task(one.answer()) for one in everyone}
         waiting: set[asyncio.Task[str | None]] = set(asked.values())
@@ -112,14 +114,14 @@ class HangDetector:
         answers = {one: task.result() for one, task in asked.items()}
         if None in answers.values():
             raise self._error(answers, silent_s + time.monotonic() - began)
-        self._told("all answered: slow, not hung")
+        self._told("all answered: the endpoint is slow but does not hang")
 
     def _error(self, answers: Mapping[ProbedServer, str | None], silent_s: float) -> EndpointError:
         hung = [one for one in self._behind if answers[one] is None] or [self._front]
         names = ", ".join(one.name for one in hung)
         message = [
-            f"{names} {'hangs' if len(hung) == 1 else 'hang'}: nothing came for {silent_s:.0f} s,"
-            f" and a short request stayed unanswered for {self._limit_s:g} s"
+            f"{names} {'hangs' if len(hung) == 1 else 'hang'}: no data for {silent_s:.0f} s,"
+            f" and no answer to a short request for {self._limit_s:g} s"
         ]
         message += [
             f"  {one.name} {told or 'does not answer either'}"
@@ -127,9 +129,7 @@ class HangDetector:
             if one not in hung
         ]
         if self._behind and hung == [self._front]:
-            message.append(
-                "  so it hangs itself, or the servers behind it do not get through to each other"
-            )
+            message.append("  so it hangs itself, or the servers behind it cannot reach each other")
         for one in hung:
             if lines := one.last_lines():
                 message += [
@@ -141,5 +141,5 @@ class HangDetector:
         )
         return EndpointError(
             "\n".join(message),
-            hint=f"Go on when it runs again. --stall-timeout is how long it has.{logs}",
+            hint=f"Resume once it responds again. --stall-timeout sets this time limit.{logs}",
         )

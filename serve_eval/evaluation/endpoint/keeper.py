@@ -1,4 +1,4 @@
-"""End work on an endpoint when what keeps the endpoint up ends."""
+"""Stop work on an endpoint when the task that keeps it up ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 @asynccontextmanager
 async def while_kept(keeper: asyncio.Task[None]) -> AsyncIterator[None]:
-    """End the block with the keeper's error as soon as there is one."""
+    """Raise the keeper's error in the block as soon as the keeper fails."""
     task, over = asyncio.current_task(), False
     assert task is not None
     cancelling = task.cancelling()

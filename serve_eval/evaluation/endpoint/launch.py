@@ -1,6 +1,4 @@
-"""Where the answers of a run come from: launched or reached as the plan says, watched, and remarked
-on.
-"""
+"""Launch or reach the endpoint of a plan, watch it, and report on it."""
 
 from __future__ import annotations
 
@@ -30,11 +28,11 @@ from serve_eval.schema.base_url import normalise_base_url
 from serve_eval.schema.prompt_hash import prompt_sha256
 
 Launching = Callable[[Plan, Sequence[PreparedTask], Path], AbstractAsyncContextManager[Endpoint]]
-"""Gives the endpoint of a plan for the length of a block, with a folder for its logs."""
+"""Yields the endpoint of a plan for the duration of a block, with a folder for its logs."""
 
 
 def address_of(plan: Plan) -> Endpoint:
-    """The endpoint as far as the plan alone tells it."""
+    """Return the endpoint as far as the plan alone determines it."""
     base_url = plan.launcher.options.get("base_url")
     return Endpoint(
         base_url=normalise_base_url(str(base_url)) if base_url else "", model=plan.model
@@ -42,7 +40,7 @@ def address_of(plan: Plan) -> Endpoint:
 
 
 def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
-    """The endpoint that was asked last, for a run of which nothing is left to ask."""
+    """Return the endpoint that was asked last, for a run with nothing left to ask."""
     sessions = read_sessions(folder)
     return sessions[-1].endpoint if sessions else address_of(plan)
 
@@ -50,10 +48,10 @@ def last_endpoint(plan: Plan, folder: Path) -> Endpoint:
 async def with_model(
     plan: Plan, environ: Mapping[str, str], *, notify: Callable[[str], None] = lambda line: None
 ) -> Plan:
-    """The plan with its model: as given, or the only one that a running endpoint lists. Raises
-    EndpointError else.
+    """Return the plan with its model: the given one, or the only one that a running endpoint lists.
 
-    `notify` gets a line when it is waited for.
+    `notify` receives a line if the endpoint must be waited for. Raises PlanError for a launcher
+    without a model, and EndpointError if the endpoint does not list exactly one.
     """
     if plan.model is not None:
         return plan
@@ -78,8 +76,9 @@ async def launch(
     *,
     notify: Callable[[str], None] = lambda line: None,
 ) -> AsyncIterator[Endpoint]:
-    """The endpoint of the plan's launcher, with the options checked. Raises PlanError and
-    LaunchError.
+    """Launch the endpoint of the plan, after checking the launcher's options.
+
+    Raises PlanError and LaunchError.
     """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
@@ -100,8 +99,9 @@ async def launch(
 
 
 def check_launcher(plan: Plan) -> None:
-    """Raises PlanError for options that cannot be launched, before there is a run folder that is
-    bound to them.
+    """Raise PlanError for options that cannot be launched.
+
+    This comes before a run folder is created and bound to them.
     """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options)
@@ -114,17 +114,17 @@ def check_launcher(plan: Plan) -> None:
 def about_endpoint(
     plan: Plan, endpoint: Endpoint, folder: Path, tasks: Sequence[Task]
 ) -> list[str]:
-    """What a reader of the verdict should know of where the answers came from."""
+    """Return what a reader of the verdict should know about the source of the answers."""
     warnings = quirks(plan, endpoint, tasks)
     served = endpoint.info.models
     if served and plan.model not in served:
         warnings.append(
-            f"the endpoint lists {', '.join(served)} and not {plan.model}, but answered:"
-            " trtllm-serve takes any model name, so make sure that this is the model whose"
-            " reference is used"
+            f"the endpoint lists {', '.join(served)}, not {plan.model}, but answered:"
+            " trtllm-serve accepts any model name, so check that the reference is for the model"
+            " that it serves"
         )
     if plan.launcher.name == "simulated":
-        warnings.append("the endpoint was simulated: its verdicts say nothing about any model")
+        warnings.append("the endpoint was simulated: its verdicts do not apply to any model")
     known, sessions = endpoint.info.deployment, read_sessions(folder)
     warnings += dict.fromkeys(
         line for one in sessions for line in deployment.remarks(one.endpoint.info)
@@ -139,9 +139,9 @@ def about_endpoint(
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if any(again.values()):
         warnings.append(
-            "the orchestrator asked its servers again in secret"
-            f" ({', '.join(f'{r} {n}' for r, n in again.items())}): so many failures are not among"
-            " those that are counted here"
+            "the orchestrator retried requests to its servers without reporting it"
+            f" ({', '.join(f'{r} {n}' for r, n in again.items())}): those failures are not counted"
+            " here"
         )
     addresses = {session.endpoint.base_url for session in sessions}
     if plan.launcher.name == "external" and len(addresses) > 1:
@@ -159,8 +159,9 @@ def watch_for_hung(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> HangDetector:
-    """Finds out which server hangs, of those that the launcher tells of, by short requests such as
-    the task sends.
+    """Return a detector that finds a hung server with short requests like those of the task.
+
+    It checks the servers that the launcher reports.
     """
     limit_s = plan.limits.stall_timeout_s
     once = replace(plan.limits, max_attempts=1, rate_limit=None, stream=False)
@@ -184,10 +185,10 @@ def watch_for_hung(
         if (address := normalise_base_url(url)) == endpoint.base_url:
             front, log = name, path
         else:
-            # A key and a proxy are for the front door.
+            # The key and the proxy are only for the endpoint itself.
             opened = partial(Client, replace(endpoint, base_url=address), once)
             behind.append(ask(name, opened, 1, path))
-    # One token would be the context server's alone.
+    # A single token would come from the context server alone.
     opened = partial(connect, replace(plan, limits=once), endpoint, environ)
     return HangDetector(client, ask(front, opened, 2, log), behind, notify)
 
@@ -195,8 +196,9 @@ def watch_for_hung(
 def _write_answers(
     path: Path, prepared: Sequence[PreparedTask], probability: Callable[[str, str], float]
 ) -> None:
-    """Writes what a simulated model knows: hash of the prompt, a right and a wrong text,
-    probability of being right.
+    """Write the knowledge of a simulated model.
+
+    Per prompt: its hash, a right and a wrong text, and the probability of answering right.
     """
     with private_file(path) as file:
         for p in prepared:
@@ -213,9 +215,10 @@ def _write_answers(
 
 
 def _list_known(task: Task, sample: Sample) -> Iterator[tuple[Prompt, str, str]]:
-    """The prompts of a sample, each with a right and a wrong text. Of choices only the right one
-    has two, numbers above and below those of the others, so that the question is right when that
-    prompt is.
+    """Yield the prompts of a sample, each with a right and a wrong text.
+
+    The right choice's numbers are above and below those of the others, so that a question is
+    answered right exactly if its prompt is. The other choices have one number each.
     """
     right, wrong = task.answers(sample)
     if not sample.choices:

@@ -1,7 +1,7 @@
-"""What known servers do behind a client's back, said by name when it bears on a run. Pure.
+"""Warn of known servers' hidden behaviour that affects a run. Pure.
 
-Found with the servers themselves; docs/endpoints.md has the table. What shows in an answer is found
-out by probing instead, whatever the server is called.
+The behaviour was found with the servers themselves; docs/endpoints.md has the table. Behaviour that
+shows in an answer is probed instead, for any server.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from serve_eval.client.questions.self_description import LLAMA_CPP_PYTHON
 from serve_eval.schema import Endpoint, Plan, Task
 
 TRANSFORMERS = "transformers_serve"
-"""Our launcher of it, which is all that it is known by: it tells nothing of itself."""
+"""Our launcher for transformers, the only sign of it: the server reports nothing about itself."""
 
 
 def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
-    """What a reader of the numbers should know of the server, and what to do about it."""
+    """Return what a reader of the numbers should know about the server, and what to do."""
     asked = [task for task in tasks if not task.prompt_logprobs]
     found = []
     if endpoint.info.server == LLAMA_CPP_PYTHON:
         if unset := [task.name for task in asked if "repeat_penalty" not in task.extra]:
             found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which punishes repetition (repeat_penalty"
-                " 1.1) unless it is told not to, at temperature 0 too: --extra-body"
+                f"the endpoint is {LLAMA_CPP_PYTHON}, which penalises repetition by default"
+                " (repeat_penalty 1.1), also at temperature 0. Pass --extra-body"
                 f" '{{\"repeat_penalty\": 1.0}}' for {', '.join(unset)}"
             )
         if (
@@ -32,16 +32,16 @@ def quirks(plan: Plan, endpoint: Endpoint, tasks: Sequence[Task]) -> list[str]:
             and plan.launcher.name != "llama_cpp"
         ):
             found.append(
-                f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts streams off when a newer request"
-                " comes unless it was started with --interrupt_requests false. Start it so, or ask"
-                " without --stream or with --concurrency 1"
+                f"the endpoint is {LLAMA_CPP_PYTHON}, which cuts off streams when a newer request"
+                " arrives, unless it runs with --interrupt_requests false. Start it with that"
+                " option, or run without --stream or with --concurrency 1"
             )
     sampled = [
         task.name for task in asked if task.sampling.temperature or plan.times(task.name) > 1
     ]
     if plan.launcher.name == TRANSFORMERS and sampled:
         found.append(
-            "transformers serve takes no temperature from a request: unless generation_config.json"
-            f" says do_sample, every answer to a prompt is the same ({', '.join(sampled)})"
+            "transformers serve ignores the temperature of a request: unless generation_config.json"
+            f" sets do_sample, every answer to a prompt is the same ({', '.join(sampled)})"
         )
     return found

@@ -1,4 +1,4 @@
-"""Ask what has no answer: the tasks of a session become lanes of the engine."""
+"""Ask what has no answer yet: the tasks of a session become lanes of the engine."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from serve_eval.evaluation.task_run import TaskRun, random_order
 from serve_eval.schema import Limits, is_mutable
 
 LEAST_RETRY_BUDGET = 100
-"""Retries that a run may spend however few samples it has."""
+"""Minimum number of retries of a run, even if it has few samples."""
 
 
 async def ask_tasks(
     session: RunSession, able: Sequence[TaskRun], client: Client, participant: Participant | None
 ) -> None:
-    """Ask what has no answer, of the tasks that the endpoint is `able` to do, and note who
-    answered.
+    """Ask what has no answer, for the `able` tasks, and note which servers answered.
 
-    With a `participant` each sample is sent when another run is about to send it too. Raises
-    EndpointError when the endpoint is given up, and JournalError for an answer that cannot be kept.
+    `able` are the tasks that the endpoint can do. With a `participant`, each sample is sent when
+    another run is about to send it too. Raises EndpointError if the endpoint is given up, and
+    JournalError for an answer that cannot be saved.
     """
     hung = _hang_detector(session, able, client)
     for w in able:
@@ -58,9 +58,7 @@ async def ask_tasks(
 def _hang_detector(
     session: RunSession, able: Sequence[TaskRun], client: Client
 ) -> HangDetector | None:
-    """Make what tells a slow endpoint from one that hangs, by requests such as those of the first
-    task.
-    """
+    """Return a detector for a hung endpoint, with requests like those of the first task."""
     first = next((w.prepared for w in able if w.unfinished), None)
     if first is None:
         return None
@@ -76,7 +74,7 @@ async def _ask_and_note_load(
     hang_detector: HangDetector | None,
     participant: Participant | None,
 ) -> None:
-    """Ask the tasks. What the engine did is noted in the folder, also when it is stopped."""
+    """Ask the tasks. Note the engine's load in the folder, even if it is stopped."""
     folder = session.folder
     if client.retry_budget is None:
         missing = sum(len(w.accumulator.samples) - w.accumulator.scored for w in tasks)
@@ -94,7 +92,7 @@ async def _ask_and_note_load(
         await _ask_twice(session, tasks, load, limits, participant)
         settle_scores(tasks)
     except BaseException:
-        with suppress(ServeEvalError, OSError):  # what ended the run is to be told, not this
+        with suppress(ServeEvalError, OSError):  # Report the error that ended the run instead.
             sessions.note_load(folder, load.load())
         raise
     sessions.note_load(folder, load.load())
@@ -107,9 +105,7 @@ async def _ask_twice(
     limits: Sequence[Limits],
     participant: Participant | None,
 ) -> None:
-    """Ask what has no answer and, at the end, once more what failed in a way that may have
-    passed.
-    """
+    """Ask what has no answer, then repeat once the failures that may have been temporary."""
     answered = sum(w.accumulator.scored for w in tasks)
     planned = sum(len(w.accumulator.samples) for w in tasks)
     watch = CircuitBreaker(
@@ -120,7 +116,7 @@ async def _ask_twice(
         await participant.take((one.name, i) for one in lanes for i in one.positions)
     await ask(load, lanes, progress=session.progress, watch=watch)
     if participant is not None:
-        await participant.leave()  # what failed is asked again by each when it comes to that
+        await participant.leave()  # Each run repeats its failures on its own.
     await ask(load, [_once_more(w) for w in tasks if not w.spared], progress=session.progress)
 
 
@@ -130,8 +126,9 @@ def _lane(
     limits: Sequence[Limits],
     participant: Participant | None,
 ) -> Lane:
-    """Make the lane of a task. `limits` are those of all sessions, by which its order was random or
-    not.
+    """Return the lane of a task.
+
+    `limits` are those of all sessions: they determine if its order was random.
     """
     meet = None if participant is None else partial(participant.meet, task_run.prepared.task.name)
     planned = random_order(task_run, session.seeds, limits)
@@ -156,7 +153,7 @@ def _lane(
 def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
     """Return the samples of a task that are to be asked, in the order of their starts."""
     if not task_run.unfinished:
-        return ()  # it may have answers that turn out to be those to other requests
+        return ()  # Some of its answers may turn out to belong to other requests.
     if task_run.early is None:
         seed = task_seed(session.seeds.samples, task_run.prepared.task.name)
         return arrange(
@@ -169,7 +166,7 @@ def _positions(session: RunSession, task_run: TaskRun) -> Sequence[int]:
 
 
 def _once_more(task_run: TaskRun) -> Lane:
-    """Make the lane of the samples that failed in a way that may have passed."""
+    """Return the lane of the samples whose failure may have been temporary."""
     again = (i for i in task_run.accumulator.worth_another_pass() if i not in task_run.standing)
     return Lane(
         f"{task_run.prepared.task.name}, the failed once more",

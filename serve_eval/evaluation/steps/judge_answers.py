@@ -1,4 +1,4 @@
-"""Have answers judged: by judges elsewhere, or by the endpoint that gave them."""
+"""Have answers judged, by other judges or by the endpoint that gave them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from serve_eval.schema import Judge
 
 
 def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
-    """Return the judges who will be asked, each once. Raises PlanError for two of a task with one
-    name.
+    """Return the judges that will be asked, each once.
+
+    Raises PlanError for two judges of a task with the same name.
     """
     found: list[Judge] = []
     for w in tasks:
@@ -27,8 +28,9 @@ def list_pending_judges(tasks: Iterable[TaskRun]) -> list[Judge]:
 
 
 async def judge_answers(session: RunSession, itself: Client | None = None) -> None:
-    """Have the answers judged that have not been, of tasks that do so: by the endpoint `itself`,
-    else by others.
+    """Have the unjudged answers judged, in tasks that need it.
+
+    If `itself` is given, the endpoint judges its own answers; otherwise the other judges do.
     """
     judging = JudgeSession(
         plan=session.plan,

@@ -1,6 +1,4 @@
-"""Open the tasks of a session: their journals, the answers that are there, and what is still to be
-asked.
-"""
+"""Open the tasks of a session: their journals, existing answers and open samples."""
 
 from __future__ import annotations
 
@@ -32,11 +30,11 @@ from serve_eval.plugins.values import load_verdict_rule
 
 
 async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> None:
-    """Open the tasks with the answers that stand, and settle in which order the rest is asked.
+    """Open the tasks with the answers that remain valid, and settle the order of the rest.
 
-    `seed` is that of the order of a run without an answer (None: the plan's, else it is drawn).
-    Raises SandboxError and EndpointError for a sandbox or a judge that will be needed and is not
-    there, before anything is asked.
+    `seed` is that of the order of a run without answers (None: the plan's, else drawn). Raises
+    SandboxError and EndpointError if a sandbox or a judge that will be needed is not available,
+    before anything is asked.
     """
     plan, folder = session.plan, session.folder
     set_aside(folder, plan, session.prepared, rerun)
@@ -53,9 +51,7 @@ async def open_tasks(session: RunSession, rerun: Rerun, seed: int | None) -> Non
 
 
 async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -> None:
-    """Open the tasks once more, when the version of the `server` is known and decides what is asked
-    again.
-    """
+    """Open the tasks again, once the version of `server` is known and decides what to repeat."""
     session.open_files.close()
     set_aside(session.folder, session.plan, session.prepared, rerun, server=server)
     await _open_to_ask(session, rerun)
@@ -64,13 +60,15 @@ async def open_again(session: RunSession, rerun: Rerun, *, server: str | None) -
 
 
 async def _open_to_ask(session: RunSession, rerun: Rerun) -> None:
-    """Open the tasks, in a thread where their answers are scored in processes of their own."""
+    """Open the tasks, in a thread if other processes score their answers."""
     session.tasks = await session.scoring.wait_for(_replay_to_ask, session, rerun == "never")
 
 
 def _replay_to_ask(session: RunSession, stand: bool) -> list[TaskRun]:
-    """Open the tasks of a session that asks. With `stand`, failures of earlier sessions stand, and
-    an answer without a score is not asked again.
+    """Open the tasks of a session that asks.
+
+    With `stand`, failures of earlier sessions stand, and an answer without a score is not asked
+    again.
     """
     tasks = replay_tasks(session, failures_stand=stand)
     for w in tasks:
@@ -87,12 +85,12 @@ def replay_tasks(session: RunSession, *, failures_stand: bool) -> list[TaskRun]:
 
 
 def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: bool) -> TaskRun:
-    """Open the journal of a task, and score again what it holds."""
+    """Open the journal of a task, and score its answers again."""
     folder = session.folder
     journal = session.open_files.enter_context(Journal(samples_file(folder, prepared.task.name)))
     if journal.dropped_bytes:
         torn = f"a torn last record of {journal.dropped_bytes} bytes was dropped"
-        session.warnings.append(f"{prepared.task.name}: {torn}; its sample is asked again")
+        session.warnings.append(f"{prepared.task.name}: {torn}; its sample will be asked again")
     ran, judged = (
         executions_file(folder, prepared.task.name),
         judgements_file(folder, prepared.task.name),
@@ -117,7 +115,7 @@ def _open_task(session: RunSession, prepared: PreparedTask, *, failures_stand: b
 
 
 def open_judgements(path: Path) -> Judgements:
-    """Return the judgements, without those of connections out of step."""
+    """Return the judgements, without those from connections that were out of step."""
     known = judges_proofs(path)
     if known.out and path.exists():
         with Journal(path) as journal:
@@ -126,22 +124,21 @@ def open_judgements(path: Path) -> Judgements:
 
 
 def stop_early(session: RunSession, *, asking: bool) -> None:
-    """Let the tasks stop early that can, in an order that is drawn for the run and kept when it
-    goes on.
+    """Set up early stopping for the tasks that allow it.
 
-    `asking`: the run is going to ask, so that what paired rules look at is noted in its folder.
+    Their order is drawn for the run and kept when it resumes. With `asking`, the tasks that paired
+    rules examine are noted in the folder.
     """
     plan, seed = session.plan, session.seeds.early_stop
     if plan.early_stop is None or plan.integration_test or seed is None:
         return
-    from serve_eval.evaluation.early_stop import (
-        watch,  # needs scipy, which a run loads while it waits for its first answers
-    )
+    # Needs scipy, which a run loads while it waits for its first answers.
+    from serve_eval.evaluation.early_stop import watch
 
     for w in session.tasks:
         if w.executions is not None or w.judgements is not None:
             how = "run" if w.judgements is None else "judged"
-            w.note = f"no early stop: the answers are {how}, and so scored, after the last one came"
+            w.note = f"no early stop: answers are {how} and scored only after the last one arrived"
             continue
         w.early, w.note = watch(
             w.prepared, w.accumulator, plan.verdict, eps=plan.early_stop, seed=seed
@@ -156,7 +153,7 @@ def stop_early(session: RunSession, *, asking: bool) -> None:
 
 
 def score_again(session: RunSession) -> None:
-    """Score the answers that were only counted as they came, with all that is known of them now."""
+    """Score the answers that were only counted on arrival, with all that is known about them."""
     for w in session.tasks:
         if w.executions is None and w.judgements is None:
             continue
@@ -173,7 +170,7 @@ def score_again(session: RunSession) -> None:
 
 
 def settle_scores(tasks: Iterable[TaskRun]) -> None:
-    """Take the scores of answers that were withdrawn out of the files."""
+    """Remove the scores of withdrawn answers from the files."""
     for w in tasks:
         if w.scores is not None and w.accumulator.forgot:
             w.scores.settle(w.accumulator.list_scored_ids())

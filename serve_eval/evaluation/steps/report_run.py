@@ -1,4 +1,4 @@
-"""Report on a session: what a reader should know of it, and the verdicts."""
+"""Report on a session: remarks for the reader, and the verdicts."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ from serve_eval.schema import Report
 
 
 def report_run(session: RunSession, *, strict: bool) -> Report:
-    """Return the report of what is in the folder; nothing is written."""
+    """Return the report of the folder's content, without writing anything."""
     return report_on(session, _remarks(session), strict=strict)
 
 
 def save_report(session: RunSession, *, strict: bool) -> Report:
-    """Return the report of a run that was asked, and write it into the folder."""
+    """Return the report of a run that was asked, and write it to the folder."""
     report = report_on(session, [*_remarks(session), *_about_streams(session)], strict=strict)
     write_report(session.folder, report)
     return report
 
 
 def _remarks(session: RunSession) -> Iterator[str]:
-    """Yield what came up on the way, and what is to be said of connections, of the endpoint and of
-    first tokens.
-    """
+    """Yield the session's warnings and remarks about connections, endpoint and first tokens."""
     yield from session.warnings
     yield from _about_connections(session)
     yield from about_endpoint(
@@ -44,7 +42,7 @@ def _remarks(session: RunSession) -> Iterator[str]:
 
 
 def _about_connections(session: RunSession) -> Iterator[str]:
-    """Yield warnings about connections, of the endpoint and of judges, that were out of step."""
+    """Yield warnings about connections, of the endpoint or of judges, that were out of step."""
     yield from told_of_steps(run_proofs(session.folder), [w.journal.path for w in session.tasks])
     for w in session.tasks:
         if w.judgements is not None:
@@ -55,13 +53,12 @@ def _about_connections(session: RunSession) -> Iterator[str]:
 
 
 def _about_streams(session: RunSession) -> Iterator[str]:
-    """Yield a warning where streams were asked for and none came."""
-    tallies = [
-        w.accumulator for w in session.tasks if not w.prepared.task.prompt_logprobs
-    ]  # those are never streamed
+    """Yield a warning if streams were requested but none came."""
+    # Requests for log-probabilities of prompts are never streamed.
+    tallies = [w.accumulator for w in session.tasks if not w.prepared.task.prompt_logprobs]
     if (
         session.plan.limits.stream
         and any(t.scored for t in tallies)
         and not any(t.traffic.ttft_s for t in tallies)
     ):
-        yield "streams were asked for and none came: there are no times to the first token"
+        yield "streams were requested but none came: times to the first token are not available"

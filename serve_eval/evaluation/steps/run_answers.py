@@ -1,4 +1,4 @@
-"""Run the code that answers hold, for the tasks that are scored so."""
+"""Run the code in answers, for tasks that are scored by running it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from serve_eval.schema import Isolation
 
 
 async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
-    """Return where answers will run; None where none will. Raises SandboxError before anything is
-    asked in vain.
+    """Return where answers will run, or None if none will.
+
+    Raises SandboxError before anything is asked in vain.
     """
     names = [
         w.prepared.task.name
@@ -21,14 +22,14 @@ async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
         return None
     sandbox, isolation = await permit(names, allowed=session.plan.allow_code_execution)
     session.notify(
-        f"{', '.join(names)}: code that the model writes runs here, by {isolation.name} as user"
+        f"{', '.join(names)}: code written by the model runs here, by {isolation.name} as user"
         f" {isolation.uid}"
     )
     return sandbox, isolation
 
 
 async def run_answers(session: RunSession) -> None:
-    """Run the answers that have not been run, of tasks that do so."""
+    """Run the answers that have not been run, in tasks that need it."""
     allowed = session.plan.allow_code_execution
     for w in session.tasks:
         if w.executions is not None and (programs := w.list_pending_programs()):

@@ -1,6 +1,4 @@
-"""Have an endpoint for the length of a session: launched or reached, probed, and noted in the run
-folder.
-"""
+"""Provide an endpoint during a session: launch or reach it, probe it, and note it in the folder."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from serve_eval.schema import Endpoint, ServerInfo, is_mutable
 
 
 def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
-    """Tell whether the endpoint is to be asked anything, if only for its version."""
+    """Return True if anything must be asked of the endpoint, if only its version."""
     if any(w.unfinished or w.list_unjudged(itself=True) for w in session.tasks):
         return True
     return rerun == "version" and any(is_mutable(w.prepared.task.name) for w in session.tasks)
@@ -37,10 +35,10 @@ def needs_endpoint(session: RunSession, rerun: Rerun) -> bool:
 async def open_endpoint(
     session: RunSession, launching: Launching | None, rerun: Rerun
 ) -> AsyncIterator[Client]:
-    """Launch or reach the endpoint of the plan, and connect to it. `launching` gives it (None:
-    `launch`).
+    """Launch or reach the endpoint of the plan, and connect to it.
 
-    Raises LaunchError, PlanError and EndpointError.
+    `launching` yields the endpoint (None: `launch`). Raises LaunchError, PlanError and
+    EndpointError.
     """
     plan, folder, notify = session.plan, session.folder, session.notify
     async with (
@@ -50,7 +48,7 @@ async def open_endpoint(
         connect(plan, session.endpoint, session.environ) as client,
     ):
         client.liveness.notify = notify
-        if rerun == "version":  # which one the server is of, is known only now
+        if rerun == "version":  # The server's version is known only now.
             await open_again(
                 session, rerun, server=ServerInfo.read(await client.describe()).version
             )
@@ -62,9 +60,7 @@ async def open_endpoint(
 
 
 async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
-    """Find out what the endpoint is and can do, and note it in the folder. Returns the tasks that
-    it is able to do.
-    """
+    """Probe the endpoint and note the result in the folder. Return the tasks that it can do."""
     prepared = [w.prepared for w in session.tasks]
     found, lacking = await probe(client, [w.prepared for w in session.tasks if w.unfinished])
     endpoint = session.endpoint.with_info(**await client.describe())
@@ -94,7 +90,7 @@ async def probe_endpoint(session: RunSession, client: Client) -> list[TaskRun]:
 
 
 async def note_endpoint(session: RunSession, client: Client) -> None:
-    """Note in the folder what the endpoint says of itself after it was asked."""
+    """Note in the folder what the endpoint reports about itself after it was asked."""
     endpoint, before = session.endpoint, session.hidden_retries
     if before and (after := await client.count_hidden_retries()):
         retries = {role: max(0, count - before.get(role, 0)) for role, count in after.items()}
@@ -106,12 +102,12 @@ async def note_endpoint(session: RunSession, client: Client) -> None:
 def _hide_in_logs(
     folder: Path, endpoint: Endpoint, masking: Masking, notify: Callable[[str], None]
 ) -> None:
-    """Take what the servers were sent out of their logs and traces."""
+    """Remove secrets that the servers received from their logs and traces."""
     files = server_logs.log_files(folder, sessions.read_sessions(folder), endpoint.info)
     for path in server_logs.hide_secrets(
         [*files, *server_logs.trace_files(endpoint.info)], masking
     ):
         notify(
-            f"warning: {path} holds a secret and cannot be written: remove it, or keep it as secret"
-            " as that"
+            f"warning: {path} holds a secret and cannot be rewritten: delete it, or protect it like"
+            " the secret"
         )

@@ -161,8 +161,8 @@ def test_texts_tell_what_scores_do_not() -> None:
     )
     assert (
         f"{evidence(found)}: {conclusion(found)}"
-        == "B's texts differ from A's first in 6 of 100 prompts, A's own second ones in 0 (p ="
-        " 0.0078): more than its own nondeterminism"
+        == "B's texts differ from A's first texts in 6 of 100 prompts, A's own second texts in 0 (p"
+        " = 0.0078): more than its own nondeterminism"
     )
 
 
@@ -198,7 +198,7 @@ def test_of_texts_that_all_differ_the_one_that_departs_later_is_nearer() -> None
         0,
     )
     assert (
-        "in 20 of 20 prompts, A's own second ones in 20; B's depart sooner in 20, later in 0"
+        "in 20 of 20 prompts, A's own second texts in 20; B's differ sooner in 20, later in 0"
         in evidence(found)
     )
     assert _told([[1.0] * 20] * 3, [first, across, second]).text_nearer == 20
@@ -217,14 +217,14 @@ def test_distances_tell_scores_apart_that_all_differ() -> None:
     assert (found.own, found.other, found.only_own, found.only_other) == (60, 60, 0, 0)
     assert (found.score_farther, found.score_nearer, found.measure) == (60, 0, "score")
     assert found.p == pytest.approx(2.0**-61)
-    assert "B's lie farther from A's first in 60, nearer in 0" in evidence(found)
+    assert "B's are farther from A's first in 60, nearer in 0" in evidence(found)
 
 
 def test_without_texts_nobody_says_that_there_is_no_more_than_the_own_nondeterminism() -> None:
     by_score, by_both = _told([[1.0] * 9] * 3), _told([[1.0] * 9] * 3, [["yes"] * 9] * 3)
     assert (by_score.own_texts, by_both.own_texts) == (None, 0)
     assert conclusion(by_score) == "not more by score; texts were not compared"
-    assert conclusion(by_both) == "no more than by its own nondeterminism"
+    assert conclusion(by_both) == "no more than its own nondeterminism"
 
 
 def test_without_labels_the_answers_decide_and_not_what_they_are_worth() -> None:
@@ -338,7 +338,7 @@ def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
     assert found.agreement == Agreement(prompts=60, identical=59, same_answer=0, different=1)
     assert (
         evidence(found)
-        == "B and A give another score to 16 of 60 prompts, where A with itself does so to 1 (p ="
+        == "B and A differ in the score of 16 of 60 prompts, A with itself in 1 (p ="
         " 1.5e-05)"
     )
     assert (

@@ -142,16 +142,16 @@ def test_it_is_said_in_a_sentence() -> None:
     alone, _ = rank_asked(each({"g2": 4.0}), [])
     [row] = [row for row in alone if row.slow]
     said = (
-        "generation server g2 takes 11.8 s per answer and the other generation servers 2.95 s"
+        "generation server g2 takes 11.8 s per answer, the other generation servers 2.95 s"
         " (medians); more than 2"
     )
     assert describe_slow(row).startswith(f"slow_worker: {said} times as long for 40 of 40 (p = ")
     [leg] = [row for row in rank_asked(each(dict.fromkeys(GENERATIONS, 4.0)), [])[0] if row.slow]
     assert describe_slow(leg).startswith(
-        "slow_leg: the generation servers take 11.8 s per answer and the context servers 2.95 s"
+        "slow_leg: the generation servers take 11.8 s per answer, the context servers 2.95 s"
     )
     [pair] = [row for row in rank_asked([], pairs({"c1 + g2": 5.0}))[1] if row.slow]
     assert describe_slow(pair, "answer of a pair").startswith(
         "slow_pair: context server c1 with generation server g2 takes 10 s per answer of a pair,"
-        " and either of them "
+        " either of them "
     )

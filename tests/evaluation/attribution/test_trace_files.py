@@ -104,7 +104,7 @@ def test_without_the_options_nothing_is_asked_for_and_nothing_said(
     [
         ({"perf_metrics": True}, {}, "set launcher.perf_metrics_dir"),
         ({"perf_metrics": True}, {"return_perf_metrics": False}, "needs return_perf_metrics: true"),
-        ({"perf_metrics_dir": "elsewhere"}, {}, "as it is seen from here"),
+        ({"perf_metrics_dir": "elsewhere"}, {}, "as seen from this machine"),
         (
             {"perf_metrics_dir": "elsewhere"},
             {"return_perf_metrics": False},

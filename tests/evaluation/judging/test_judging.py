@@ -232,7 +232,8 @@ def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> No
         (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
         assert (task.result.failures, task.judges[0].truncated) == ({FailureKind.JUDGE_ERROR: N}, N)
         assert any(
-            "judge-1 were cut before the verdict" in warning for warning in task.verdict.warnings
+            "judge-1 were cut off before the verdict" in warning
+            for warning in task.verdict.warnings
         )
 
     _with(
@@ -263,7 +264,7 @@ def test_a_judge_that_does_not_answer_is_named_before_anything_is_asked(tmp_path
         judge.model = "another"
         with pytest.raises(EndpointError, match=r"judge judge-1: .*does not exist") as refused:
             await evaluate(plan, tmp_path / "unknown", environ={})
-        assert "where the scorer is configured" in refused.value.hint
+        assert "in the scorer's configuration" in refused.value.hint
 
     judge = JudgeServer()
     _with([judge], unknown)
@@ -302,7 +303,7 @@ def test_a_judge_that_ends_meanwhile_ends_the_run_and_what_was_had_is_kept(tmp_p
     (task,) = judge_again(plan, out).tasks
     assert task.result.failures == {FailureKind.JUDGE_ERROR: count - len(had)}
     assert task.judges[0].missing > 0
-    assert any("judgements were not asked for yet" in warning for warning in task.verdict.warnings)
+    assert any("judgements are still missing" in warning for warning in task.verdict.warnings)
 
 
 def test_keys_come_from_the_environment_and_go_to_their_judge_alone(tmp_path: Path) -> None:
@@ -396,7 +397,7 @@ def test_a_task_that_is_judged_cannot_stop_early(tmp_path: Path) -> None:
             await evaluate(replace(plan, early_stop=0.01), tmp_path / "out", environ={})
         ).tasks
         assert any(
-            "no early stop: the answers are judged" in warning for warning in task.verdict.warnings
+            "no early stop: answers are judged" in warning for warning in task.verdict.warnings
         )
 
     _with([JudgeServer()], story)

@@ -263,7 +263,7 @@ def test_of_whole_servers_the_slow_one_is_named_as_one(
     assert slow(done) == [("server", there.workers["generation_0"])]
     [warning] = done.warnings
     assert warning.startswith(f"slow_worker: server {there.workers['generation_0']} takes ")
-    assert " and the other servers " in warning
+    assert ", the other servers " in warning
 
 
 def test_pairs_that_cannot_be_asked_are_told(plan: Plan, answers: Path, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_texts_tell_int4_apart_where_too_few_scores_change(tmp_path: Path) -> No
     assert (told.more, told.measure) == (True, "text")
     [said] = [warning for warning in int4.warnings if warning.startswith("more_flips: ")]
     assert (
-        f"B's texts differ from A's first in {told.other_texts} of 60 prompts, A's own second ones"
-        " in 0" in said
+        f"B's texts differ from A's first texts in {told.other_texts} of 60 prompts, A's own second"
+        " texts in 0" in said
     )
 
 

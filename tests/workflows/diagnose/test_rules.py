@@ -487,7 +487,7 @@ def test_a_worker_that_a_report_calls_slow_is_named(tmp_path: Path) -> None:
         None,
     )
     assert finding.told.startswith(
-        "generation server gen_0 takes 2.5 s per answer and the other generation servers 0.5"
+        "generation server gen_0 takes 2.5 s per answer, the other generation servers 0.5"
     )
 
 

@@ -124,7 +124,7 @@ def test_a_reference_of_another_version_of_the_endpoint_is_pointed_out(
     ]
     file = tmp_path / "refs/gsm8k.yaml"
     file.write_text(file.read_text().replace("endpoint: simulator", "endpoint: 1.2.0"))
-    assert "gsm8k: the reference was taken at version 1.2.0; this endpoint says simulator" in (
+    assert "gsm8k: the reference was taken at version 1.2.0; this endpoint reports simulator" in (
         _run(judged, tmp_path / "other", 1).warnings
     )
 

@@ -161,7 +161,7 @@ CASES: list[Case] = [
     (
         "prompt_logprobs",
         FAIL,
-        "only 0 are the likeliest at their place",
+        "only 0 are the likeliest at their position",
         _quirks("misplaced_logprobs"),
     ),
     ("json", UNSUPPORTED, "ignored", _quirks("no_guided")),
