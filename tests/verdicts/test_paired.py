@@ -219,7 +219,7 @@ def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
     alone = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), None)
     assert (alone.outcome, alone.reasons) == (
         VerdictOutcome.INCONCLUSIVE,
-        ("no_pairs: nothing to pair with",),
+        ("no_pairs: there is no score to pair with",),
     )
 
 
