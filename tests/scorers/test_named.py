@@ -259,7 +259,7 @@ def test_another_version_of_the_scorer_within_any_of_decides_otherwise(
         ("exakt", "exact"),
         ({"exact": {"x": 1}}, "unknown option"),
         ({}, "one name"),
-        ("code", "runs what is answered"),
+        ("code", "runs the answer"),
     ],
 )
 def test_any_of_says_what_is_wrong_with_its_scorer(scorer: Any, told: str) -> None:
