@@ -70,7 +70,7 @@ def _without(text: str, removed: Sequence[str]) -> str:
 
 
 def integer_answer(text: str, target: str) -> Score:
-    """Return 1 if the strict reading is the target; the parts have both readings."""
+    """Score 1 if the strict reading is the target; the parts have both readings."""
     place = extract(text)
     numbers = _INTEGER.findall(place.replace(",", ""))
     strict = normalise(place) == normalise(target)

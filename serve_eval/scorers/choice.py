@@ -60,7 +60,7 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
 
 
 def prefix_match(text: str, target: str) -> Score:
-    """Return 1 if the stripped text starts with the target, as in TensorRT-LLM's MMLU evaluator.
+    """Score 1 if the stripped text starts with the target, as in TensorRT-LLM's MMLU evaluator.
 
     The comparison is case-sensitive and uses only the prefix, so "Apple" is right for "A". The
     extracted answer is a letter that stands alone; without one a wrong text is `unparsed`.
@@ -75,7 +75,7 @@ def prefix_match(text: str, target: str) -> Score:
 
 
 def answer_letter(text: str, target: str) -> Score:
-    """Return 1 if the letter of the first `Answer: X` is the target, as in TensorRT-LLM's GPQA.
+    """Score 1 if the letter of the first `Answer: X` is the target, as in TensorRT-LLM's GPQA.
 
     The first one counts even in the middle of reasoning, and `**Answer**: B` is missed. The parts
     also have the last such letter with markup, a box or parentheses around it allowed.
@@ -91,7 +91,7 @@ def answer_letter(text: str, target: str) -> Score:
 
 
 def score_stated_letter(text: str, target: str) -> Score:
-    """Return 1 if the letter after "The correct answer is" is the target, as in LongBench v2.
+    """Score 1 if the letter after "The correct answer is" is the target, as in LongBench v2.
 
     Without the phrase the first capital A to D that stands alone counts, even if it is an article.
     The parts say how often the phrase itself gave the right letter.

@@ -161,7 +161,7 @@ def program(code: str, tests: str, entry_point: str, wall_s: float) -> Program:
 
 
 def score_run(extraction: str | None, ran: ExecutionResult | None) -> Score:
-    """Return 1 if the tests completed; the parts have any other way in which the program ended."""
+    """Score 1 if the tests completed; the parts have any other way in which the program ended."""
     if extraction is None or ran is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, answer=extraction)
     if ran.ended is ExitReason.PASSED:

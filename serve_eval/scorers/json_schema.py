@@ -241,7 +241,7 @@ def check_schema(schema: str) -> None:
 
 
 def exact_match(text: str, target: str, schema: str) -> Score:
-    """Return 1 if the text parses, is valid under the schema and equals the target as parsed JSON.
+    """Score 1 if the text parses, is valid under the schema and equals the target as parsed JSON.
 
     Equal means equal as Python values, as in TensorRT-LLM's suite: 1 and 1.0 are, 1 and "1" are
     not; the order of keys does not matter. The parts say how often it parsed, was valid, and was

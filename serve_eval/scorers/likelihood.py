@@ -69,7 +69,7 @@ def _at_end(told: PromptLogprobs, text: str, start: int) -> Sequence[float] | No
 
 
 def likeliest(told: Sequence[Sequence[float]], names: Sequence[str], target: str) -> Score:
-    """Return 1 if the likeliest continuation, by its sum of log-probabilities, is the target.
+    """Score 1 if the likeliest continuation, by its sum of log-probabilities, is the target.
 
     If several have the same greatest sum the first counts, as in lm-evaluation-harness; the part
     `tied` says how often that decided.

@@ -26,7 +26,7 @@ same and is not quadratic."""
 
 
 def choice(text: str, target: str, options: Sequence[str]) -> Score:
-    """Return 1 if the letter that the answer gives is the target.
+    """Score 1 if the letter that the answer gives is the target.
 
     Without a letter the answer is `unparsed`; the original guesses one at random. The parts have
     the last letter that is called the answer, if there is one.
@@ -67,7 +67,7 @@ def find_given_letter(text: str, options: Sequence[str]) -> str | None:
 
 
 def short_answer(text: str, accepted: Iterable[str]) -> Score:
-    """Return 1 if a key phrase contains one of the accepted answers, or a number equal to one.
+    """Score 1 if a key phrase contains one of the accepted answers, or a number equal to one.
 
     A key phrase follows a word such as "is" or "answer" in one of the lines; without such a word it
     is the whole text. Numbers are equal to two decimals.

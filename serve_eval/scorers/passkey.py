@@ -11,7 +11,7 @@ _DIGITS = re.compile(r"\d+")
 
 
 def first_digits(text: str, target: str) -> Score:
-    """Return 1 if the first run of digits is the target, as in TensorRT-LLM's suite.
+    """Score 1 if the first run of digits is the target, as in TensorRT-LLM's suite.
 
     The parts also say if any run is.
     """

@@ -132,7 +132,7 @@ def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
 def _explain(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
     """Return the rows, with a higher p if other rows below `level` explain them.
 
-    `level` is below any level that Holm's correction leaves.
+    `level` is the strictest level of Holm's correction.
     """
     tied = _find_tied(cells)
     strong = {

@@ -53,10 +53,10 @@ def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
 
 
 def no_worse_in_blocks(blocks: Iterable[Sequence[int]]) -> float:
-    """Return the same probability if several workers got the same prompts.
+    """Return the same probability as `no_worse` if several workers got the same prompts.
 
     A block has each worker's number of bad answers, the tested worker's first. Under "all alike"
-    any of these numbers is equally likely to be its.
+    each of these numbers is equally likely to be the tested worker's.
     """
     import numpy
 

@@ -1,8 +1,9 @@
-"""Compute the number of prompts that detects an effect by the classic and the paired verdicts.
+"""Compute the number of prompts that a verdict needs to detect an effect.
 
-The non-inferiority verdict is included. Unit: proportions (0.01 is one point). `flip_rate` is the
-A/A flip rate phi, the share of prompts on which two runs of one endpoint disagree. A regression of
-x turns x more of them from right to wrong, so phi + x change under a drop of x.
+The verdicts are the classic, the paired and the non-inferiority one. Unit: proportions (0.01 is one
+point). `flip_rate` is the A/A flip rate phi, the share of prompts on which two runs of one endpoint
+disagree. A regression of x turns x more of them from right to wrong, so phi + x change under a drop
+of x.
 """
 
 from __future__ import annotations

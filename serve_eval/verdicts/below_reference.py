@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST = 20
-"""Least number of selected prompts: with fewer, all prompts without a reference serve better."""
+"""Least number of selected prompts; fewer are no better than all prompts without a reference."""
 RIGHT, GRADED = "wrong where the reference was right", "scores below the reference's"
 """Descriptions of what counts as bad."""
 

@@ -118,7 +118,7 @@ def _describe_straddling(result: TaskResult, threshold: float) -> str:
     low, high = result.bounds
     return (
         f"missing_results: with {result.failed} missing answers the value is {low:.3f} to"
-        f" {high:.3f}, which includes the threshold {threshold:.3f}"
+        f" {high:.3f}, on both sides of the threshold {threshold:.3f}"
     )
 
 

@@ -56,7 +56,7 @@ def judge_after_looks(
     *,
     margin: object,
 ) -> Verdict:
-    """Return the verdict, by a paired rule, of a run that went to its end in spite of early looks.
+    """Return the verdict, by a paired rule, of a run that its early looks did not stop.
 
     The test uses the alpha that the looks left. The classic figures (threshold, theta, and the
     margin if `margin`, that of the rule, is None) remain those of the whole alpha.

@@ -69,5 +69,8 @@ def judge(
 
 
 def _describe_lost(anchors: int, candidate: int, reference: int) -> str:
-    right = f"{anchors} prompts that were right in every reference run but the last"
-    return f"anchors_lost: {candidate} of {right} are wrong, against {reference} in the last"
+    right = f"{anchors} prompts that were right in every earlier reference run"
+    return (
+        f"anchors_lost: this run lost {candidate}, the last reference run {reference}, of the"
+        f" {right}"
+    )
