@@ -140,16 +140,16 @@ BAD = {
     "no without quotes": (
         "c:\n  - {case: a, input: {prompt: x}, expected: {answer: no}}\n",
         (
-            "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true"
-            " or false (YAML makes that of yes and no: put it in quotes to have a text) (scorer"
+            "2: c: case a: expected.answer must be a text, such as `expected: Paris`, not true"
+            " or false (YAML reads yes and no as these: put it in quotes for a text) (scorer"
             " exact)"
         ),
     ),
     "a number that was a text": (
         "c:\n  - {case: a, input: {prompt: x}, expected: 3.10}\n",
         (
-            "2: c: case a: expected must be a text, such as `expected: Paris`, and is a number with"
-            " a decimal point (YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes)"
+            "2: c: case a: expected must be a text, such as `expected: Paris`, not a number with"
+            " a decimal point (YAML keeps only its value, 3.1 for 3.10: put it in quotes)"
             " (scorer exact)"
         ),
     ),
@@ -194,7 +194,7 @@ BAD = {
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",
         (
-            "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing"
+            "2: c: case a: expected must be a text, such as `expected: Paris`, not nothing"
             " (scorer exact)"
         ),
     ),

@@ -116,8 +116,8 @@ def test_a_clear_case_stops_at_half_of_alpha(
     done = "excluded" if outcome is VerdictOutcome.PASS else "shown"
     assert f"points {done}" in (said := _said(report, tmp_path / "out"))
     assert (
-        "assumes that what was not asked is like what was: an endpoint that turns worse after the"
-        " stop" in said
+        "assumes that the remaining samples would score like those asked: an endpoint that degrades"
+        " after the stop goes unnoticed" in said
     )
     assert (
         judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict
@@ -144,7 +144,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
     assert verdict.paired.lower < other.paired.lower
     same = ("threshold", "theta", "alpha", "beta")
     assert [getattr(verdict, name) for name in same] == [getattr(other, name) for name in same]
-    said = "judged at alpha 0.025: the rest of 0.05 was for the looks of an early stop"
+    said = "judged at alpha 0.025: the looks for an early stop used the rest of 0.05"
     assert said in verdict.warnings
     assert [line for line in verdict.warnings if line != said] == list(other.warnings)
     assert "excluded at 97.5%" in _said(report, tmp_path / "out")

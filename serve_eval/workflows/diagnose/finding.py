@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.stats.contingency import no_worse
+from serve_eval.stats.hypergeometric import no_worse
 
 if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
