@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launchers import trtllm
-from launchers._fleet import fleet
+from launchers._fleet import fleet, running
 from launchers._machine.memory_kills import Kills, kills
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
@@ -99,7 +99,8 @@ def test_memory_is_blamed_only_with_evidence(
     """
     standin()
     left = iter(counts)
-    monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))
+    for module in (fleet, running):
+        monkeypatch.setattr(module, "kills", lambda: next(left, counts[-1]))
 
     async def body() -> None:
         async with trtllm.launch(context, trtllm.TrtllmOptions()):
