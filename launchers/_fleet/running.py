@@ -66,7 +66,7 @@ class Running:
     def dead(self, line: str, known: Cause | None) -> LaunchError:
         """Return the error for a server whose log line shows its death while its process lives."""
         message = (
-            f"{self.server.name} is dead, although its process lives, after"
+            f"{self.server.name} is dead, though its process lives, after"
             f" {time.monotonic() - self.began:.0f} s"
         )
         return self._error(message, line, (known.told, known.hint) if known else cause(line))

@@ -120,7 +120,7 @@ DEAD = (
     Dead(
         "ranks of MPI refused",
         (MPI_LOGS / "root_5.log").read_text().rstrip(),
-        "Open MPI starts nothing for root",
+        "Open MPI starts no processes for root",
         "[TRT-LLM] [W] prte has detected an attempt to run as root, MPI.Exception: MPI_ERR_UNKNOWN,"
         " it goes on",
     ),

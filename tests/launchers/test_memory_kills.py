@@ -81,7 +81,11 @@ def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: s
 @pytest.mark.parametrize(
     ("counts", "told", "not_told"),
     [
-        ([Kills(0, 7), Kills(0, 7)], "not the kernel for want of main memory", "The kernel killed"),
+        (
+            [Kills(0, 7), Kills(0, 7)],
+            "but not the kernel because main memory ran out",
+            "The kernel killed",
+        ),
         ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "Something sent"),
         ([Kills(None, None)] * 2, "dmesg of its machine tells", "The kernel killed"),
     ],
