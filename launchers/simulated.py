@@ -1,4 +1,4 @@
-"""Start a small local server that looks answers up; it uses no model and no GPU."""
+"""Start a simulated endpoint: a local server that looks answers up, without a model or GPU."""
 
 from __future__ import annotations
 

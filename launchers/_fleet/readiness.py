@@ -151,7 +151,7 @@ async def _wait_for_answer(
                     min(most, end + time.monotonic() - sent + POLL_S),
                 )
         except httpx.TimeoutException:
-            last = "no answer"
+            last = "no answer at all"
         except (httpx.TransportError, ValueError) as error:
             last = f"{type(error).__name__} {error}"
         finally:

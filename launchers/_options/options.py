@@ -49,7 +49,7 @@ class GpuChoice:
 class FrontDoor:
     """Choose the address of the server that receives the requests."""
 
-    host: Annotated[str, Setting("Address that the endpoint binds.")] = LOOPBACK
+    host: Annotated[str, Setting("Address that the endpoint listens on.")] = LOOPBACK
     port: Annotated[int | None, Setting("Port of the endpoint. Not set: a free one.")] = None
 
 

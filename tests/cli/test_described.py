@@ -36,7 +36,7 @@ def test_nested_options_are_described_by_type_and_default(
     told = capfd.readouterr().out
     for text in (
         (
-            "  context_servers (options of its own, which follow)\n      The servers that read"
+            "  context_servers (options of its own, which follow)\n      Servers that process"
             " prompts.\n"
         ),
         (

@@ -143,7 +143,7 @@ def test_an_option_that_this_version_lacks(
     [
         pytest.param("v12", 2.0, "within 2 s", "HTTP 500", id="v12-HTTP 500"),
         pytest.param(
-            *("main", 60.0, "refused 3 times alike", "cache transceiver is disabled"),
+            *("main", 60.0, "refused 3 times in the same way", "cache transceiver is disabled"),
             id="main-cache transceiver is disabled",
         ),
     ],

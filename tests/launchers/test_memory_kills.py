@@ -87,7 +87,7 @@ def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: s
             "The kernel killed",
         ),
         ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "Something sent"),
-        ([Kills(None, None)] * 2, "dmesg of its machine tells", "The kernel killed"),
+        ([Kills(None, None)] * 2, "dmesg on its machine shows", "The kernel killed"),
     ],
 )
 def test_memory_is_blamed_only_with_evidence(
