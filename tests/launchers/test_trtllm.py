@@ -171,7 +171,7 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
             },
             (
                 "--free_gpu_memory_fraction is in extra_args, and"
-                " kv_cache_config.free_gpu_memory_fraction in the con"
+                " kv_cache_config.free_gpu_memory_fraction is in the con"
             ),
         ),
     ],
