@@ -51,12 +51,12 @@ class Running:
             return told
         if self.server.here and now.is_known():
             return (
-                "Something sent SIGKILL, but not the kernel because main memory ran"
-                " out: a person, a job's limit, a watchdog."
+                "Something other than the kernel's out-of-memory killer sent SIGKILL: a person, a"
+                " job's limit, a watchdog."
             )
         return (
-            "Something sent SIGKILL: dmesg on its machine shows whether the kernel did,"
-            " because main memory ran out."
+            "Something sent SIGKILL: dmesg on its machine shows whether it was the kernel's"
+            " out-of-memory killer."
         )
 
     def error(self, message: str) -> LaunchError:

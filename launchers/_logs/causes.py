@@ -251,8 +251,8 @@ _ROWS: tuple[
         r"(?m)^Killed$|signal 9 \(Killed\)",
         "one of its processes was ended by SIGKILL",
         (
-            "dmesg shows whether the kernel did, because main memory ran out; else a"
-            " person, a limit or a watchdog did."
+            "dmesg shows whether it was the kernel's out-of-memory killer; else it was a person, a"
+            " limit or a watchdog."
         ),
         ENDS_ITSELF,
     ),

@@ -59,8 +59,8 @@ class SlurmContainer(containers.Image):
     engine: Annotated[
         Literal["pyxis", "docker", "podman"],
         Setting(
-            "Program that runs the containers: SLURM's plug-in pyxis, or docker or"
-            " podman within the step."
+            "Program that runs the containers: pyxis, the plug-in of SLURM, or docker or podman"
+            " within the step."
         ),
     ] = "pyxis"
     mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:FLAGS], full paths.")] = (

@@ -83,10 +83,10 @@ def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: s
     [
         (
             [Kills(0, 7), Kills(0, 7)],
-            "but not the kernel because main memory ran out",
+            "other than the kernel's out-of-memory killer",
             "The kernel killed",
         ),
-        ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "Something sent"),
+        ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "sent SIGKILL"),
         ([Kills(None, None)] * 2, "dmesg on its machine shows", "The kernel killed"),
     ],
 )
