@@ -36,13 +36,10 @@ def test_nested_options_are_described_by_type_and_default(
     told = capfd.readouterr().out
     for text in (
         (
-            "  context_servers (options of its own, which follow)\n      The servers that read"
+            "  context_servers (options of its own, which follow)\n      Servers that process"
             " prompts.\n"
         ),
-        (
-            "  generation_servers.num_instances (whole number; 1)\n      How many of these servers"
-            " there are.\n"
-        ),
+        "  generation_servers.num_instances (whole number; 1)\n      Number of these servers.\n",
         "  generation_servers.env (mapping of texts; empty)\n",
         "  gpus (auto or list of whole numbers or texts; not set)\n",
         "  cache_transceiver (mapping; {backend: UCX})\n",
