@@ -1,4 +1,4 @@
-"""`serve-eval run`: evaluate an endpoint and judge it."""
+"""Run `serve-eval run`: evaluate an endpoint and judge it."""
 
 from __future__ import annotations
 
@@ -60,24 +60,27 @@ EXAMPLES = (
         "serve-eval run --base-url host:8000 --tasks mmlu,gsm8k --dataset-root DIR",
     ),
     (
-        "See what that would ask, and what it would be judged by:",
+        "Show the requests and thresholds of a plan, and send nothing:",
         "serve-eval run PLAN.yaml --dry-run",
     ),
-    ("Your own questions, without a reference:", "serve-eval run --cases my-cases/ --no-reference"),
     (
-        "Start the server too, with two GPUs:",
+        "Ask your own questions, without a reference:",
+        "serve-eval run --cases my-cases/ --no-reference",
+    ),
+    (
+        "Start the server as well, on two GPUs:",
         "serve-eval run PLAN.yaml --launcher trtllm --set launcher.tp=2",
     ),
-    ("Go on with a run that was interrupted:", "serve-eval run --resume outputs/RUN"),
+    ("Resume an interrupted run:", "serve-eval run --resume outputs/RUN"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldServerOptions:
-    """Keep the servers of the launcher, or use those that are held."""
+    """Keep the launcher's servers, or reuse servers that are up."""
 
     title: ClassVar[str] = AddressOptions.title
-    keep_servers: Annotated[bool, Setting("Leave the launcher's servers up after the run.")] = False
+    keep_servers: Annotated[bool, Setting("Keep the launcher's servers up after the run.")] = False
     reuse: Reuse = False
 
 
@@ -89,7 +92,10 @@ class EndingOptions:
     resume: Annotated[
         Path | None,
         Setting(
-            "Go on with the run in this folder, with its own plan; variables are not considered.",
+            (
+                "Resume the run in this folder, with its saved plan; SERVE_EVAL_* variables"
+                " are ignored."
+            ),
             metavar="DIR",
         ),
     ] = None
@@ -101,7 +107,7 @@ class EndingOptions:
     ] = False
     dump_prompts: Annotated[
         Path | None,
-        Setting("Write every prompt as JSON lines to this file; send nothing.", metavar="FILE"),
+        Setting("Write all prompts to this file as JSON lines; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
     as_json: ReportAsJson = False
@@ -121,18 +127,16 @@ def run(
     ending: EndingOptions,
     plan: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PLAN", help="A plan file (YAML) with the same content as the flags."
-        ),
+        typer.Argument(metavar="PLAN", help="Plan file (YAML); its keys correspond to the flags."),
     ] = None,
 ) -> None:
-    """Evaluate an endpoint, compare it with its references, say PASS, FAIL or INCONCLUSIVE.
+    """Evaluate an endpoint against its references: PASS, FAIL or INCONCLUSIVE.
 
-    Every flag has a variable SERVE_EVAL_<FLAG>; flags beat environment beats plan
-    file.
+    Each flag can also be set by a variable SERVE_EVAL_<FLAG>. Flags take precedence over variables,
+    and variables over the plan file.
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint
-    or infrastructure, 5 nothing scored, 130 interrupted.
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint or infrastructure,
+    5 nothing scored, 130 interrupted.
     """
     sections = (address, asked, judged, connection, limits, folder)
     settings = _settings(
@@ -157,9 +161,10 @@ def run(
 def _settings(
     sections: tuple[Any, ...], protocol: ProtocolOptions, *, flags: set[str], resuming: bool
 ) -> dict[str, Any]:
-    """Return the settings without what a higher level overrules: on resuming, all that variables
-    say, since the saved plan is what the run was started with; else the address or the launcher
-    that only a variable names next to a flag.
+    """Return the settings without those that others overrule.
+
+    A resumed run follows its saved plan, so variables are ignored. A flag for the address overrules
+    a variable for the launcher, and the reverse.
     """
     settings = settings_of(*sections, only=flags if resuming else None)
     for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
@@ -187,9 +192,7 @@ def _show(plan: Plan, ending: EndingOptions) -> None:
 def _evaluate(
     resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun
 ) -> int:
-    """Run the plan in its folder, with servers that are held where that is wanted; return the exit
-    code.
-    """
+    """Run the plan in its folder, with kept or reused servers if wanted. Return the exit code."""
     from functools import partial
 
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
@@ -219,8 +222,8 @@ def _evaluate(
     finally:
         if held.keep_servers and (entry := up(plan)) is not None and entry.endpoint is not None:
             say(
-                f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve"
-                f" --stop {entry.id}"
+                f"The servers stay up at {entry.endpoint.base_url}. Stop them with:"
+                f" serve-eval serve --stop {entry.id}"
             )
 
 
@@ -234,7 +237,7 @@ def execute(
     launching: Launching | None = None,
     rerun: Rerun = "failed",
 ) -> int:
-    """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
+    """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
     import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
@@ -281,7 +284,7 @@ def execute(
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
             say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing is kept")
+            say("Interrupted; nothing was saved")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
@@ -301,8 +304,9 @@ def _resolve(
     follow: bool,
     trust_plan: bool,
 ) -> Resolved:
-    """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is
-    to be followed.
+    """Return the plan of a file, a run folder or flags alone.
+
+    The plan of a folder is only read, unless `follow` is set.
     """
     from dataclasses import replace
 
@@ -314,11 +318,10 @@ def _resolve(
 
     if resume is not None and (plan is not None or "output_dir" in settings):
         raise PlanError(
-            "--resume takes the plan and the folder of the run: give neither a plan file nor -o"
-            " with it"
+            "--resume uses the plan and folder of the run: do not give a plan file or -o"
         )
     if resume is None and trust_plan:
-        raise PlanError("--trust-plan is for --resume: a plan that is given is your own")
+        raise PlanError("--trust-plan needs --resume: a plan file that you give is always trusted")
     if resume is not None:
         included = settings.get("include_path", ())
         saved = (
@@ -343,8 +346,9 @@ def _resolve(
 
 
 def _with_model(plan: Plan) -> Plan:
-    """The plan with the model that its endpoint lists where it names none: the default folder is
-    called after it.
+    """Return the plan with the model that its endpoint lists, if it names none.
+
+    The default folder is named after the model.
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import say
@@ -356,7 +360,7 @@ def _with_model(plan: Plan) -> Plan:
     try:
         return run_async(with_model(plan, os.environ, notify=say))
     except Interrupted:
-        say("Interrupted; nothing is kept")
+        say("Interrupted; nothing was saved")
         raise typer.Exit(INTERRUPTED) from None
 
 

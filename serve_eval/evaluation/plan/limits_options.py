@@ -1,4 +1,4 @@
-"""Declare the options of the section `limits`: how fast requests are sent, and how patiently."""
+"""Declare the options of the section `limits`: the rate of requests and their time limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from serve_eval.plugins.setting import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsOptions:
-    """Choose how fast requests are sent and how patiently: the section `limits`."""
+    """Choose the rate of requests and their time limits: the section `limits`."""
 
-    title: ClassVar[str] = "How the requests are sent"
+    title: ClassVar[str] = "Requests"
     concurrency: Annotated[
         str | None,
         Setting(
-            "Requests in flight (default 64), or auto: as many as the endpoint carries.",
+            "Requests in flight (default 64); auto finds what the endpoint can handle.",
             metavar="N|auto",
             key="limits.concurrency",
             parse=flag_values.number_or_word,
@@ -30,12 +30,12 @@ class LimitsOptions:
     stream: Stream = None
     max_attempts: Annotated[
         int | None,
-        Setting("Attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
+        Setting("Most attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
     ] = None
     retry_budget: Annotated[
         int | None,
         Setting(
-            "Retries of all samples of a session (default: a quarter of the samples).",
+            "Most retries per session, over all samples (default: a quarter of the samples).",
             metavar="N",
             key="limits.retry_budget",
         ),
@@ -43,7 +43,7 @@ class LimitsOptions:
     max_error_rate: Annotated[
         float | None,
         Setting(
-            "Stop when a larger share of 50 or more samples failed (default .10).",
+            "Stop if a larger share of at least 50 samples failed (default .10).",
             metavar="SHARE",
             key="limits.max_error_rate",
         ),
@@ -51,7 +51,7 @@ class LimitsOptions:
     connect_timeout: Annotated[
         float | None,
         Setting(
-            "Time to connect, per attempt (default 60).",
+            "Time limit to connect, per attempt (default 60).",
             metavar="SECONDS",
             key="limits.connect_timeout_s",
         ),
@@ -59,7 +59,7 @@ class LimitsOptions:
     stall_timeout: Annotated[
         float | None,
         Setting(
-            "Time without data, per attempt (default 900).",
+            "Time limit without data, per attempt (default 900).",
             metavar="SECONDS",
             key="limits.stall_timeout_s",
         ),
@@ -67,7 +67,7 @@ class LimitsOptions:
     sample_timeout: Annotated[
         float | None,
         Setting(
-            "Time for a sample with all attempts (default 3600).",
+            "Time limit of a sample with all attempts (default 3600).",
             metavar="SECONDS",
             key="limits.sample_timeout_s",
         ),
@@ -75,8 +75,7 @@ class LimitsOptions:
     outage_timeout: Annotated[
         float | None,
         Setting(
-            "Time for which requests wait while no server listens, or it is starting (default 60;"
-            " 0: the run ends).",
+            "Time to wait while no server listens or it is starting (default 60; 0: end the run).",
             metavar="SECONDS",
             key="limits.outage_timeout_s",
         ),
@@ -84,7 +83,7 @@ class LimitsOptions:
     max_response_bytes: Annotated[
         int | None,
         Setting(
-            "Bytes read of an answer (default 16777216).",
+            "Most bytes to read of a response (default 16777216).",
             metavar="BYTES",
             key="limits.max_response_bytes",
         ),
@@ -92,7 +91,7 @@ class LimitsOptions:
     scorer_timeout: Annotated[
         float | None,
         Setting(
-            "Time that a scorer may take for one answer (default 10).",
+            "Time limit of a scorer per answer (default 10).",
             metavar="SECONDS",
             key="limits.scorer_timeout_s",
         ),

@@ -1,9 +1,9 @@
-"""Declare every option of a plan once: flag, variable, key of the plan file, type and meaning.
+"""Declare each option of a plan once: flag, variable, key of the plan file, type and meaning.
 
-The command line derives its flags from these structures, one panel of the help for each (see
-cli/_options.py), and plan/parse.py the keys of a plan file with their types. Commands that take a
-part of them have structures of their own out of the same options. Nothing here imports the nouns of
-a plan: `--help` does not wait for them.
+The command line derives its flags from these structures, with one panel of the help for each (see
+cli/_options.py); plan/parse.py derives the keys of a plan file and their types. Commands with a
+part of these options have their own structures. Nothing here imports the classes of a plan, so that
+`--help` is fast.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from serve_eval.plugins.setting import Declared, Setting, list_declared
 class AskedOptions:
     """Choose the model, the tasks and their samples."""
 
-    title: ClassVar[str] = "What is asked"
+    title: ClassVar[str] = "Tasks and samples"
     model: Model = None
     tasks: Tasks = None
     cases: Cases = None
     dataset_root: DatasetRoot = None
-    allow_hub: Annotated[bool | None, Setting("Download data sets that are not found locally.")] = (
+    allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
         None
     )
     allow_code_execution: AllowCodeExecution = None
@@ -59,8 +59,8 @@ class AskedOptions:
     repeats: Annotated[
         int | None,
         Setting(
-            "Ask every sample N times (default 1, or as its case file says) and average; the report"
-            " says how stable answers are.",
+            "Ask every sample N times and average (default 1, or the number in its case"
+            " file). The report then shows how stable the answers are.",
             flags=("--repeats", "--iterations"),
             metavar="N",
             in_file=int | dict[str, int],
@@ -72,57 +72,57 @@ class AskedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions:
-    """Choose the protocol of all tasks: what the plan file has under `protocol`."""
+    """Choose the protocol of all tasks: the section `protocol` of the plan file."""
 
-    title: ClassVar[str] = "By which protocol, for every task"
+    title: ClassVar[str] = "Protocol of all tasks"
     apply_chat_template: Annotated[
         bool | None,
         Setting(
-            "Ask by chat, or by plain text.",
+            "Ask with chat requests, or with plain text.",
             flags=("--apply-chat-template/--no-apply-chat-template",),
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         Setting(
-            "Folder with the chat template, to render it here; for likelihoods, with the first"
-            " token.",
+            "Folder of the tokenizer: render its chat template here; for likelihoods,"
+            " read the first token.",
             metavar="DIR",
             parse=flag_values.absolute,
         ),
     ] = None
     system_prompt: Annotated[
         str | None,
-        Setting("A system turn; without chat, a text before each prompt.", metavar="TEXT"),
+        Setting("System message; without chat, a text before each prompt.", metavar="TEXT"),
     ] = None
-    num_fewshot: Annotated[int | None, Setting("Worked examples in each prompt.", metavar="N")] = (
-        None
-    )
+    num_fewshot: Annotated[
+        int | None, Setting("Number of worked examples in each prompt.", metavar="N")
+    ] = None
     fewshot_as_multiturn: Annotated[
         bool | None,
         Setting(
-            "Each example as two turns of the chat.",
+            "Send each example as two turns of the chat.",
             flags=("--fewshot-as-multiturn/--no-fewshot-as-multiturn",),
         ),
     ] = None
     thinking: Annotated[
-        str | None, Setting("on or off: enable_thinking in chat_template_kwargs.", metavar="on|off")
+        str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
     ] = None
     max_tokens: Annotated[int | None, Setting("Most tokens of an answer.", metavar="N")] = None
     temperature: Annotated[
-        float | None, Setting("0 is greedy, as most tasks ask.", metavar="T")
+        float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")
     ] = None
     top_p: Annotated[
         float | None, Setting("Share of the probability to sample from.", metavar="P")
     ] = None
     sampling_seed: Annotated[
         int | None,
-        Setting("The request's seed; --seed is that of the subset.", metavar="N", key="seed"),
+        Setting("Seed sent with each request; --seed selects the subset.", metavar="N", key="seed"),
     ] = None
     extra_body: Annotated[
         str | None,
         Setting(
-            "Further fields of every request, as a JSON object.",
+            "More fields for every request, as a JSON object.",
             metavar="JSON",
             parse=flag_values.json_object,
         ),
@@ -130,7 +130,7 @@ class ProtocolOptions:
     suite_exact: Annotated[
         bool | None,
         Setting(
-            "Follow the original suite in its accidents too.",
+            "Reproduce even the accidents of the original suite.",
             flags=("--suite-exact/--no-suite-exact",),
         ),
     ] = None
@@ -140,12 +140,12 @@ class ProtocolOptions:
 class JudgedOptions:
     """Choose the reference and the verdict rule."""
 
-    title: ClassVar[str] = "How it is judged"
+    title: ClassVar[str] = "Verdict"
     reference_model: ReferenceModel = None
     dtype: Annotated[
         str | None,
         Setting(
-            "Data type that the reference is matched on (default auto).",
+            "Data type of the reference to use (default auto).",
             metavar="TYPE",
             key="accuracy_spec.dtype",
         ),
@@ -153,7 +153,7 @@ class JudgedOptions:
     quant_algo: Annotated[
         str | None,
         Setting(
-            "Quantization that the reference is matched on: FP8, NVFP4, ...",
+            "Quantization of the reference to use: FP8, NVFP4, ...",
             metavar="NAME",
             key="accuracy_spec.quant_algo",
         ),
@@ -161,13 +161,15 @@ class JudgedOptions:
     kv_cache_quant_algo: Annotated[
         str | None,
         Setting(
-            "The same of the KV cache.", metavar="NAME", key="accuracy_spec.kv_cache_quant_algo"
+            "KV cache quantization of the reference to use.",
+            metavar="NAME",
+            key="accuracy_spec.kv_cache_quant_algo",
         ),
     ] = None
     spec_dec_algo: Annotated[
         str | None,
         Setting(
-            "Speculative decoding that the reference is matched on: MTP, Eagle, ...",
+            "Speculative decoding of the reference to use: MTP, Eagle, ...",
             metavar="NAME",
             key="accuracy_spec.spec_dec_algo",
         ),
@@ -175,7 +177,7 @@ class JudgedOptions:
     extra_acc_spec: Annotated[
         str | None,
         Setting(
-            "Further words that the reference is matched on.",
+            "Extra specification of the reference to use.",
             metavar="TEXT",
             key="accuracy_spec.extra_acc_spec",
         ),
@@ -183,7 +185,7 @@ class JudgedOptions:
     references_dir: ReferencesDir = None
     no_reference: NoReference = None
     allow_missing_reference: Annotated[
-        bool | None, Setting("Judge where a reference applies, else print the value.")
+        bool | None, Setting("Print the value without a verdict if no reference applies.")
     ] = None
     allow_mismatch: AllowMismatch = None
     verdict: VerdictRuleName = None
@@ -191,7 +193,7 @@ class JudgedOptions:
     early_stop: Annotated[
         bool | None,
         Setting(
-            "Stop when the verdict is as good as certain.",
+            "Stop when the verdict is almost certain.",
             flags=("--early-stop/--no-early-stop",),
             in_file=bool | float,
         ),
@@ -199,8 +201,8 @@ class JudgedOptions:
     early_stop_eps: Annotated[
         float | None,
         Setting(
-            "Early stop with this probability of another verdict (default .01); under a rule that"
-            " compares pairs, of too many missing answers: its error is its alpha.",
+            "Tolerated probability that the whole run would give another verdict (default"
+            " .01). For rules that compare pairs: that too many answers would be missing.",
             metavar="P",
             key="early_stop",
             in_file=None,
@@ -212,25 +214,29 @@ class JudgedOptions:
 class AddressOptions:
     """Name the endpoint, or the launcher that starts one."""
 
-    title: ClassVar[str] = "How the endpoint is reached"
+    title: ClassVar[str] = "Endpoint"
     base_url: Annotated[
         str | None,
         Setting(
-            "host:port, .../v1 or a full path (default OPENAI_BASE_URL, else localhost:8000).",
+            "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000).",
             metavar="URL",
         ),
     ] = None
     launcher: Annotated[
         str | None,
-        Setting("Start the endpoint: see serve-eval list launchers.", metavar="NAME", in_file=SPEC),
+        Setting(
+            "Start the endpoint with this launcher; see serve-eval list launchers.",
+            metavar="NAME",
+            in_file=SPEC,
+        ),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Choose how requests get to the endpoint: the section `connection`."""
+    """Choose how requests reach the endpoint: the section `connection`."""
 
-    title: ClassVar[str] = "How the endpoint is reached"
+    title: ClassVar[str] = "Endpoint"
     api_key_env: ApiKeyEnv = None
     header: Header = None
     proxy: Proxy = None
@@ -243,11 +249,11 @@ class ConnectionOptions:
 class FolderOptions:
     """Name the folder of the run."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         str | None,
         Setting(
-            "Run folder (default outputs/<time>_<model>). A run that is there goes on.",
+            "Run folder (default outputs/<time>_<model>). An existing run is resumed.",
             flags=("--output-dir", "-o"),
             metavar="DIR",
         ),
@@ -262,14 +268,12 @@ IN_A_PLAN = (
     LimitsOptions,
     FolderOptions,
 )
-"""The structures whose options are keys of a plan file; those of ProtocolOptions stand below its
-key `protocol`."""
+"""The structures whose options are top-level keys of a plan file; ProtocolOptions are below its key
+`protocol`."""
 
 
 def keys_in_file() -> Iterator[tuple[str, Declared]]:
-    """Yield each key that a plan file may have, such as "limits.order", with the option that it
-    stands for.
-    """
+    """Yield each key that a plan file may have, such as "limits.order", with its option."""
     for structure in IN_A_PLAN:
         for option in list_declared(structure):
             if option.setting.in_file is not None:

@@ -1,6 +1,4 @@
-"""Declare the options that several commands take: a structure of options names them as the types of
-its fields.
-"""
+"""Declare the options that several commands share, as types for the fields of structures."""
 
 from __future__ import annotations
 
@@ -13,13 +11,13 @@ SPEC: Any = object()
 """A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
 plan file."""
 INCLUDE_HELP = (
-    "Folder with tasks, scorers, launchers, verdicts of your own; its code runs. Repeatable."
+    "Folder with your own tasks, scorers, launchers, verdict rules. Its code is run. Repeatable."
 )
 
 Model = Annotated[
     str | None,
     Setting(
-        "Model name. May be left out when the endpoint lists exactly one.",
+        "Model name. Optional if the endpoint lists exactly one.",
         flags=("--model", "-m"),
         metavar="NAME",
     ),
@@ -45,13 +43,13 @@ Cases = Annotated[
 DatasetRoot = Annotated[
     str | None,
     Setting(
-        "Folder that holds the data sets. LLM_MODELS_ROOT is searched too.",
+        "Folder with the data sets. LLM_MODELS_ROOT is searched too.",
         metavar="DIR",
         in_file=str | list[str],
     ),
 ]
 AllowCodeExecution = Annotated[
-    bool | None, Setting("Run code that the model writes, in a sandbox (humaneval).")
+    bool | None, Setting("Run code that the model writes in a sandbox (humaneval).")
 ]
 IncludePath = Annotated[
     list[str] | None,
@@ -63,9 +61,7 @@ IncludePath = Annotated[
         variable="always",
     ),
 ]
-Limit = Annotated[
-    int | None, Setting("Ask a seeded random subset of N samples per task.", metavar="N")
-]
+Limit = Annotated[int | None, Setting("Ask a random subset of N samples per task.", metavar="N")]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
     list[str] | None,
@@ -80,7 +76,7 @@ Set = Annotated[
 ]
 AllowMismatch = Annotated[
     list[str] | None,
-    Setting("Compare although this protocol field differs. Repeatable.", metavar="FIELD"),
+    Setting("Compare even if this protocol field differs. Repeatable.", metavar="FIELD"),
 ]
 VerdictRuleName = Annotated[
     str | None,
@@ -91,18 +87,18 @@ VerdictRuleName = Annotated[
     ),
 ]
 ReferenceModel = Annotated[
-    str | None, Setting("Look references up under this name instead of --model.", metavar="NAME")
+    str | None, Setting("Use the references of this model instead of --model.", metavar="NAME")
 ]
 ReferencesDir = Annotated[
-    str | None, Setting("Folder of your own references, searched first.", metavar="DIR")
+    str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
 ]
 NoReference = Annotated[
-    bool | None, Setting("Use no reference: print the values without a verdict (exit code 3).")
+    bool | None, Setting("Print values without references and verdict (exit code 3).")
 ]
 Margin = Annotated[
     float | None,
     Setting(
-        "Drop in points that matters, for the rules that compare pairs.",
+        "Drop in points that matters, for rules that compare pairs.",
         metavar="POINTS",
         key="set",
         in_file=None,
@@ -112,7 +108,7 @@ Margin = Annotated[
 ApiKeyEnv = Annotated[
     str | None,
     Setting(
-        "Variable with the key (default OPENAI_API_KEY); '' sends none.",
+        "Variable with the API key (default OPENAI_API_KEY; '': send none).",
         metavar="NAME",
         key="connection.api_key_env",
     ),
@@ -120,7 +116,7 @@ ApiKeyEnv = Annotated[
 Header = Annotated[
     list[str] | None,
     Setting(
-        "Extra header 'Name: value'; ${VARIABLE} is filled in. Repeatable.",
+        "Extra header 'Name: value'; ${VARIABLE} is replaced by its value. Repeatable.",
         metavar="HEADER",
         key="connection.headers",
         parse=flag_values.headers_of,
@@ -130,12 +126,15 @@ Header = Annotated[
 Proxy = Annotated[str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy")]
 CaBundle = Annotated[
     str | None,
-    Setting("File with certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
+    Setting("File with CA certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
 ]
 MaxTokensField = Annotated[
     str | None,
     Setting(
-        "max_tokens (default) or max_completion_tokens, for chat.",
+        (
+            "Field for the token limit in chat requests: max_tokens (default) or"
+            " max_completion_tokens."
+        ),
         metavar="FIELD",
         key="connection.max_tokens_field",
     ),
@@ -147,7 +146,7 @@ ApiKey = Annotated[
         in_file=None,
         variable="never",
         refused=(
-            "a key on the command line is seen by every user of this machine",
+            "a key on the command line is visible to every user of this machine",
             "Export OPENAI_API_KEY, or name another variable with --api-key-env.",
         ),
     ),
@@ -161,7 +160,7 @@ RateLimit = Annotated[
 Order = Annotated[
     str | None,
     Setting(
-        "Which samples first: random (default), natural, prefix, longest.",
+        "Order of the samples: random (default), natural, prefix, longest.",
         metavar="ORDER",
         key="limits.order",
     ),
@@ -169,7 +168,7 @@ Order = Annotated[
 OrderSeed = Annotated[
     int | None,
     Setting(
-        "Seed of the random order (default: drawn for each new run).",
+        "Seed of the random order (default: new for each run).",
         metavar="N",
         key="limits.order_seed",
     ),
@@ -177,7 +176,7 @@ OrderSeed = Annotated[
 Stream = Annotated[
     bool | None,
     Setting(
-        "Ask for streams: adds times to the first token and per token.",
+        "Stream the answers, to measure the time to the first token and per token.",
         flags=("--stream/--no-stream",),
         key="limits.stream",
     ),
