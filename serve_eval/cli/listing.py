@@ -56,10 +56,8 @@ def listing(
                     )
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
                 emit(
-                    (
-                        "  not implemented, although their references can be imported:"
-                        f" {', '.join(NOT_BUILT)}\n"
-                    )
+                    "  not implemented, although their references can be imported:"
+                    f" {', '.join(NOT_BUILT)}\n"
                 )
     if broken:
         raise typer.Exit(2)

@@ -176,7 +176,7 @@ def import_files(
     _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # printing
 
 
@@ -244,20 +244,15 @@ def _noise(found: Reference) -> list[str]:
         told.append("measured on " + ", ".join(part for part in where if part))
     if len(stored.runs) < WANTED_RUNS:
         told.append(
-            (
-                f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"
-                " runs that it judges"
-            )
+            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"
+            " runs that it judges"
         )
     age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(
         found.date or "1970-01-01"
     )
     if age.days > OLD_DAYS:
         told.append(
-            (
-                f"warning: {age.days} days old: register again if the software or the model"
-                " has changed"
-            )
+            f"warning: {age.days} days old: register again if the software or the model has changed"
         )
     return told
 

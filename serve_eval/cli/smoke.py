@@ -254,7 +254,7 @@ def clean_row(row: CheckRow) -> str:
             outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True
         )
     told = clean(" ".join(row.told.split()))
-    mark = " (depends on the model)" if row.model else ""
+    mark = " (tests the model)" if row.model else ""
     line = f"{outcome} {row.name:<25} {row.time_s:>7.2f} s  {told}{mark}\n"
     if row.curl is None:
         return line

@@ -53,8 +53,7 @@ HANDED = {
 }
 """Allowed numbers of arguments before the options of a function; a task with one is a family."""
 FAMILIES = "serve_eval.tasks"
-"""The package whose functions may be families; functions of the others get the objects they work
-on."""
+"""The package whose functions may be families; those of the others get the objects they work on."""
 
 
 def names(folder: str) -> list[str]:

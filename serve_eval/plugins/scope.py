@@ -55,7 +55,7 @@ def current() -> Scope | None:
 
 
 def open_scope() -> Scope:
-    """Return the innermost scope; if there is none, open one for the rest of this task or thread."""
+    """Return the innermost scope; if there is none, open one for this task or thread."""
     found = _scope.get()
     if found is None:
         _scope.set(found := Scope(None))
