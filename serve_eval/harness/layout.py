@@ -18,7 +18,7 @@ from typing import Any
 
 NO_FILTER = "none"
 MOST_BYTES = 160
-"""Most bytes of a name in a file name: file systems allow 255, and the time and suffix need some."""
+"""Most bytes of a name in a file name: file systems allow 255, with the time and the suffix."""
 Row = dict[str, Any]
 
 

@@ -25,8 +25,8 @@ from serve_eval.plugins.scope import keep_in_scope
 FEWSHOT_SEED = 1234
 """The seed of lm-eval's worked examples, unless its command line names another."""
 NAMED = 3
-"""How often lm-eval reads a task's name between loading and building it. Each time it draws an
-unused name, and the later draws for the prompts depend on that."""
+"""Number of times that lm-eval reads a task's name between loading and building it. Each time it
+draws an unused name, and the later draws for the prompts depend on that."""
 OTHER_WAY = (
     "Run it in lm-eval itself with our client: python -m serve_eval.lm_eval_model run"
     " --model serve-eval --tasks {}"

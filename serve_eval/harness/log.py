@@ -15,7 +15,7 @@ from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An answered document: `results` of the model, `found` and `filtered` as lm-eval computed them."""
+    """An answered document: `results` of the model, `found` and `filtered` as of lm-eval."""
 
     results: Sequence[Any]
     found: Mapping[Key, Any]

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect, problems
+from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
@@ -29,7 +29,7 @@ from serve_eval.harness.instances import (
     read_sampling,
     split_continuation,
 )
-from serve_eval.plugins.registry import nearest
+from serve_eval.lm_eval_model._arguments import check_arguments
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Connection,
@@ -49,8 +49,6 @@ from serve_eval.scorers.likelihood import continuation, is_likeliest
 NAME = "serve-eval"
 LEAST_RETRY_BUDGET = 100
 _SHOWN = 3
-_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained"})
-"""Arguments that lm-eval passes to every model and that a client ignores."""
 
 Sent = Callable[[Client, int], Awaitable[Any]]
 """Send one of lm-eval's requests and return its result, or a Failure."""
@@ -89,24 +87,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         **others: object,
     ) -> None:
         super().__init__()
-        known = (
-            "base_url",
-            "model",
-            "concurrency",
-            "max_gen_toks",
-            "prefix",
-            "tokenizer",
-            "api_key_env",
-            "max_attempts",
-        )
-        unknown = [name for name in others if name not in _OF_LM_EVAL]
-        if unknown:
-            raise PlanError(
-                [f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown]
-            )
-        wrong = [text for _, text in problems({"api_key_env": api_key_env}, os.environ)]
-        if wrong:
-            raise PlanError([f"--model_args api_key_env: {text}" for text in wrong])
+        check_arguments(others, api_key_env)
         self._plan = Plan(
             model=None if model is None else str(model),
             launcher=Spec(name="external", options={"base_url": normalise_base_url(base_url)}),

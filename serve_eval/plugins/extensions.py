@@ -248,10 +248,6 @@ def _package(point: EntryPoint) -> Origin:
     return Origin(place=place, get=lambda: _import(point.load, place))
 
 
-# ------------------------------------------------------------------------------------------------
-# import
-
-
 def _import(get: Callable[[], Any], place: str) -> Any:
     """Import external code. Raises PlanError with file, line and exception if that fails."""
     try:

@@ -27,13 +27,8 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options, own_launchers
-from serve_eval.plugins.declarations import (
-    PARAMETER,
-    REQUIRED,
-    Option,
-    find_structure,
-    read_options,
-)
+from serve_eval.plugins._shape import check_shape
+from serve_eval.plugins.declarations import Option, read_options
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -42,18 +37,9 @@ ENTRY_POINTS = {
     "serve_eval.verdicts.rules": "judge",
 }
 SCORERS = "serve_eval.scorers"
-"""A package that also holds scorers for tasks only: it offers a file only if it has the function."""
-BESIDE = {"launchers": ("commands",)}
-"""Further functions that a file must have: those of a launcher return what it would start."""
-HANDED = {
-    "serve_eval.tasks": (0, 1),
-    SCORERS: (0,),
-    "launchers": (1,),
-    "serve_eval.verdicts.rules": (4,),
-}
-"""Allowed numbers of arguments before the options of a function; a task with one is a family."""
+"""A package that also holds scorers for tasks only: a file is offered if it has the function."""
 FAMILIES = "serve_eval.tasks"
-"""The package whose functions may be families; those of the others get the objects they work on."""
+"""The package whose functions may be families; functions of the others take the data to work on."""
 
 
 def names(folder: str) -> list[str]:
@@ -166,39 +152,9 @@ def function(folder: str, file: str) -> Callable[..., Any]:
     )
     if not inspect.isfunction(made):
         raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
-    _check_shape(folder, made, f"{place}: {made.__name__}")
+    check_shape(folder, made, f"{place}: {made.__name__}")
     extensions.note(folder, file, place, sys.modules[made.__module__])
     return made
-
-
-def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
-    """Raise PlanError for an external function with another shape than ours."""
-    try:
-        untyped = [name for name, option in options_of(made).items() if option.hint is REQUIRED]
-    except (NameError, TypeError, AttributeError) as error:
-        raise PlanError(f"{place}: the types of its options cannot be read: {error}") from error
-    if untyped:
-        raise PlanError(f"{place}: annotate the types of its options: {', '.join(untyped)}")
-    if not any(_takes(made, count) for count in HANDED[folder]):
-        raise PlanError(
-            f"{place}: must take {' or '.join(map(str, HANDED[folder]))} arguments before"
-            f" its options, but its signature is {inspect.signature(made)}",
-            hint="docs/extending.md shows the signatures of all four kinds.",
-        )
-    lacking = [
-        name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)
-    ]
-    if lacking:
-        raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
-
-
-def _takes(made: Callable[..., Any], count: int) -> bool:
-    names = options_of(made) if find_structure(made) is None else [PARAMETER]
-    try:
-        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(names))
-    except TypeError:
-        return False
-    return True
 
 
 def kind_of(folder: str) -> str:
