@@ -71,7 +71,11 @@ class RuleOptions:
 
     title: ClassVar[str] = "Verdict"
     verdict: Annotated[
-        str, Setting("paired, noninferiority or (with --repeats) anchors.", metavar="RULE")
+        str,
+        Setting(
+            "Verdict rule: paired (default), noninferiority or, with --repeats, anchors.",
+            metavar="RULE",
+        ),
     ] = "paired"
     margin: Annotated[
         float | None,
@@ -174,12 +178,12 @@ def compare(
     result: CompareResultOptions,
     moved: MovedOptions,
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="The side to judge: same forms as A.")
+        str | None, typer.Argument(metavar="B", help="The side to judge, in one of the same forms.")
     ] = None,
 ) -> None:
     """Ask two endpoints the same prompts at the same time, and judge B against A.
 
-    If it was interrupted, the same command resumes it.
+    With the same -o, the command resumes an interrupted comparison.
 
     Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint or
     infrastructure, 130 interrupted.

@@ -15,13 +15,13 @@ NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
 def listing(
     kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
     name: Annotated[
-        str | None, typer.Argument(help="Show this one, with the meaning of each option.")
+        str | None, typer.Argument(help="Name of one of them, to show the meaning of each option.")
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
     """List tasks, scorers, launchers and verdict rules with their options.
 
-    The origin is shown for those that are not part of serve-eval.
+    Each one that is not part of serve-eval is shown with its origin.
 
     Exit codes: 0, or 2 if one of them cannot be used.
     """

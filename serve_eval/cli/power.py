@@ -64,7 +64,7 @@ def power(
         ),
     ] = None,
 ) -> None:
-    """Compute which drop the classic test detects, or how many samples a drop takes.
+    """Compute the drop that n samples can detect, or the samples that a drop takes.
 
     Give at least one of --total, --theta, --detect and --from.
     """

@@ -51,7 +51,7 @@ def show(
     model: Annotated[str | None, typer.Option(help="Only the entries of this model.")] = None,
     references_dir: _ReferencesDir = None,
 ) -> None:
-    """Show the entries of a reference file in the order of their search."""
+    """Show the entries of a reference file, in the order in which they are tried."""
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
     from serve_eval.verdicts import references
@@ -145,12 +145,12 @@ def import_files(
         typer.Option("--snapshot", help="DIR is the copy from which the shipped files were made."),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List all oddities of the files.")
+        bool, typer.Option("--verbose", "-v", help="List all oddities in the files.")
     ] = False,
 ) -> None:
     """Import the reference files of TensorRT-LLM.
 
-    Entries that are lost are listed; with --verbose, all oddities are.
+    It lists the entries that are lost; with --verbose, it lists all oddities.
     """
     import datetime
 

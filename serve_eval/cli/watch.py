@@ -69,11 +69,12 @@ def watch(
     folder: WatchFolderOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Watch a production endpoint, with a false alarm probability of at most .01 for any duration.
+    """Watch a production endpoint and raise an alarm when it gets worse.
 
-    This holds if no round is worse than the baseline by chance (with --round-means: if none is
-    expected to be), and if the baseline answers are independent. Evidence survives a restart: the
-    same command resumes the watch.
+    The probability of a false alarm is at most .01, for any duration. This holds if no round is
+    worse than the baseline by chance (with --round-means: if none is expected to be), and if the
+    baseline answers are independent. Evidence survives a restart: the same command resumes the
+    watch.
 
     Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the endpoint cannot be
     asked at the start, 130 interrupted before the endpoint was found.

@@ -77,7 +77,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
     """
     refused = serve_eval("run", "--resume", "x", "-o", "y")
     assert refused.returncode == 2
-    assert "give neither a plan file nor -o with it" in refused.stderr
+    assert "do not give a plan file or -o" in refused.stderr
     known = serve_eval("run", "--dry-run", SERVE_EVAL_TASKS="gsmk\nmlu", SERVE_EVAL_LIMIT="0")
     for text in ("unknown task 'gsmk'", "unknown task 'mlu'", "limit: must be 1 or more"):
         assert text in known.stderr

@@ -97,5 +97,5 @@ def test_a_key_on_the_command_line_is_refused() -> None:
     for arguments in (["run", "--tasks", "gsm8k"], ["smoke"], ["watch"]):
         said = serve_eval(*arguments, "--api-key", "sk-abcdefgh")
         assert said.returncode == 2
-        assert "is seen by every user of this machine" in said.stderr
+        assert "is visible to every user of this machine" in said.stderr
         assert "sk-abcdefgh" not in said.stderr

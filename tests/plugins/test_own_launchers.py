@@ -92,7 +92,7 @@ def test_ours_that_is_missing_is_told(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert f"PlanError: {site}/launchers is missing, a part of serve-eval" in done.stderr
+    assert f"PlanError: {site}/launchers, a part of serve-eval, is missing" in done.stderr
 
 
 def test_one_elsewhere_on_the_path_does_no_harm(tmp_path: Path) -> None:

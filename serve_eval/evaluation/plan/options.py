@@ -130,7 +130,7 @@ class ProtocolOptions:
     suite_exact: Annotated[
         bool | None,
         Setting(
-            "Reproduce even the accidents of the original suite.",
+            "Reproduce the quirks of the original suite as well.",
             flags=("--suite-exact/--no-suite-exact",),
         ),
     ] = None

@@ -35,7 +35,7 @@ Tasks = Annotated[
 Cases = Annotated[
     list[str] | None,
     Setting(
-        "File or folder of your own cases (YAML), a task each. Repeatable.",
+        "File or folder with your own cases (YAML). Each top-level key is a task. Repeatable.",
         metavar="PATH",
         in_file=str | list[str],
     ),
@@ -49,7 +49,7 @@ DatasetRoot = Annotated[
     ),
 ]
 AllowCodeExecution = Annotated[
-    bool | None, Setting("Run code that the model writes in a sandbox (humaneval).")
+    bool | None, Setting("Run code written by the model, in a sandbox (humaneval).")
 ]
 IncludePath = Annotated[
     list[str] | None,
@@ -93,7 +93,7 @@ ReferencesDir = Annotated[
     str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
 ]
 NoReference = Annotated[
-    bool | None, Setting("Print values without references and verdict (exit code 3).")
+    bool | None, Setting("Print values without a reference or a verdict (exit code 3).")
 ]
 Margin = Annotated[
     float | None,
