@@ -58,8 +58,8 @@ def test_the_list_of_all_says_where_nested_options_are_shown(
     listing("launchers")
     told = capfd.readouterr().out
     line = (
-        "      context_servers: has its own options: see serve-eval list launchers trtllm_disaggregated"
-        " shows them\n"
+        "      context_servers: has its own options: see serve-eval list launchers"
+        " trtllm_disaggregated\n"
     )
     assert line in told
     assert "Side(" not in told

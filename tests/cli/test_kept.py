@@ -60,5 +60,7 @@ def test_a_server_that_ends_leaves_answers_or_none(
     assert (
         "Finished answers are kept. Resume with: serve-eval run --resume" in done.stderr
     ) is answers, done.stderr
-    assert ("No answer was received yet. Try again with: serve-eval run --resume" in done.stderr) is not answers
+    assert (
+        "No answer was received yet. Try again with: serve-eval run --resume" in done.stderr
+    ) is not answers
     assert done.stderr.count("kept") == answers

@@ -133,7 +133,7 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
         (["--require", "cancel"], "cancel is checked at --level full only"),
         (["--passkey", "0"], "--passkey must be above 0"),
         (["--timeout", "-1"], "--timeout must be above 0"),
-        (["--api-key", "x"], "seen by every user"),
+        (["--api-key", "x"], "visible to every user"),
         (["--header", "X-Key: sk-0123456789"], "looks like a secret"),
         (["--header", "nothing"], "expected 'Name: value'"),
         (["--junit", "/no/such/folder/x.xml"], "is not a folder"),

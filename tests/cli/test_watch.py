@@ -36,7 +36,7 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
         "watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run"
     )
     assert "no smoke test" in done.stdout
-    assert "is left out: --budget-tokens" in done.stdout
+    assert "is left out, since it takes up to 4983 tokens: give --budget-tokens 4983" in done.stdout
 
 
 def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
@@ -154,5 +154,5 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
-    assert "The same command goes on" in told
+    assert "The same command resumes the watch in" in told
     assert json.loads((tmp_path / "o/state.json").read_text())["rounds"] == 1

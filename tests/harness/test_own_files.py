@@ -183,7 +183,8 @@ def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
     folders = [_write(tmp_path / name, "twice", ASKS) for name in ("a", "b")]
     with pytest.raises(
-        PlanError, match=r"two files offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/"
+        PlanError,
+        match=r"two files offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/",
     ):
         prepare(_plan("twice", *folders))
 

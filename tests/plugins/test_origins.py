@@ -56,7 +56,8 @@ def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(
         == f"two places offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
     )
     with pytest.raises(
-        PlanError, match=f"two places offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"
+        PlanError,
+        match=f"two places offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py",
     ):
         build_task(Spec(name="gsm8k"))
     assert build_task(Spec(name="mmlu")).name == "mmlu"
@@ -224,8 +225,8 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
     assert caught.value.problems == [
         "modle: unknown key. Did you mean 'model'?",
         (
-            f"include_path: {paths[0]} has none of the subfolders tasks, scorers, launchers, verdicts,"
-            " lm_eval"
+            f"include_path: {paths[0]} has none of the subfolders tasks, scorers, launchers,"
+            " verdicts, lm_eval"
         ),
         f"include_path: {paths[1]} is not a folder",
         *(

@@ -48,7 +48,7 @@ def test_one_that_is_found_first_is_refused_with_its_path_and_what_to_do(
         "",
         f"error: another package is called launchers: {other}",
     )
-    assert f"serve-eval needs {ROOT / 'launchers'}. Uninstall or rename the other one" in hint
+    assert f"serve-eval needs {ROOT / 'launchers'}. Uninstall or rename the other package" in hint
 
 
 def test_one_that_has_overwritten_ours_is_refused_with_the_name_of_its_distribution(
