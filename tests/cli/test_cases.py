@@ -43,7 +43,7 @@ def test_a_file_that_is_there_is_not_written_over() -> None:
     Path("mine.yaml").write_text("mine")
     done = serve_eval("cases", "new", "mine.yaml")
     assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
-    assert "mine.yaml is there already" in done.stderr
+    assert "mine.yaml already exists" in done.stderr
 
 
 def test_the_schema_that_is_printed_is_one() -> None:
@@ -120,7 +120,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout == "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
-        "3 of 4 rows matched a case; 1 are of no case that is asked\n"
+        "3 of 4 rows matched a case; 1 belong to no case that is asked\n"
     )
     run = [
         "run",

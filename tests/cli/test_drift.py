@@ -393,7 +393,10 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
         odd = nights.add(name=f"odd{place}")
         nights.edit(odd, fingerprint={"task": "gsm8k", "odd": str(place)})
     crowded = serve_eval("drift", nights.folder, "--plot", picture)
-    assert (crowded.returncode, "6 series are more" in crowded.stderr) == (2, True)
+    assert (crowded.returncode, "6 series do not fit, a picture holds 4" in crowded.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_dry_run_shows_what_starts_the_servers(
     ("arguments", "said"),
     [
         ([], "give a suite file, or --resume"),
-        (["--resume", "{tmp}", "-o", "{tmp}"], "give no -o with it"),
+        (["--resume", "{tmp}", "-o", "{tmp}"], "do not give -o"),
         (["--resume", "{tmp}"], "holds no suite: there is no suite.json"),
     ],
 )
@@ -184,7 +184,7 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
     out = tmp_path / "out"
     code, said = _interrupted(suite, out, signal.SIGINT)
     assert code == 130
-    assert f"go on with: serve-eval suite --resume {out}" in said
+    assert f"Resume with: serve-eval suite --resume {out}" in said
     had = (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes()
     assert not (out / "suite_report.json").exists()
     done = serve_eval("suite", "--resume", out)

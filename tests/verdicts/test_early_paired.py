@@ -198,10 +198,10 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     flags = [str(file), "--verdict", "noninferiority", "--margin", "8", "--early-stop"]
     shown = CliRunner().invoke(app, ["run", *flags, "--dry-run"]).output
     assert (
-        "early stop: alpha 0.025 is for the looks, 0.025 for the verdict of a run to its end"
+        "early stop: alpha 0.025 for the interim looks, 0.025 for the verdict at the end of the run"
         in shown
     )
-    assert f"at most {N} requests in all" in shown
+    assert f"at most {N} requests in total" in shown
     told = CliRunner().invoke(app, ["run", *flags, "-o", str(out)])
     assert told.exit_code == 0
     assert "a drop of 8 points excluded" in told.output
