@@ -103,8 +103,8 @@ def invariants(
     """Ask an endpoint the same prompts under changes that must not change any answer.
 
     The changes concern the cache, the order, the batch and streaming. No right answers and no
-    reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the command
-    resumes an interrupted check.
+    reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the
+    command resumes an interrupted check.
 
     Exit codes: 0 all invariants hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure, 5 no
     answers, 130 interrupted.
