@@ -168,7 +168,7 @@ def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) 
     assert chart["sd"] == pytest.approx(100 * (chart["variance"] / N) ** 0.5)
     [warning] = chart["warnings"]
     assert f"is taken {chart['dispersion'] ** 0.5:.3g} times as large" in warning
-    assert "since these runs differ as a whole" in chart["variance_from"]
+    assert "because these runs differ as a whole" in chart["variance_from"]
 
 
 def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
@@ -226,7 +226,7 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
     lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
     assert len(chart["warnings"]) == 1
     assert (
-        f"on 2026-03-05 02:00 2 samples scored another value: {lines[3]['id']}, {lines[5]['id']}"
+        f"on 2026-03-05 02:00 2 samples changed their score: {lines[3]['id']}, {lines[5]['id']}"
         in str(chart["warnings"])
     )
 
@@ -240,7 +240,7 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     assert chart["variance"] == pytest.approx(mean * (1 - mean))
     assert "not measured" in chart["variance_from"]
     assert chart["h"] == 8
-    assert chart["false_alarm"]["known_from"] == "variance not measured: the most that it can be"
+    assert chart["false_alarm"]["known_from"] == "variance not measured; the largest possible value"
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
@@ -293,7 +293,7 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) ->
     assert f"{broken / 'report.json'} cannot be read" in said
     assert "an integration test" in said
     assert "asked differently: max_tokens" in said
-    assert "simulated runs are kept apart from real ones" in said
+    assert "simulated runs are separate from real ones" in said
     assert f"the same run as {nights.folder / 'copy'}" in said
 
 
@@ -398,7 +398,7 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
 
 def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
     for place, said in (
-        (nights.folder, "no finished run lies below"),
+        (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
     ):
         done = serve_eval("drift", place)

@@ -101,7 +101,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     assert done.returncode == 3, done.stderr
     assert "first token p50" in done.stdout
     assert "order random (seed 7)" in done.stdout
-    assert "concurrency went 32" in done.stdout
+    assert "concurrency steps 32" in done.stdout
     report = json.loads((tmp_path / "s/report.json").read_text())
     (task,), (load,) = report["tasks"], report["loads"]
     assert task["traffic"]["attempts"] == 300

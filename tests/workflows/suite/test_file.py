@@ -236,8 +236,8 @@ max_runs: many
         "suite.yaml:9: output_dir: not allowed in a suite; use -o",
         "suite.yaml:9: attributes.size: expected a plain value",
         (
-            "suite.yaml:11: matrix.modle[0]: modle is no key of a plan, so its values are plan"
-            " fragments."
+            "suite.yaml:11: matrix.modle[0]: modle is not a plan key, so its values must be"
+            " plan fragments."
         ),
         "suite.yaml:12: matrix.tasks: expected a list of one or more values",
         "suite.yaml:15: exclude[0].modell: unknown key. Did you mean 'model'?",
