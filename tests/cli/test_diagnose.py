@@ -42,7 +42,7 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     first, second, third, *_ = done.stdout.splitlines()
     assert first.startswith("word_problems: FAIL")
     assert second.startswith("1. truncated (word_problems): ")
-    assert third.startswith("   of ")
+    assert third.startswith("   explains up to ")
     assert "change: " in done.stdout
     told = json.loads(serve_eval("diagnose", red, "--json").stdout)
     [run] = told["runs"]

@@ -141,7 +141,7 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
     assert {row.measure for row in told.rows} == {"wrong answers", "empty answers"}
     assert not any(row.accused for row in told.rows)
     assert PLACE in told.dealt_by
-    assert any(f"depends on the prompt ({PLACE}" in line for line in sentences(told))
+    assert any(f"chooses a server by the prompt ({PLACE}" in line for line in sentences(told))
 
 
 def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
