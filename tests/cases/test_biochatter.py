@@ -85,7 +85,8 @@ def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseF
             " to compare the meaning: --set cases:medical_exam.as_biochatter=false"
         ),
         (
-            "1 case, such as short_words:heart:en: in BioChatter's scoring, no answer is right, because"
+            "1 case, such as short_words:heart:en: in BioChatter's scoring, no answer is right,"
+            " because"
             " only the answer is converted to lower case"
         ),
         (
@@ -238,7 +239,8 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
         "api_calling": "an agent that knows the parameters of an API",
         "mcp_edam_qa": "tools of an MCP server",
         "text_extraction": (
-            "it has no prompt, because BioChatter's Python code builds it from ${query}, ${caption},"
+            "it has no prompt, because BioChatter's Python code builds it from ${query},"
+            " ${caption},"
             " ${format}"
         ),
         "fragments": "its list has no general_system_messages for it",
@@ -289,7 +291,8 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
     assert dataset.total == 3
     assert dataset.notes == (
         (
-            "1 skipped (implicit): BioChatter uses a model as a judge of its answer; name a scorer: --set"
+            "1 skipped (implicit): BioChatter uses a model as a judge of its answer; name a scorer:"
+            " --set"
             " 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
         ),
         (

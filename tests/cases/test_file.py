@@ -35,18 +35,25 @@ BAD = {
     "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it stands first on line 1"),
     "a name": (
         "my c:\n  - {case: a, input: {prompt: x}, expected: y}\n",
-        "1: 'my c' is not a task name: use at most 100 letters, digits, dots, dashes and underscores",
+        (
+            "1: 'my c' is not a task name: use at most 100 letters, digits,"
+            " dots, dashes and underscores"
+        ),
     ),
     "a name that no file could have": (
         f"{'n' * 101}:\n  - {{case: a, input: {{prompt: x}}, expected: y}}\n",
-        f"1: '{'n' * 101}' is not a task name: use at most 100 letters, digits, dots, dashes and underscores",
+        (
+            f"1: '{'n' * 101}' is not a task name: use at most 100 letters, digits,"
+            " dots, dashes and underscores"
+        ),
     ),
     "no case": ("c: []\n", "1: c: has no case"),
     "cases misspelt": (
         "c:\n  scorer: exact\n  case: []\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
         (
-            "1: c.cases: is missing: the list of the task's cases (values that prompts share go into"
+            "1: c.cases: is missing: the list of the task's cases (values that prompts share"
+            " go into"
             " `resources`)"
         ),
     ),
@@ -54,7 +61,8 @@ BAD = {
         "c:\n  description: x\n  case:\n    - {case: a, input: {prompt: x}, expected: y}\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
         (
-            "1: c.cases: is missing: the list of the task's cases (values that prompts share go into"
+            "1: c.cases: is missing: the list of the task's cases (values that prompts share"
+            " go into"
             " `resources`)"
         ),
     ),
@@ -251,7 +259,8 @@ BAD = {
         ),
         (
             "2: c: the cases expand to 10201, which exceeds max_expanded (10000; a alone"
-            " expands to 10201): leave variants out, or raise the limit with --set cases:c.max_expanded=10201"
+            " expands to 10201): leave variants out, or raise the limit with"
+            " --set cases:c.max_expanded=10201"
         ),
     ),
     "too many to be written": (

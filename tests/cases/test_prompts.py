@@ -116,7 +116,10 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
             {"prompt": "x", "images": ["../a.png"]},
             "../a.png: images must be in ",
         ),
-        ({"prompt": "x", "images": ["text.png"]}, "text.png: not a PNG, JPEG, GIF, BMP or WebP image"),
+        (
+            {"prompt": "x", "images": ["text.png"]},
+            "text.png: not a PNG, JPEG, GIF, BMP or WebP image",
+        ),
     ],
 )
 def test_turns_that_cannot_be_made_say_why(

@@ -284,7 +284,10 @@ max_runs: many
             "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment",
         ),
         ("matrix: {model: [{label: [], model: m}]}\n", "matrix.model[0].label: expected a word"),
-        ("matrix: {output_dir: [a], tasks: [mmlu]}\n", "output_dir: not allowed in a suite; use -o"),
+        (
+            "matrix: {output_dir: [a], tasks: [mmlu]}\n",
+            "output_dir: not allowed in a suite; use -o",
+        ),
     ],
 )
 def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:

@@ -44,7 +44,8 @@ def test_what_it_costs_is_told() -> None:
     lines = list(describe_budget(_budget(6000), every_s=600.0, prompts=200, passes=8))
     assert lines == [
         (
-            "per round: 10 or 30 questions (at most 200 tokens each) and a smoke test every 2 rounds;"
+            "per round: 10 or 30 questions (at most 200 tokens each) and a smoke test"
+            " every 2 rounds;"
             " at most 6000 tokens"
         ),
         "per day: 144 rounds, at most 864,000 tokens",
