@@ -61,7 +61,8 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
     text = serve_eval("cases", "expand", "data", *options).stdout
     assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
     assert (
-        "  1 skipped (implicit): BioChatter has a model judge its answer; name a scorer:\n     "
+        "  1 skipped (implicit): BioChatter uses a model as a judge of its answer;"
+        " name a scorer:\n     "
         " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
         " URL}]}}'\n" in text
     )
@@ -198,7 +199,7 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     assert lacking.stderr.splitlines()[1].startswith(
         "1 rows belong to cases that are not asked: BioChatter asks it with"
     )
-    assert f"to ask without, set your own: --set '{setting}'" in lacking.stderr
+    assert f"to ask without them, set your own system messages: --set '{setting}'" in lacking.stderr
     given = serve_eval(*command, "--set", setting)
     assert given.returncode == 0, given.stderr
     assert "1 of 1 rows matched a case" in given.stdout
@@ -239,4 +240,5 @@ def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
         "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent"
         in done.stderr
     )
-    assert "note: 1 skipped (implicit): BioChatter has a model judge its answer" in done.stdout
+    note = "note: 1 skipped (implicit): BioChatter uses a model as a judge of its answer"
+    assert note in done.stdout

@@ -102,7 +102,7 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
     [
         ("p.jpg", ".svg, .png, .pdf"),
         ("p", "without a suffix"),
-        ("missing/p.svg", "no folder"),
+        ("missing/p.svg", "does not exist"),
         (".", "suffix"),
     ],
 )

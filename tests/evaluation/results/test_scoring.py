@@ -163,7 +163,7 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert answers.count(b"\n") == len(KINDS)
 
     diagnosed = serve_eval("diagnose", str(out)).stdout
-    assert "of 8 samples that were asked 0 are wrong and 6 missing" in diagnosed
+    assert "; 0 of 8 samples are wrong, 6 missing" in diagnosed
     assert diagnosed.count("1 answer has no score, for example sample ") == 3, "and no more of them"
 
     _forget()
