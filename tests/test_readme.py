@@ -139,3 +139,23 @@ def test_the_notice_names_the_source_of_every_prompt_template() -> None:
     templates = (ROOT / "NOTICE").read_text().partition("Prompt templates\n")[2]
     for name in registry.names("serve_eval.tasks"):
         assert re.search(rf"\b{name}\b", templates), name
+
+
+@pytest.mark.slow
+def test_the_quick_start_prints_what_the_readme_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, start = re.findall(
+        r"^```\n(task .*?|\$ make demo.*?)^```", README, re.MULTILINE | re.DOTALL
+    )
+    monkeypatch.chdir(tmp_path)
+    printed = ""
+    for command, shown in re.findall(
+        r"^\$ serve-eval (.*)\n(\S.*)\n", start.replace("\\\n", ""), re.MULTILINE
+    ):
+        line, _, code = shown.partition("#")
+        done = serve_eval(*command.split(), COLUMNS="80")
+        assert line.strip() in done.stdout.splitlines()
+        assert done.returncode == int(re.sub(r"\D", "", code) or 0), done.stderr
+        printed = done.stdout
+    assert table in printed

@@ -126,7 +126,8 @@ def register(
         include_path=folders_of(include_path),
     )
     for one in written:
-        _say(f"{one.task}: {one.value:.3f}, the mean of {one.runs} runs, in {one.file}")
+        runs = f"{one.runs} run" + "s" * (one.runs > 1)
+        _say(f"{one.task}: {one.value:.3f}, the mean of {runs}, in {one.file}")
         say(*(f"warning: {one.task}: {warning}" for warning in one.warnings))
 
 

@@ -111,7 +111,7 @@ def find_series(folder: Path) -> History:
             found[key].append((copied, task, _night(run, first, report, task)))
     if unfinished:
         notes.append(
-            f"{unfinished} unfinished runs were left out; finish one with"
+            f"left out, because they are unfinished: {unfinished}; finish one with"
             " serve-eval run --resume FOLDER"
         )
     if not finished:
