@@ -1,8 +1,8 @@
-"""Ways of getting an endpoint, one per file: `launch(context, *, options)` yields it, `commands()`
-says what starts.
+"""Launchers, one per file: each provides an endpoint for the length of a run.
 
-Launchers see only the nouns and the errors of serve_eval, and what says which variables a process
-gets.
+`launch(context, *, options)` yields the endpoint; `commands()` returns the command lines that it
+starts. Of serve_eval, launchers import only the nouns, the errors, and the rules for the variables
+that a process inherits.
 """
 
 from __future__ import annotations
@@ -10,4 +10,4 @@ from __future__ import annotations
 __all__ = ["OWNER"]
 
 OWNER = "serve-eval"
-"""Tells this package from others of its name: see serve_eval/plugins/own_launchers.py."""
+"""Distinguishes this package from others with its name: see serve_eval/plugins/own_launchers.py."""

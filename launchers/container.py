@@ -1,6 +1,4 @@
-"""The servers of `trtllm` or `trtllm_disaggregated` in containers of an image, by docker or podman
-on this machine.
-"""
+"""Run the servers of `trtllm` or `trtllm_disaggregated` in Docker or Podman containers."""
 
 from __future__ import annotations
 
@@ -32,8 +30,9 @@ class ContainerOptions(Container, DeploymentChoice, GpuChoice, FrontDoor, TimeLi
 
 
 def commands(context: LaunchContext, options: ContainerOptions) -> list[list[str]]:
-    """Return the run lines that `launch` would start, but for the unique part of the containers'
-    names.
+    """Return the `run` lines that `launch` would start.
+
+    The names of the containers lack their unique part.
     """
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
@@ -49,16 +48,16 @@ def files(context: LaunchContext, options: ContainerOptions) -> Mapping[Path, st
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIterator[Endpoint]:
-    """Start every server in a container of its own, wait for a completion, and yield the endpoint.
+    """Start each server in its own container, wait for a completion, and yield the endpoint.
 
-    Config files and the run's logs, and with `mount_paths` full paths on the command lines, are
-    mounted under their own path besides `mounts`.
+    In addition to `mounts`, the config files and the run's logs are mounted under their own path.
+    With `mount_paths` so are full paths on the command lines.
 
-    Raises PlanError for options that contradict each other, LaunchError when a server does not
-    start or ends.
+    Raises PlanError if options contradict each other, LaunchError if a server does not start or
+    ends.
     """
     deployment = deployments.choose_deployment(options)
-    planned = _servers(context, options)  # what is wrong is told before anything is looked for
+    planned = _servers(context, options)  # report wrong options before looking for GPUs
     ways = _ways(options)
     if len(planned) > 1:
         ways = replace(ways, nvlink=await asyncio.to_thread(kv_transfer.nvlink))
@@ -82,7 +81,7 @@ async def launch(context: LaunchContext, options: ContainerOptions) -> AsyncIter
 
 
 def _ways(options: ContainerOptions) -> Ways:
-    """Into a container go those variables alone that are named."""
+    """Return the variables from the user; a container gets only those that are named."""
     named = {*options.pass_env, *deployments.choose_deployment(options).pass_env}
     return Ways(own=kv_transfer.list_inherited(named) & named)
 

@@ -1,5 +1,6 @@
-"""The embedded model: a tiny real language model that ships with serve-eval, served by numpy on one
-core of a CPU.
+"""Serve the embedded model, a tiny language model shipped with serve-eval, on one CPU core.
+
+numpy computes it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from serve_eval.schema import Endpoint, LaunchContext, ServerInfo
 
 NAME = "embedded"
 WEIGHTS = Path(__file__).with_name("_embedded") / "model"
-"""The weights that ship, in the layout of the hub."""
+"""The weights shipped with serve-eval, in the layout of the Hugging Face hub."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,41 +31,42 @@ class EmbeddedOptions:
 
     weights: Annotated[
         str | None,
-        Setting("A folder with other weights, in the layout of the hub. Not set: those that ship."),
+        Setting(
+            "Folder with other weights, in the layout of the hub. Not set: the weights that ship."
+        ),
     ] = None
     damage: Annotated[
-        Damage, Setting("To how few bits the linear layers are rounded, for real.")
+        Damage,
+        Setting("Damage to the weights: the number of bits that the linear layers are rounded to."),
     ] = "none"
     also: Annotated[
         dict[str, Damage] | None,
-        Setting("Further names of the same weights, each with its damage, as in {damaged: int3}."),
+        Setting("Further names for the same weights, each with its damage, as in {damaged: int3}."),
     ] = None
-    strict_fields: Annotated[
-        bool, Setting("Fields of a request that are not known are refused.")
-    ] = False
-    port: Annotated[int | None, Setting("The port on 127.0.0.1. Not set: a free one.")] = None
+    strict_fields: Annotated[bool, Setting("Refuse requests with unknown fields.")] = False
+    port: Annotated[int | None, Setting("Port on 127.0.0.1. Not set: a free one.")] = None
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the weights."""
+        """The folder of the weights."""
         return WEIGHTS if self.weights is None else Path(self.weights).expanduser()
 
 
 def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]]:
     """Return the one command line that `launch` would start with these options.
 
-    Raises LaunchError when there are no weights, or two models of one name, and PlanError without
-    what serves it.
+    Raises LaunchError if there are no weights or two models have the same name, PlanError if the
+    packages that the server needs are missing.
     """
     check_installed(NAME)
     folder, model, also = options.folder, context.model or NAME, options.also or {}
     if not (folder / "config.json").is_file():
         raise LaunchError(
             f"{NAME}: {folder} has no config.json",
-            hint="`weights` names a folder as the hub has it.",
+            hint="Set `weights` to a folder in the layout of the hub.",
         )
     if model in also:
-        raise LaunchError(f"{NAME}: `also` names {model}, which is the model's own name")
+        raise LaunchError(f"{NAME}: `also` names {model}, which is already the name of the model")
     command = [sys.executable, "-m", "launchers._embedded", "--weights", str(folder.absolute())]
     for name, how in {model: options.damage, **also}.items():
         command += ["--model", f"{name}={how}"]
@@ -75,8 +77,9 @@ def commands(context: LaunchContext, options: EmbeddedOptions) -> list[list[str]
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncIterator[Endpoint]:
-    """Start the server of the model on 127.0.0.1 and yield its endpoint. Raises LaunchError when it
-    does not start.
+    """Start the server of the model on 127.0.0.1 and yield its endpoint.
+
+    Raises LaunchError if it does not start.
     """
     [command] = commands(context, options)
     log_file = context.log_dir / f"{NAME}.log"
@@ -92,7 +95,7 @@ async def launch(context: LaunchContext, options: EmbeddedOptions) -> AsyncItera
 
 
 def beginning(options: EmbeddedOptions) -> str:
-    """Return the token that begins a text to the model; it need not run."""
+    """Return the token at the beginning of a text for this model; the model need not run."""
     return beginning_of(read(options.folder))
 
 

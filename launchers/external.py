@@ -1,4 +1,4 @@
-"""An endpoint that is already running, at a base URL; nothing is started or stopped."""
+"""Use an endpoint that already runs, at a base URL; start and stop nothing."""
 
 from __future__ import annotations
 
@@ -19,31 +19,34 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalOptions:
-    """Choose the endpoint, and the reports on requests to read from a trtllm-serve orchestrator.
+    """Choose the endpoint and the request reports to read from a trtllm-serve orchestrator.
 
     `perf_metrics` needs return_perf_metrics in the orchestrator's file.
     """
 
-    base_url: Annotated[
-        str, Setting("The address of the endpoint, such as http://localhost:8000/v1.")
-    ]
+    base_url: Annotated[str, Setting("Address of the endpoint, such as http://localhost:8000/v1.")]
     ready_timeout_s: Annotated[
-        float, Setting("Seconds to wait until the endpoint answers; 0: do not wait.")
+        float, Setting("Seconds to wait until the endpoint answers. 0: do not wait.")
     ] = 0.0
     perf_metrics: Annotated[
-        bool, Setting("Ask an orchestrator to report how it handled each request.")
+        bool, Setting("Read from an orchestrator how it handled each request.")
     ] = False
     perf_metrics_dir: Annotated[
-        str | None, Setting("Its perf_metrics_output_dir, as seen from here. Implies perf_metrics.")
+        str | None,
+        Setting(
+            "The orchestrator's perf_metrics_output_dir, as seen from here. Implies perf_metrics."
+        ),
     ] = None
     request_trace_dir: Annotated[
         str | None,
-        Setting("Its TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics."),
+        Setting(
+            "The orchestrator's TRTLLM_REQUEST_TRACE_DIR, as seen from here. Implies perf_metrics."
+        ),
     ] = None
 
 
 def commands(context: LaunchContext, options: ExternalOptions) -> list[list[str]]:
-    """Return no command line: nothing is started."""
+    """Return no command line, as nothing is started."""
     return []
 
 
@@ -51,8 +54,8 @@ def commands(context: LaunchContext, options: ExternalOptions) -> list[list[str]
 async def launch(context: LaunchContext, options: ExternalOptions) -> AsyncIterator[Endpoint]:
     """Yield the endpoint at `base_url`.
 
-    With `ready_timeout_s` (seconds), waits until it answers over HTTP, and no longer that it is
-    starting. Raises LaunchError when the time is over, or at once when the address is none.
+    With `ready_timeout_s` (seconds), wait until it answers over HTTP and no longer reports that it
+    is starting. Raises LaunchError after that time, or immediately if `base_url` is not an address.
     """
     base_url, outputs, traces = (
         options.base_url,
@@ -82,8 +85,8 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
 
     last: object = None
     try:
-        # The poll sends nothing and trusts nothing; certificates are the client's business, which
-        # knows the ca_bundle.
+        # The poll sends no data and trusts no answer. The client, which knows the ca_bundle, checks
+        # certificates.
         async with (
             asyncio.timeout(timeout_s),
             httpx.AsyncClient(verify=False, trust_env=False) as client,  # noqa: S501
@@ -98,7 +101,7 @@ async def _wait_for_answer(url: str, timeout_s: float) -> None:
                 else:
                     if not loading.says_so(reply):
                         return
-                    last = "it says that it is starting"
+                    last = "it reports that it is starting"
                 await asyncio.sleep(POLL_S)
     except TimeoutError as error:
         why = f": {last}" if last and str(last) else ""

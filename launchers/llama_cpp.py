@@ -1,6 +1,4 @@
-"""A GGUF file served by llama.cpp: by its own llama-server, or by the server of
-llama-cpp-python.
-"""
+"""Serve a GGUF file with llama.cpp's llama-server or the server of llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -27,48 +25,46 @@ class LlamaCppOptions(EngineOptions):
     """Choose the GGUF file, the server that serves it, and how it computes.
 
     `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python
-    answers one after the other. For `prompt_logprobs` it keeps the logits of the whole context in
-    memory.
+    answers them one after the other. For `prompt_logprobs` it keeps the logits of the whole context
+    in memory.
     """
 
-    model: Annotated[
-        str | None, Setting("The GGUF file. Not set: the plan's model is its path.")
-    ] = None
+    model: Annotated[str | None, Setting("Path of the GGUF file. Not set: the plan's model.")] = (
+        None
+    )
     server: Annotated[
         Literal["llama-server", "python"],
-        Setting("llama.cpp's own llama-server, or the server of llama-cpp-python."),
+        Setting("The server: llama.cpp's llama-server, or the one of llama-cpp-python."),
     ] = "llama-server"
     command: Annotated[
         str | list[str] | None,
         Setting(
-            "The executable, or all that stands before the flags. Not set: llama-server, or python3"
-            " -m llama_cpp.server."
+            "Executable, or all words before the flags. Not set: llama-server, or"
+            " python3 -m llama_cpp.server."
         ),
     ] = None
     context_tokens: Annotated[
         int | None,
-        Setting("The longest prompt with its answer, in tokens. Not set: that of the model."),
+        Setting("Maximum tokens of a prompt and its answer. Not set: the model's context."),
     ] = None
-    parallel: Annotated[int, Setting("How many requests llama-server works on together.")] = 4
+    parallel: Annotated[
+        int, Setting("Number of requests that llama-server processes together.")
+    ] = 4
     threads: Annotated[
-        int | None, Setting("How many threads compute. Not set: the server's own.")
+        int | None, Setting("Number of CPU threads. Not set: the server's default.")
     ] = None
     gpu_layers: Annotated[
-        int | None, Setting("How many layers lie on the GPU. Not set: the server's own.")
+        int | None, Setting("Number of layers on the GPU. Not set: the server's default.")
     ] = None
     prompt_logprobs: Annotated[
         bool,
-        Setting(
-            "The server of llama-cpp-python gives log-probabilities of prompts, which takes memory."
-        ),
+        Setting("Return log-probabilities of prompts (llama-cpp-python only); takes memory."),
     ] = False
     ready_timeout_s: ReadyTimeout = 600.0
 
 
 def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment
-    that it sets.
-    """
+    """Return the command line, with its environment, that `launch` would start."""
     return [_server(context, options).line()]
 
 
@@ -76,8 +72,8 @@ def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]
 async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends.
+    Raises PlanError if options contradict each other, LaunchError if the server does not start or
+    ends.
     """
     build = partial(_server, context)
     name = _name(context, options.model)
@@ -115,21 +111,21 @@ def _server(
             "--n_threads": options.threads,
             "--n_threads_batch": options.threads,
             "--n_gpu_layers": options.gpu_layers,
-            # Else a new request ends the streams that are under way.
+            # Without this, a new request ends the running streams.
             "--interrupt_requests": "false",
             "--logits_all": "true" if options.prompt_logprobs else None,
         }
         return other_engine.server(NAME, command, flags, options, where, health="/v1/models")
     if options.prompt_logprobs:
         raise PlanError(
-            "launcher.prompt_logprobs: llama-server gives none of prompts",
+            "launcher.prompt_logprobs: llama-server returns no log-probabilities of prompts",
             hint="Set launcher.server=python.",
         )
     flags = {
         **shared,
         "--alias": _name(context, file),
         "--parallel": options.parallel,
-        # It is shared among the requests; 0 is the model's own for all of them together.
+        # The requests share this context. 0 is the model's own context for all of them together.
         "--ctx-size": tokens * options.parallel if tokens else None,
         "--threads": options.threads,
         "--n-gpu-layers": options.gpu_layers,
@@ -138,5 +134,5 @@ def _server(
 
 
 def _name(context: LaunchContext, model: str | None) -> str:
-    """The name under which it is served."""
+    """Return the name under which the model is served."""
     return context.model or Path(str(model)).name

@@ -1,6 +1,4 @@
-"""A simulated endpoint: a small local server that looks the right answers up; there is no model,
-and no GPU is used.
-"""
+"""Start a simulated endpoint: a local server that looks answers up, without a model or GPU."""
 
 from __future__ import annotations
 
@@ -23,18 +21,18 @@ from serve_eval.schema.prompt_hash import uniform
 class SimulatedOptions(SimulatedBehaviour):
     """Choose the share of right answers and the behaviour of the server.
 
-    `flip_rate` compares two runs that differ in `run` alone.
+    `flip_rate` compares two runs that differ only in `run`.
     """
 
     accuracy: Annotated[
         float | dict[str, float],
-        Setting("The probability of a right answer: one number, or one by task."),
+        Setting("Probability of a right answer: one number, or one per task."),
     ] = 0.75
     flip_rate: Annotated[
         float | None,
         Setting(
-            "The share of the prompts that two runs judge differently. Not set: each prompt is"
-            " drawn alone."
+            "Share of the prompts that two runs judge differently. Not set: each prompt"
+            " is drawn independently."
         ),
     ] = None
 
@@ -42,8 +40,8 @@ class SimulatedOptions(SimulatedBehaviour):
 def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str]]:
     """Return the one command line that `launch` would start with these options.
 
-    Raises PlanError for one that is out of range or contradicts another, and without what serves
-    it.
+    Raises PlanError if an option is out of range or contradicts another, or if the packages that
+    the server needs are missing.
     """
     check_installed("simulated")
     if problems := [
@@ -70,12 +68,12 @@ def commands(context: LaunchContext, options: SimulatedOptions) -> list[list[str
 async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIterator[Endpoint]:
     """Start the simulator on a free port of 127.0.0.1 and yield its endpoint.
 
-    Raises PlanError when an option is out of range or two contradict each other, LaunchError when
-    the server does not start.
+    Raises PlanError if an option is out of range or two contradict each other, LaunchError if the
+    server does not start.
     """
     if context.write_answer_file is None:
         raise LaunchError(
-            "the simulated endpoint needs the answers of the tasks, and there are none here"
+            "the simulated endpoint needs the answers of the tasks, and none are available here"
         )
     [command] = commands(context, options)
     chance = probability(options.accuracy, options.flip_rate, options.seed)
@@ -88,8 +86,9 @@ async def launch(context: LaunchContext, options: SimulatedOptions) -> AsyncIter
 
 
 def beginning(options: SimulatedOptions) -> str | bool | None:
-    """Return the token that begins a text to the model, which need not run; True where the server
-    puts it there.
+    """Return the token at the beginning of a text, or True if the server adds it itself.
+
+    The server need not run.
     """
     if options.puts_beginning:
         return True
@@ -99,12 +98,13 @@ def beginning(options: SimulatedOptions) -> str | bool | None:
 def probability(
     accuracy: float | dict[str, float], flip_rate: float | None, seed: int
 ) -> Callable[[str, str], float]:
-    """(task name, sample id) -> probability of a right answer, always the same for the same seed.
+    """Return a function of (task name, sample id) that gives the probability of a right answer.
 
-    Without `flip_rate` it is the accuracy for every prompt. With it, a share u = 3 flip_rate of the
-    prompts has a probability that is uniform in [0, 1] (two draws of such a prompt differ with
-    probability 1/3) and the others have 1 or 0, so that the mean is the accuracy. Raises
-    LaunchError when there is no such mixture or a task has no accuracy.
+    The probabilities depend only on the seed. Without `flip_rate`, every prompt has the accuracy as
+    its probability. With it, a share u = 3 flip_rate of the prompts has a probability that is
+    uniform in [0, 1], so that two draws of such a prompt differ with probability 1/3. The others
+    have 1 or 0, so that the mean is the accuracy. Raises LaunchError if no such mixture exists or a
+    task has no accuracy.
     """
     known = accuracy if isinstance(accuracy, dict) else {}
     by_task = {task: _mixture(value, flip_rate) for task, value in known.items()}
@@ -129,7 +129,7 @@ def probability(
 
 
 def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
-    """The share of the prompts with a uniform probability, and the mean of the others."""
+    """Return the share of prompts with a uniform probability, and the mean of the others."""
     if not 0.0 <= accuracy <= 1.0:
         raise PlanError(f"simulated: an accuracy of {accuracy:g} is not between 0 and 1")
     if flip_rate is None:
@@ -139,9 +139,9 @@ def _mixture(accuracy: float, flip_rate: float | None) -> tuple[float, float]:
         raise PlanError(f"simulated: a flip_rate of {flip_rate:g} is not between 0 and 1/3")
     if not share / 2 <= accuracy <= 1.0 - share / 2:
         raise PlanError(
-            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts are right half"
-            f" of the time, so the accuracy lies between {share / 2:g} and {1.0 - share / 2:g} and"
-            f" cannot be {accuracy:g}"
+            f"simulated: with a flip_rate of {flip_rate:g}, {share:g} of the prompts"
+            f" are right half of the time, so the accuracy is between {share / 2:g} and"
+            f" {1.0 - share / 2:g} and cannot be {accuracy:g}"
         )
     sure = (accuracy - share / 2) / (1.0 - share) if share < 1.0 else 0.5
     return share, min(max(sure, 0.0), 1.0)

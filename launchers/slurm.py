@@ -1,7 +1,7 @@
-"""trtllm-serve, single or disaggregated, as steps of a SLURM allocation of one or more nodes.
+"""Run trtllm-serve, aggregated or disaggregated, as steps of a SLURM allocation.
 
-Works inside the allocation, in its batch script or as a step, and outside with SLURM_JOB_ID where
-its nodes can be reached.
+The allocation has one or more nodes. The launcher works inside the allocation, in its batch script
+or as a step. With SLURM_JOB_ID it also works outside, if the nodes can be reached from there.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from serve_eval.plugins.setting import Setting
 from serve_eval.schema import Endpoint, LaunchContext
 
 PORTS = range(11000, 30000)
-"""Where the first port is drawn from: below those that systems give to outgoing connections, and
-above those that wrappers of ranks take."""
+"""Range of the first port: below the ports of outgoing connections, above those of rank
+wrappers."""
 SCRIPT = "slurm.sbatch"
 STEPS_S = 60.0
-"""How long SLURM may list a step whose processes are gone."""
+"""Seconds that SLURM may still list a step whose processes are gone."""
 MARGIN_S = 5.0
-"""By how much longer than a step its srun may take to end."""
+"""Seconds that the srun of a step may take to end after the step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,33 +50,35 @@ class SlurmOptions(DeploymentChoice, SlurmSteps, TimeLimits):
     """Choose what is served, the nodes and steps of the job that serve it, and the time limits."""
 
     nodes: Annotated[
-        list[str] | None, Setting("Names of nodes of the job. Not set: all of them.")
+        list[str] | None, Setting("Names of the nodes to use. Not set: all nodes of the job.")
     ] = None
     gpus_per_node: Annotated[
-        int | None, Setting("How many GPUs each node has. Not set: what SLURM says, else 8.")
+        int | None, Setting("Number of GPUs per node. Not set: as SLURM reports, else 8.")
     ] = None
     sbatch_args: Annotated[
-        list[str], Setting("Further options in the job script that is shown.")
+        list[str], Setting("Further sbatch options for the job script that is shown.")
     ] = field(default_factory=list)
     port: Annotated[
         int | None,
         Setting(
-            "The port of the front door; the servers have the next ones. Not set: drawn from 11000"
-            " to 29999."
+            "Port of the endpoint; the servers use the next ports. Not set: drawn from"
+            " 11000 to 29999."
         ),
     ] = None
 
 
 def commands(context: LaunchContext, options: SlurmOptions) -> list[list[str]]:
-    """Return the srun lines that `launch` would start with these options; inside an allocation with
-    its nodes.
+    """Return the srun lines that `launch` would start.
+
+    Inside an allocation they name its nodes.
     """
     return [server.line() for server in _preview(context, options).servers]
 
 
 def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
-    """Return the config files that `launch` would write, by path, and a job script with the
-    placement.
+    """Return the config files that `launch` would write, by path, and a job script.
+
+    The job script lists the placement of the servers.
     """
     plan = _preview(context, options)
     written = {path: text for server in plan.servers for path, text in server.files.items()}
@@ -85,13 +87,12 @@ def files(context: LaunchContext, options: SlurmOptions) -> Mapping[Path, str]:
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator[Endpoint]:
-    """Start every server as a step, wait for a completion through the front door, and yield its
-    endpoint.
+    """Start every server as a step, wait for a completion, and yield the endpoint.
 
     The steps run in the job of SLURM_JOB_ID.
 
-    Raises PlanError for options that contradict each other or too few nodes, LaunchError outside of
-    an allocation and when a server does not start or ends.
+    Raises PlanError if options contradict each other or the nodes are too few, LaunchError outside
+    an allocation and if a server does not start or ends.
     """
     plan = _preview(context, options)
     allocation = await asyncio.to_thread(find_running, options.nodes, options.gpus_per_node)
@@ -101,8 +102,8 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
             f"not inside a SLURM allocation, and this plan needs {count}; a job"
             f" script:\n{plan.script}",
             hint=(
-                "Submit such a script with sbatch, or give the same command inside salloc, or with"
-                " SLURM_JOB_ID."
+                "Submit the script with sbatch, or give the same command inside salloc"
+                " or with SLURM_JOB_ID set."
             ),
         )
     tag, first_port = (
@@ -130,13 +131,13 @@ async def launch(context: LaunchContext, options: SlurmOptions) -> AsyncIterator
             await _check_steps(allocation.job, tag, context.notify)
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """What is to be started where."""
+    """The steps to start, and their nodes."""
 
     deployment: Deployment
     servers: list[Server]
@@ -147,7 +148,7 @@ class PlannedJob:
 
 
 def _preview(context: LaunchContext, options: SlurmOptions) -> PlannedJob:
-    """Plan the job as far as it is known before a launch."""
+    """Plan the job with what is known before a launch."""
     return _plan_job(context, options, around_us(options.nodes, options.gpus_per_node))
 
 
@@ -159,15 +160,18 @@ def _plan_job(
     first_port: int | None = None,
     tag: str | None = None,
 ) -> PlannedJob:
-    """Pure. Where the nodes are not known, others stand for them."""
+    """Plan the servers, their nodes and the job script.
+
+    Pure. Unknown nodes get placeholder names.
+    """
     deployment = deployments.choose_deployment(options)
     if isinstance(deployment, Disaggregated) and deployment.discovery and options.bind == "all":
         raise PlanError(
-            "launcher.bind: with discovery a server registers the address that it binds, and nobody"
-            " reaches 0.0.0.0",
+            "launcher.bind: with discovery a server registers the address that it"
+            " binds, and 0.0.0.0 cannot be reached",
             hint="Leave bind out.",
         )
-    if options.container is not None:  # which knows full paths only
+    if options.container is not None:  # it takes full paths only
         step_container.check(
             options.container, deployment, deployments.name_model(deployment, context)
         )
@@ -222,12 +226,15 @@ def _plan_job(
 
 
 def _ways(deployment: Deployment) -> Ways:
-    """Links are not looked for: where this runs may be another machine than that of the GPUs."""
+    """Return the variables from the user, without looking for links between GPUs.
+
+    The GPUs may be on another machine.
+    """
     return Ways(own=kv_transfer.list_inherited(deployment.pass_env))
 
 
 async def _check_steps(job: str, tag: str, notify: Callable[[str], None]) -> None:
-    """Cancels what is left of our steps, and tells of those that stay all the same."""
+    """Cancel our remaining steps, and warn of those that do not end."""
     deadline, cancelled = time.monotonic() + STEPS_S, False
     try:
         while left := {
@@ -239,8 +246,8 @@ async def _check_steps(job: str, tag: str, notify: Callable[[str], None]) -> Non
         }:
             if time.monotonic() > deadline:
                 notify(
-                    f"warning: steps are left: {', '.join(left)}; scancel {' '.join(left.values())}"
-                    " ends them"
+                    f"warning: steps still run: {', '.join(left)}; end them with"
+                    f" scancel {' '.join(left.values())}"
                 )
                 return
             for number in left.values() if not cancelled else ():
@@ -248,4 +255,4 @@ async def _check_steps(job: str, tag: str, notify: Callable[[str], None]) -> Non
             cancelled = True
             await asyncio.sleep(0.5)
     except (OSError, subprocess.SubprocessError) as error:
-        notify(f"warning: SLURM does not say whether steps are left: {error}")
+        notify(f"warning: cannot ask SLURM whether steps still run: {error}")

@@ -1,6 +1,4 @@
-"""A model in the layout of the hub served by `transformers serve`, of Hugging Face's transformers
-from 5.0 on.
-"""
+"""Serve a model with `transformers serve` of Hugging Face transformers 5.0 or newer."""
 
 from __future__ import annotations
 
@@ -25,31 +23,34 @@ NAME = "transformers_serve"
 class TransformersOptions(EngineOptions):
     """Choose the model and how it is computed.
 
-    Files of a `model` of the hub may be downloaded. The server answers to that name alone, so that
-    it is the one that is asked for.
+    Files of a `model` of the hub may be downloaded. The server answers only to that name, so
+    requests use it.
     """
 
     model: Annotated[
-        str | None, Setting("A folder, or a name of the hub. Not set: the plan's model.")
+        str | None, Setting("Folder, or name on the hub. Not set: the plan's model.")
     ] = None
-    command: Annotated[str | list[str], Setting("What stands before serve.")] = "transformers"
+    command: Annotated[str | list[str], Setting("Executable, or all words before serve.")] = (
+        "transformers"
+    )
     device: Annotated[
-        str | None, Setting("The --device, such as cpu or cuda. Not set: the server's own.")
+        str | None,
+        Setting("Value of --device, such as cpu or cuda. Not set: the server's default."),
     ] = None
     dtype: Annotated[
-        str | None, Setting("The --dtype, such as bfloat16. Not set: the server's own.")
+        str | None, Setting("Value of --dtype, such as bfloat16. Not set: the server's default.")
     ] = None
     continuous_batching: Annotated[
-        bool, Setting("Requests are answered together, and not one after the other.")
+        bool, Setting("Process requests together instead of one after the other.")
     ] = False
-    threads: Annotated[int | None, Setting("OMP_NUM_THREADS. Not set: as inherited.")] = None
+    threads: Annotated[int | None, Setting("Value of OMP_NUM_THREADS. Not set: as inherited.")] = (
+        None
+    )
     ready_timeout_s: ReadyTimeout = 1800.0
 
 
 def commands(context: LaunchContext, options: TransformersOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment
-    that it sets.
-    """
+    """Return the command line, with its environment, that `launch` would start."""
     return [_server(context, options).line()]
 
 
@@ -57,8 +58,8 @@ def commands(context: LaunchContext, options: TransformersOptions) -> list[list[
 async def launch(context: LaunchContext, options: TransformersOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends.
+    Raises PlanError if options contradict each other, LaunchError if the server does not start or
+    ends.
     """
     build = partial(_server, context)
     name = _model(context, options.model)
@@ -87,7 +88,7 @@ def _server(
 
 
 def _model(context: LaunchContext, model: str | None) -> str:
-    """A folder by its whole path, else the name as it is."""
+    """Return a folder as an absolute path, any other name unchanged."""
     found = other_engine.choose_model(context, model, "a folder, or a model of the hub")
     folder = Path(found).expanduser()
     return str(folder.absolute()) if folder.is_dir() else found

@@ -1,4 +1,4 @@
-"""One trtllm-serve on GPUs of this machine, started for the run and stopped after it."""
+"""Run one trtllm-serve on GPUs of this machine for the length of the run."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ class TrtllmOptions(Aggregated, GpuChoice, FrontDoor, TimeLimits):
 
 
 def commands(context: LaunchContext, options: TrtllmOptions) -> list[list[str]]:
-    """Return the command line that `launch` would start with these options, with the environment
-    that it sets.
-    """
+    """Return the command line, with its environment, that `launch` would start."""
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -41,10 +39,10 @@ def files(context: LaunchContext, options: TrtllmOptions) -> Mapping[Path, str]:
 async def launch(context: LaunchContext, options: TrtllmOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError for options that contradict each other, LaunchError when the server does not
-    start or ends.
+    Raises PlanError if options contradict each other, LaunchError if the server does not start or
+    ends.
     """
-    shown = _servers(context, options)  # what is wrong is told before anything is looked for
+    shown = _servers(context, options)  # report wrong options before looking for GPUs
     async with (
         free_gpus.reserve(options.gpus, shown, context.notify) as reserved,
         session(
@@ -74,7 +72,7 @@ def _servers(
         ports=ports,
     )
     [server] = build_servers(options, context, placed, ready_timeout_s=options.ready_timeout_s)
-    # A port that nobody chose, the server may as well find itself, so that no one can take it in
+    # If no port is set, the server finds one itself, so that no other process can take it in
     # between.
     report = context.log_dir / f"{server.name}.address" if options.port is None else None
     return [replace(server, report=report)]

@@ -1,7 +1,7 @@
-"""Context and generation servers with an orchestrator on GPUs of this machine, for the run.
+"""Run context and generation servers with an orchestrator on GPUs of this machine.
 
-Every server is a trtllm-serve of its own. The deprecated MPI-worker mode
-(`disaggregated_mpi_worker`) is not built.
+Each server is a separate trtllm-serve. The deprecated MPI-worker mode (`disaggregated_mpi_worker`)
+is not supported.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ class DisaggregatedOptions(Disaggregated, GpuChoice, FrontDoor, TimeLimits):
 
 
 def commands(context: LaunchContext, options: DisaggregatedOptions) -> list[list[str]]:
-    """Return the command lines that `launch` would start with these options, each with the
-    environment that it sets.
-    """
+    """Return the command lines, with their environments, that `launch` would start."""
     return [one.line() for one in adapt_shown(_servers(context, options))]
 
 
@@ -50,16 +48,15 @@ def files(context: LaunchContext, options: DisaggregatedOptions) -> Mapping[Path
 
 @asynccontextmanager
 async def launch(context: LaunchContext, options: DisaggregatedOptions) -> AsyncIterator[Endpoint]:
-    """Start all servers at once, wait for a completion through the orchestrator, and yield its
-    endpoint.
+    """Start all servers, wait for a completion, and yield the orchestrator's endpoint.
 
-    GPUs are given in disjoint blocks, context servers first. `host` and `port` are the
-    orchestrator's; the servers bind loopback.
+    Each server gets its own block of GPUs, context servers first. `host` and `port` are those of
+    the orchestrator; the servers bind loopback.
 
-    Raises PlanError for options that contradict each other or GPUs that are too few, LaunchError
-    when a server does not start or ends.
+    Raises PlanError if options contradict each other or the GPUs are too few, LaunchError if a
+    server does not start or ends.
     """
-    planned = _servers(context, options)  # what is wrong is told before anything is looked for
+    planned = _servers(context, options)  # report wrong options before looking for GPUs
     count = sum(side.num_instances for side in options.sides.values())
     ways = replace(_ways(options), nvlink=await asyncio.to_thread(kv_transfer.nvlink))
     ports, tag = free_ports(options.host, options.port, count), uuid.uuid4().hex[:12]
@@ -90,7 +87,7 @@ def _servers(
     ways: Ways | None = None,
     tag: str | None = None,
 ) -> list[Server]:
-    """Context servers, generation servers, orchestrator."""
+    """Return the context servers, the generation servers and the orchestrator."""
     placed = places.place_parts(
         list_parts(options, context),
         gpus=options.gpus,

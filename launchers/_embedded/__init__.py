@@ -1,4 +1,4 @@
-"""Hold the embedded model and its server."""
+"""The embedded model and its server."""
 
 __all__ = [
     "chat",

@@ -1,4 +1,4 @@
-"""Starts the server with one thread: numpy reads these variables when it is imported."""
+"""Start the server with one thread: numpy reads these variables when it is imported."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The chat template of a model, which is a program: rendered by a process that is bounded in time
-and memory.
+"""Render the chat template of a model, which is a program, with bounded time and memory.
+
+A separate process renders it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from serve_eval.schema import Message
 
 
 class Chat:
-    """Makes the text of messages, given more variables, with the model's turn opened. Any thread
-    may call it.
+    """Renders the text of messages, given more variables, with the model's turn opened.
 
-    Raises ValueError for a folder whose template is none; a call raises Refused for what the
-    template does not take, and images are among that. The process stays until `close`.
+    Any thread may call it. Raises ValueError for a folder without a valid template. A call raises
+    RefusedRequest for what the template does not accept, including images. The process stays until
+    `close`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,8 +1,7 @@
-"""Continuous batching in one thread: a turn takes in some of the prompts that wait, and makes a
-token per sequence.
+"""Continuous batching in one thread.
 
-Sequences join and leave between turns. A prompt is taken in by chunks, so that a long one holds
-nobody up.
+A turn takes in some of the waiting prompts, and generates a token per sequence. Sequences join and
+leave between turns. A prompt is taken in by chunks, so that a long one does not block others.
 """
 
 from __future__ import annotations
@@ -18,16 +17,15 @@ from launchers._embedded.weights import Array
 from launchers._http.answers import ToldAnswer
 
 ROWS = 32
-"""Sequences that are generated at once; others wait."""
+"""Maximum number of sequences generated together; others wait."""
 CHUNK = 64
-"""Tokens of a prompt that are taken in at once: the same for every prompt, whatever else is going
-on."""
+"""Tokens of a prompt taken in together: the same for every prompt, under any load."""
 PER_TURN = 2
-"""Chunks that a turn takes in."""
+"""Number of chunks that a turn takes in."""
 
 
 class Engine:
-    """A model with its tokenizer. `run` has to run as a task; `submit` hands a generation in."""
+    """A model with its tokenizer. Run `run` as a task; `submit` adds a generation."""
 
     def __init__(self, model: Model, tokenizer: Tokenizer) -> None:
         self.model, self.tokenizer = model, tokenizer
@@ -38,16 +36,14 @@ class Engine:
         self._work = asyncio.Event()
 
     def submit(self, wanted: Wanted, changed: asyncio.Event) -> Generation:
-        """Starts a generation, which sets `changed` whenever it has news; what waits longest comes
-        first.
-        """
+        """Start a generation, which sets `changed` when it has news, after those that wait."""
         generation = Generation(wanted, changed)
         self._waiting.append(generation)
         self._work.set()
         return generation
 
     async def run(self) -> None:
-        """Generates until it is cancelled."""
+        """Generate until cancelled."""
         while True:
             if not self._waiting and not self._active:
                 self._work.clear()
@@ -56,7 +52,7 @@ class Engine:
             await asyncio.sleep(0)
 
     def turn(self) -> None:
-        """Some chunks of prompts, and one token for every sequence."""
+        """Take in some chunks of prompts, and generate one token for every sequence."""
         for _ in range(PER_TURN):
             while self._waiting and self._waiting[0].over:
                 self._waiting.popleft()
@@ -66,7 +62,7 @@ class Engine:
             self._step()
 
     def _take_in(self, generation: Generation) -> None:
-        """The next chunk of a prompt and, after the last one, the first token."""
+        """Take in the next chunk of a prompt; after the last one, generate the first token."""
         wanted, start = generation.wanted, generation.length
         every = wanted.prompt_logprobs is not None
         chunk = wanted.ids[start : start + CHUNK]
@@ -97,7 +93,7 @@ class Engine:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Sequences that are over leave; the last one takes the place of each."""
+        """Remove finished sequences; the last sequence takes the place of each."""
         at = 0
         while at < len(self._active):
             if not self._active[at].over:
@@ -109,7 +105,7 @@ class Engine:
                 self._active[at] = last
 
     def _append(self, generation: Generation, logits: Array) -> None:
-        """The next token of a sequence, chosen from its logits."""
+        """Append the next token of a sequence, chosen from its logits."""
         wanted = generation.wanted
         token = draw_token(logits, wanted.temperature, wanted.top_p, generation.chance)
         if token == self.model.end and not wanted.ignore_end:
@@ -127,7 +123,7 @@ class Engine:
             )
 
     def _tell_prompt(self, generation: Generation, start: int, logits: Array) -> None:
-        """What the logits after a chunk of a prompt say of the tokens behind them."""
+        """Note the log-probabilities of a prompt's tokens, from the logits after a chunk."""
         ids, bytes_of = generation.wanted.ids, self.tokenizer.bytes_of
         assert generation.wanted.prompt_logprobs is not None
         if start == 0:

@@ -1,8 +1,7 @@
-"""The fields of a request that the embedded model refuses: what is ignored in silence is not what
-was asked for.
+"""Refuse fields of a request that the embedded model does not support, instead of ignoring them.
 
 Fields that choose a worker, a cache or a turn (`user`, `priority`, `cache_salt`, ...) are ignored:
-there is one of each. So is `add_special_tokens`, since the tokenizer has none to add.
+there is only one of each. So is `add_special_tokens`, since the tokenizer has none to add.
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "lora_request": (),
     "disaggregated_params": (),
 }
-"""Fields that would change the answer and are not implemented, with the values that change nothing,
-beside null."""
+"""Fields that would change the answer and are not implemented, with the values, apart from null,
+that change nothing."""
 
 
 def refuse_unserved(body: Mapping[str, Any], *, chat: bool) -> None:
-    """Raise Refused for fields that would change the answer and do not here."""
+    """Raise RefusedRequest for fields that would change the answer but are not supported."""
     for name, neutral in NEUTRAL.items():
         if body.get(name) is not None and body[name] not in neutral:
             raise bad_request(f"`{name}` is not served by the embedded model")

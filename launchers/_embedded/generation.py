@@ -1,4 +1,4 @@
-"""One generation: what is wanted, and the text as it grows, up to a stop string."""
+"""One generation: its request, and the text as it grows, up to a stop string."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _decoder = codecs.getincrementaldecoder("utf-8")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to generate from at least one token. `seed` None: another draw each time; `turn` tells
-    the answers to one prompt apart. `ignore_end` goes on behind the token that ends an answer.
-    `logprobs` is the number of alternatives that are told of per token, `prompt_logprobs` the same
-    for the prompt (None: no log-probabilities at all).
+    """A prompt of at least one token, and how to generate from it.
+
+    `seed` None: a different draw each time. `turn` distinguishes the answers to one prompt.
+    `ignore_end` goes on after the token that ends an answer. `logprobs` is the number of reported
+    alternatives per token, `prompt_logprobs` the same for the prompt (None: no log-probabilities).
     """
 
     ids: Sequence[int]
@@ -37,10 +38,10 @@ class Wanted:
 
 
 class Generation:
-    """A generation under way and, once it is `done`, its result.
+    """A running generation and, once it is `done`, its result.
 
-    `steps` counts the tokens that were generated, with the one that ended it; `tokens` are those of
-    the text. `length` is how many tokens have been seen, of the prompt and after it. `chance`
+    `steps` counts the generated tokens, including the one that ended it; `tokens` are those of the
+    text. `length` is the number of tokens that have been seen, of the prompt and after it. `chance`
     decides above temperature 0.
     """
 
@@ -57,24 +58,24 @@ class Generation:
         self._shown = self._chars = 0
         seed = secrets.randbits(64) if wanted.seed is None else wanted.seed % 2**64
         self.chance = np.random.default_rng([seed, wanted.turn]) if wanted.temperature > 0 else None
-        # Bytes of a character that is not complete wait for the rest of it.
+        # Bytes of an incomplete character wait for the rest of it.
         self._prompt_decoder, self._decoder = _decoder(errors="replace"), _decoder(errors="replace")
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is to be generated."""
+        """True if nothing more is to be generated."""
         return self.cancelled or self.finish_reason is not None
 
     def read(self, raw: bytes, *, last: bool) -> str:
-        """What the bytes of the next token of the prompt add to its text."""
+        """Return the text that the bytes of the prompt's next token add."""
         return self._prompt_decoder.decode(raw, final=last)
 
     def speak(self, raw: bytes) -> str:
-        """What the bytes of the next generated token add to the text."""
+        """Return the text that the bytes of the next generated token add."""
         return self._decoder.decode(raw, final=self.steps + 1 >= self.wanted.max_tokens)
 
     def end(self) -> None:
-        """The token that ends an answer was generated."""
+        """Note that the token that ends an answer was generated."""
         self.steps += 1
         if rest := self._decoder.decode(b"", final=True):
             self.text += rest
@@ -82,7 +83,7 @@ class Generation:
         self.finish("stop")
 
     def add(self, token: ToldAnswer) -> None:
-        """One more token, and the end where it completes a stop string or is the last one."""
+        """Add one token, and end if it completes a stop string or is the last one."""
         before = len(self.text)
         self.steps += 1
         self.text += token.text
@@ -106,14 +107,15 @@ class Generation:
             self._changed.set()
 
     def finish(self, reason: str) -> None:
-        """The end, for a reason in OpenAI's words."""
+        """End the generation, for a reason in OpenAI's words."""
         self.finish_reason = reason
         self.done.set()
         self._changed.set()
 
     def news(self) -> tuple[str, Sequence[ToldAnswer]]:
-        """What has been added since the last time, in whole tokens, but for what may still become a
-        stop string.
+        """Return the text and tokens since the last call, in whole tokens.
+
+        Holds back text that may still become a stop string.
         """
         first, begin = self._shown, self._chars
         if self.done.is_set():
@@ -129,7 +131,7 @@ class Generation:
         return self.text[begin : self._chars], self.tokens[first : self._shown]
 
     def _count_held(self) -> int:
-        """How much of the end may still become a stop string."""
+        """Return the length of the end that may still become a stop string."""
         stops = self.wanted.stop
         return max(
             (

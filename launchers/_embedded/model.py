@@ -1,9 +1,9 @@
-"""A Llama in numpy over a cache of keys and values: a piece of one prompt, or one more token of
-many sequences at once.
+"""A Llama in numpy over a cache of keys and values.
 
-What comes out for a sequence does not depend on what else is in the batch: products of matrices
-always have the same shapes, since the results of a product differ in their last bits with its
-shape. So a step computes whole tiles of rows, and looks at a round number of positions.
+It computes a piece of one prompt, or one more token of many sequences together. The result for a
+sequence does not depend on the rest of the batch. The last bits of a matrix product depend on its
+shape, so products always have the same shapes: a step computes whole tiles of rows, and covers a
+round number of positions.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from launchers._embedded.damage import Damage
 from launchers._embedded.weights import Array, read
 
 TILE = 8
-"""Rows of a product. One row would be four times as slow in each, more than sixteen are no
+"""Rows of a product. With one row, each would be four times as slow; more than sixteen are no
 faster."""
 POSITIONS = 64
-"""The least number of positions that a step looks at; then twice as many, and so on. The zeros of
-positions that are not there then change no sum, since longer sums are made of halves."""
+"""Minimum number of positions that a step covers; then twice as many, and so on. The zeros of
+absent positions then change no sum, since longer sums are made of halves."""
 
 
 class Cache:
-    """Keys and values of up to `rows` sequences. Those of a step are the first ones, so that it
-    needs no copies.
+    """Keys and values of up to `rows` sequences.
+
+    Those of a step are the first ones, so that it needs no copies.
     """
 
     def __init__(self, layers: int, rows: int, heads: int, size: int, window: int) -> None:
@@ -38,16 +39,17 @@ class Cache:
         )
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Copies the first `length` positions of a row."""
+        """Copy the first `length` positions of a row."""
         for kept in (self.keys, self.values):
             kept[:, target, :, :length] = kept[:, source, :, :length]
 
 
 class Model:
-    """The weights of a folder in the layout of the hub, ready for products from the right. `window`
-    is the most tokens that a sequence may have, `end` the id of the token that ends it.
+    """The weights of a folder in the layout of the hub, ready for products from the right.
 
-    Raises ValueError for anything but a plain Llama: every head with keys of its own, and tied
+    `window` is the maximum number of tokens of a sequence, `end` the id of the token that ends it.
+
+    Raises ValueError for anything but a plain Llama: every head with its own keys, and tied
     embeddings.
     """
 
@@ -72,7 +74,7 @@ class Model:
         self._turns = np.exp(1j * angles).astype(np.complex64)[:, None, None]
 
     def cache(self, rows: int) -> Cache:
-        """Room for so many sequences, and for what a step computes beside them."""
+        """Return a cache for that number of sequences, with room for what a step computes."""
         return Cache(
             len(self._layers), -(-rows // TILE) * TILE, self._heads, self._size, self.window
         )
@@ -80,8 +82,10 @@ class Model:
     def extend(
         self, ids: Sequence[int], start: int, cache: Cache, row: int, *, every: bool = False
     ) -> Array:
-        """Adds tokens to a row of the cache that holds `start` of them. Returns the logits
-        (vocabulary) after the last one, or with `every` those after each (tokens x vocabulary).
+        """Add tokens to a row of the cache that holds `start` of them.
+
+        Returns the logits (vocabulary) after the last one, or with `every` those after each (tokens
+        x vocabulary).
         """
         end = start + len(ids)
         x = self._embedding[np.asarray(ids)]
@@ -102,8 +106,9 @@ class Model:
         return logits if every else logits[0]
 
     def step(self, ids: Sequence[int], lengths: Sequence[int], cache: Cache) -> Array:
-        """The logits (rows x vocabulary) after one more token for each of the first rows, of which
-        the cache holds `lengths` tokens.
+        """Return the logits (rows x vocabulary) after one more token for each of the first rows.
+
+        The cache holds `lengths` tokens of them.
         """
         rows = len(ids)
         over = -rows % TILE
@@ -133,8 +138,9 @@ class Model:
     def _qkv(
         self, states: Array, layer: dict[str, Array], turns: NDArray[np.complex64]
     ) -> tuple[Array, Array, Array]:
-        """Queries, keys and values (tokens x heads x size); the first two turned by their
-        positions.
+        """Return queries, keys and values (tokens x heads x size).
+
+        The first two are rotated by their positions.
         """
         shaped = _product(_normalize(states, self._eps), layer["qkv"]).reshape(
             -1, 3, self._heads, self._size
@@ -164,8 +170,8 @@ def _check(config: dict[str, Any], folder: Path) -> None:
     for name, value in wanted.items():
         if config.get(name, value) != value:
             raise ValueError(
-                f"{folder / 'config.json'}: {name} is {config[name]!r}, and only {value!r} can be"
-                " served"
+                f"{folder / 'config.json'}: {name} is {config[name]!r}, but only"
+                f" {value!r} is supported"
             )
 
 
@@ -174,7 +180,7 @@ def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array
         return [tensors[f"{prefix}{part}.{name}_proj.weight"] for name in names]
 
     q, k, v = of("self_attn", "q", "k", "v")
-    # The scale of attention stands in the queries' weights: one product less per step.
+    # The weights of queries include the scale of attention, which saves a product per step.
     q, k = _pair_halves(q / np.float32(size**0.5), size), _pair_halves(k, size)
     return {
         "qkv": _columns([q, k, v], tensors[f"{prefix}input_layernorm.weight"]),
@@ -187,14 +193,16 @@ def _layer(tensors: dict[str, Array], prefix: str, size: int) -> dict[str, Array
 
 
 def _columns(weights: Sequence[Array], norm: Array | None = None) -> Array:
-    """Weights for one product from the right; those of the norm before it stand in them."""
+    """Return weights for one product from the right, including those of the norm before it."""
     joined = np.concatenate(weights).T
     return np.ascontiguousarray(joined if norm is None else joined * norm[:, None])
 
 
 def _pair_halves(weight: Array, size: int) -> Array:
-    """Llama turns the first half of a head's numbers against the second: brought side by side, each
-    pair is a complex number, which is turned by one product.
+    """Bring the two halves of each head side by side.
+
+    Llama rotates the first half of a head's numbers against the second. Each pair is then a complex
+    number, which one product rotates.
     """
     return np.ascontiguousarray(
         weight.reshape(-1, 2, size // 2, weight.shape[1]).swapaxes(1, 2)
@@ -202,7 +210,7 @@ def _pair_halves(weight: Array, size: int) -> Array:
 
 
 def _product(states: Array, weight: Array) -> Array:
-    """Whole tiles one by one, anything else at once."""
+    """Multiply whole tiles one by one, anything else in one product."""
     if len(states) % TILE:
         return np.asarray(states @ weight)
     return np.asarray(states.reshape(-1, TILE, states.shape[1]) @ weight).reshape(len(states), -1)
@@ -214,9 +222,7 @@ def _normalize(states: Array, eps: np.float32) -> Array:
 
 
 def _weigh(scores: Array) -> tuple[Array, Array]:
-    """The weights of attention, in place, and their sums, by which what they give is to be
-    divided.
-    """
+    """Compute the weights of attention in place; return them and their sums, the divisors."""
     scores -= scores.max(axis=-1, keepdims=True)
     np.exp(scores, out=scores)
     return scores, scores.sum(axis=-1, keepdims=True)

@@ -1,4 +1,4 @@
-"""The next token: chosen from logits, and told of with its log-probability."""
+"""Choose the next token from logits, and report it with its log-probability."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from launchers._http.answers import ToldAnswer
 def draw_token(
     logits: Array, temperature: float, top_p: float, chance: np.random.Generator | None
 ) -> int:
-    """The likeliest token without `chance`, else one of the likeliest that have `top_p`
-    together.
+    """Return the likeliest token, or with `chance` a draw from the likeliest.
+
+    The draw is from the likeliest tokens that have `top_p` together.
     """
     if chance is None:
         return int(logits.argmax())
@@ -30,7 +31,7 @@ def draw_token(
 
 
 def logprobs_of(logits: Array) -> NDArray[np.float64]:
-    """Natural logarithms of the probabilities, at temperature 1, along the last axis."""
+    """Return natural logarithms of the probabilities, at temperature 1, along the last axis."""
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
@@ -42,7 +43,7 @@ def build_token(
     alternatives: int,
     bytes_of: Callable[[int], bytes],
 ) -> ToldAnswer:
-    """A token, which adds `text`, with its log-probability and the likeliest ones at its place."""
+    """Return a token, which adds `text`, with its log-probability and likeliest alternatives."""
     best = np.argsort(-logprobs, kind="stable")[:alternatives] if alternatives else ()
     top = tuple(
         _alone(int(i), float(logprobs[i]), place, bytes_of) for place, i in enumerate(best, 1)

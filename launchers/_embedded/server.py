@@ -1,9 +1,8 @@
-"""The embedded model over HTTP: the requests of the layer that servers of ours share, answered by a
-real model.
+"""Serve the embedded model over the HTTP layer that our servers share.
 
     python -m launchers._embedded --weights FOLDER --model NAME=DAMAGE [--model NAME=DAMAGE ...]
 
-What cannot be done is refused and not ignored, so that nobody takes its answer for what was asked.
+Unsupported requests are refused and not ignored, so that no answer to something else looks valid.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ from serve_eval.schema import Prompt
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MOST_CHOICES = 256
-"""Choices that one request may ask for."""
+"""Maximum number of choices in one request."""
 
 
 def create_app(
     folder: Path, models: Mapping[str, Damage], *, strict_fields: bool = False
 ) -> web.Application:
-    """The server of a folder of weights as an aiohttp application: by name, each with its damage.
+    """Return the server of a folder of weights as an aiohttp application.
 
-    Raises OSError and ValueError for a folder that cannot be served.
+    `models` maps names to damage. Raises OSError and ValueError for a folder that cannot be served.
     """
     server = _Server(folder, models, strict_fields)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -87,8 +86,9 @@ class _Server:
         self._settings = encode(json_of(folder / CONFIG_FILE))
 
     async def run_engines(self, app: web.Application) -> AsyncIterator[None]:
-        """Runs the engines while the application is up. A server whose engine fails ends: nobody
-        would be answered.
+        """Run the engines while the application is up.
+
+        A server whose engine fails ends, as it could not answer.
         """
         tasks = [asyncio.create_task(engine.run()) for engine in self._engines.values()]
         for task in tasks:
@@ -104,7 +104,7 @@ class _Server:
         return json_response(200, self._models)
 
     async def tokenizer_info(self, request: web.Request) -> web.Response:
-        """The settings of the tokenizer, as vLLM tells them."""
+        """Return the settings of the tokenizer, in the form of vLLM."""
         return json_response(200, self._settings)
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
@@ -145,7 +145,7 @@ class _Server:
                 generation.cancelled = True
 
     async def _ids(self, ask: Ask, prompt: Prompt | list[int]) -> list[int]:
-        """The tokens of a prompt, of which the last ones are kept where it is truncated."""
+        """Return the tokens of a prompt; if it is truncated, the last ones."""
         if isinstance(prompt, list):
             ids, vocabulary = prompt, self._engines[ask.model].model.vocabulary
             if not all(0 <= i < vocabulary for i in ids):
@@ -214,7 +214,7 @@ class _Server:
         generations: Sequence[Generation],
         changed: asyncio.Event,
     ) -> AsyncIterator[bytes]:
-        """The answer as server-sent events: pieces of all choices as they come."""
+        """Yield the answer as server-sent events: pieces of all choices as they come."""
         events, unopened, left = (
             Events(ask, number),
             set(range(len(generations))),
@@ -230,7 +230,7 @@ class _Server:
                     unopened.remove(index)
                     for event in events.begin_choice(index, self._answer(ask, generation)):
                         yield event
-                over = generation.over  # before the news, which are then all there are
+                over = generation.over  # read before the news, which are then complete
                 text, tokens = generation.news()
                 if text or (ask.logprobs is not None and tokens):
                     yield events.piece(index, text, tokens)
@@ -261,19 +261,19 @@ async def _version(request: web.Request) -> web.Response:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the server as its own process."""
+    """Run the server as a separate process."""
     parser = argparse.ArgumentParser(
         prog="python -m launchers._embedded", description=__doc__, allow_abbrev=False
     )
     parser.add_argument(
-        "--weights", type=Path, required=True, help="a folder in the layout of the hub"
+        "--weights", type=Path, required=True, help="folder in the layout of the hub"
     )
     parser.add_argument(
-        "--model", action="append", required=True, metavar="NAME=DAMAGE", help="a name to be served"
+        "--model", action="append", required=True, metavar="NAME=DAMAGE", help="name to serve"
     )
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument(
-        "--ready-file", type=Path, default=None, help="gets the base URL once it can be used"
+        "--ready-file", type=Path, default=None, help="file for the base URL once it can be used"
     )
     parser.add_argument(
         "--strict-fields", action="store_true", help="refuse unknown fields of requests"
@@ -287,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 f"--model {text}: not a new name with one of {', '.join(get_args(Damage))}"
             )
         models[name] = damage
-    os.umask(0o077)  # what is written belongs to a run folder
+    os.umask(0o077)  # files belong to a run folder
     try:
         app = create_app(given.weights, models, strict_fields=given.strict_fields)
     except (OSError, ValueError, KeyError) as error:

@@ -1,6 +1,4 @@
-"""The tokenizer of the embedded model: byte-level BPE in which every digit stands alone, read from
-tokenizer.json.
-"""
+"""The tokenizer of the embedded model: byte-level BPE with single digits, from tokenizer.json."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 
-# GPT-2's pieces (Radford et al. 2019), after every digit was set apart; white space is Unicode's,
+# GPT-2's pieces (Radford et al. 2019), after every digit was separated; white space is Unicode's,
 # not Python's.
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _PIECE = re.compile(
@@ -23,15 +21,16 @@ _DIGIT = re.compile(r"([0-9])")
 
 
 def _alphabet() -> dict[int, str]:
-    """The printable character that stands for each byte in the vocabulary, as in GPT-2."""
+    """Return the printable character for each byte in the vocabulary, as in GPT-2."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in plain]
     return {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
 class Tokenizer:
-    """Text to token ids and back. `special` are the ids of the marks of the chat template by their
-    text.
+    """Converts text to token ids and back.
+
+    `special` maps the marks of the chat template to their ids.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +54,7 @@ class Tokenizer:
         self._merged = lru_cache(maxsize=65536)(self._merge)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, in which marks of the chat template are single tokens."""
+        """Return the ids of a text, in which marks of the chat template are single tokens."""
         found: list[int] = []
         for part in self._marks.split(text):
             if part in self.special:
@@ -66,7 +65,7 @@ class Tokenizer:
         return found
 
     def bytes_of(self, token: int) -> bytes:
-        """What one id stands for: the text of a mark, or any bytes, also parts of a character."""
+        """Return the bytes of one id: the text of a mark, or bytes, even part of a character."""
         return self._bytes.get(token, b"")
 
     def _merge(self, piece: str) -> tuple[int, ...]:
@@ -90,9 +89,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _numbers_apart(text: str) -> Iterator[str]:
-    """Runs of a text and between them every numeric character of Unicode alone, such as a
-    superscript.
-    """
+    """Yield runs of a text, and each numeric character of Unicode alone, such as a superscript."""
     run = ""
     for char in text:
         if unicodedata.category(char)[0] == "N":

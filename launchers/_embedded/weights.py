@@ -1,4 +1,4 @@
-"""Weights of the embedded model: read from safetensors, and damaged on demand, for real.
+"""Read the weights of the embedded model from safetensors, and damage them on demand.
 
 Damage rounds every linear layer to few bits and back (round to nearest, symmetric, one scale per
 row or per group of 32 columns), as weight-only quantisation does; embeddings and norms stay.
@@ -27,9 +27,9 @@ _HOW: Mapping[Damage, tuple[int, int | None]] = {
 
 
 def read(folder: Path, damage: Damage = "none") -> dict[str, Array]:
-    """The tensors of `model.safetensors` as float32, by name.
+    """Return the tensors of `model.safetensors` as float32, by name.
 
-    Raises ValueError for a file with other types than F32 and BF16, OSError when there is none.
+    Raises ValueError for a file with other types than F32 and BF16, OSError if there is none.
     """
     tensors = _safetensors(folder / "model.safetensors")
     if damage != "none":
@@ -42,7 +42,7 @@ def read(folder: Path, damage: Damage = "none") -> dict[str, Array]:
 
 
 def round_weight(weight: Array, bits: int, group: int | None) -> Array:
-    """A matrix whose every row, or group of columns of it, has 2^bits - 1 evenly spaced values."""
+    """Return a matrix whose rows, or groups of columns, have 2^bits - 1 evenly spaced values."""
     most = 2 ** (bits - 1) - 1
     rows = weight.reshape(weight.shape[0], -1, group or weight.shape[1])
     scale = np.abs(rows).max(axis=-1, keepdims=True) / np.float32(most)
@@ -51,7 +51,9 @@ def round_weight(weight: Array, bits: int, group: int | None) -> Array:
 
 
 def _safetensors(path: Path) -> dict[str, Array]:
-    """The format is a length, a header in JSON and the raw values (huggingface/safetensors, its
+    """Return the tensors of a file.
+
+    The format is a length, a header in JSON and the raw values (huggingface/safetensors, its
     README).
     """
     raw = path.read_bytes()
@@ -68,6 +70,6 @@ def _safetensors(path: Path) -> dict[str, Array]:
         elif entry["dtype"] == "F32":
             values = np.frombuffer(part, "<f4")
         else:
-            raise ValueError(f"{path}: {name} is {entry['dtype']}; only BF16 and F32 are read")
+            raise ValueError(f"{path}: {name} is {entry['dtype']}; only BF16 and F32 are supported")
         found[name] = values.astype(np.float32).reshape(entry["shape"])
     return found

@@ -1,4 +1,4 @@
-"""Run servers together for the length of a block: placed, started, ready, watched, ended."""
+"""Run servers together for the length of a block: place, start, watch and end them."""
 
 __all__ = [
     "fleet",
@@ -8,5 +8,6 @@ __all__ = [
     "other_engine",
     "places",
     "readiness",
+    "running",
     "session",
 ]

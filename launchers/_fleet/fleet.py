@@ -1,6 +1,4 @@
-"""Servers that run together: started at once, ready together, ended together, and over when one of
-them ends.
-"""
+"""Run servers together: they start and end together, and the end of one ends all."""
 
 from __future__ import annotations
 
@@ -15,106 +13,31 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from launchers._logs.causes import Cause, cause
+from launchers._fleet.running import Running, first_end
 from launchers._machine import hosts, local_gpus, lock_files, neighbours
 from launchers._machine.local_gpus import Gpu
-from launchers._machine.memory_kills import Kills, kills
+from launchers._machine.memory_kills import kills
 from launchers._machine.neighbours import BACK_S, PAUSE_S
 from launchers._options import LOOPBACK
 from launchers._process import environment
-from launchers._process.server_process import LOG_LINES, ServerProcess, server_process, while_alive
+from launchers._process.server_process import server_process, while_alive
 from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
 
 SLACK_MIB = 512
-"""By how much the memory in use may differ from what it was."""
+"""MiB by which the memory in use may differ from what it was."""
 SLOW_END_S = 2.0
-"""Seconds after which a line names the servers that have not ended."""
+"""Seconds after which a message names the servers that have not ended."""
 LEFT_S = 5.0
-"""How long what is killed at the very end may take to go."""
+"""Seconds that processes killed at the very end may take to go."""
 FIRST_PORT = 10_000
-"""The first port that is taken where the user names none: well-known services are below."""
+"""First port to choose if the user names none: well-known services use lower ones."""
 PORTS_TRIED = 256
 GIVEN_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A server with its process."""
-
-    server: Server
-    process: ServerProcess
-    began: float
-    kills: Kills
-    """As they were before it began."""
-
-    def describe_end(self) -> LaunchError | None:
-        """The error that tells of its end; None while it runs."""
-        if (code := self.process.exit_code()) is None:
-            return None
-        how = (
-            f"signal {code - 128}"
-            if code > 128
-            else f"signal {-code}"
-            if code < 0
-            else f"exit code {code}"
-        )
-        error = self.error(
-            f"{self.server.name} ended with {how} after {time.monotonic() - self.began:.0f} s"
-        )
-        if how == "signal 9":
-            error.hint = f"{self._describe_kill()} {error.hint}"
-        return error
-
-    def _describe_kill(self) -> str:
-        """Say what is known of a death by SIGKILL: want of main memory is blamed only where
-        something tells of it.
-        """
-        now = kills()
-        if self.server.here and (told := now.since(self.kills)):
-            return told
-        if self.server.here and now.is_known():
-            return (
-                "Something sent SIGKILL, not the kernel for want of main memory: a person, a job's"
-                " limit, a watchdog."
-            )
-        return (
-            "Something sent SIGKILL: dmesg of its machine tells whether the kernel did it for want"
-            " of main memory."
-        )
-
-    def error(self, message: str) -> LaunchError:
-        """With the known cause and the last lines of the log."""
-        return self._error(message, "", cause(self.process.log()))
-
-    def dead(self, line: str, known: Cause | None) -> LaunchError:
-        """Return the error that tells that it is dead by this line of its log, though its process
-        lives.
-        """
-        message = (
-            f"{self.server.name} is dead, though its process lives, after"
-            f" {time.monotonic() - self.began:.0f} s"
-        )
-        return self._error(message, line, (known.told, known.hint) if known else cause(line))
-
-    def _error(self, message: str, line: str, known: tuple[str, str] | None) -> LaunchError:
-        hint, last = (
-            f"Its log is {self.process.log_file}.",
-            self.process.log().splitlines()[-LOG_LINES:],
-        )
-        if known:
-            message, hint = f"{message}: {known[0]}", f"{known[1]} {hint}"
-        first = [line] if line and not any(line in one for one in last) else []
-        return LaunchError("\n  ".join([message, *first, *last]), hint=hint)
-
-    def last_line(self) -> str:
-        lines = [line.strip() for line in self.process.log(2048).splitlines() if line.strip()]
-        return lines[-1][:160] if lines else "nothing yet"
 
 
 @asynccontextmanager
@@ -127,17 +50,17 @@ async def fleet(
     environ: Mapping[str, str] = os.environ,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[list[Running]]:
-    """Starts the servers, each in a process group with a log of its own, and ends them all on every
-    way out.
+    """Start the servers, each with its process group and log, and end all on every way out.
 
-    When one of them ends, the block is cancelled and LaunchError raised in its place. `held` are
-    locks that the caller has already. Raises LaunchError too when a GPU, a port or `log_dir` is
-    used by another launch, when a GPU is used by anybody, when the machine has too few, or when an
-    executable is not there, and anywhere but on Linux.
+    If one of them ends, the block is cancelled and raises LaunchError instead. `held` are locks
+    that the caller already has. Raises LaunchError too if another launch uses a GPU, a port or
+    `log_dir`, if a GPU is in use, if the machine has too few GPUs, if an executable is missing, and
+    on any system but Linux.
     """
     if sys.platform != "linux":
         raise LaunchError(
-            "servers are launched on Linux only", hint="Start them elsewhere and give --base-url."
+            "servers are launched on Linux only",
+            hint="Start the servers elsewhere and give --base-url.",
         )
     for server in servers:
         if (
@@ -147,7 +70,7 @@ async def fleet(
             is None
         ):
             raise LaunchError(
-                f"{server.argv[0]} is not there",
+                f"{server.argv[0]} is not on PATH",
                 hint="Put it on PATH, or set launcher.command to its full path.",
             )
     local = [server for server in servers if server.here]
@@ -159,7 +82,7 @@ async def fleet(
     mark, before = uuid.uuid4().hex, kills()
     running: list[Running] = []
     names = {gpu.lock: f"GPU {gpu.number}" for gpu in gpus}
-    ports = [server.place.port for server in local if server.place.port]  # 0: it finds one itself
+    ports = [server.place.port for server in local if server.place.port]
     things = [*names, *(f"port-{port}" for port in ports), f"folder-{log_dir}"]
     with lock_files.lock_names(things, held=held, shown=names) as locks:
         used = await neighbours.check_free(gpus, used, notify)
@@ -206,9 +129,7 @@ async def fleet(
 async def _end(
     running: Sequence[Running], stop_timeout_s: float, notify: Callable[[str], None]
 ) -> None:
-    """Ends them together: one after the other they would take the time of all. Tells of those that
-    take long.
-    """
+    """End them together, as one after the other takes longer, and name those that are slow."""
 
     def slow() -> None:
         if left := [one for one in running if one.process.exit_code() is None]:
@@ -226,26 +147,24 @@ async def _end(
         timer.cancel()
 
 
-def first_end(running: Iterable[Running]) -> LaunchError | None:
-    return next((error for one in running if (error := one.describe_end()) is not None), None)
-
-
 # ------------------------------------------------------------------------------------------------
 # before and after
 
 
 def free_ports(host: str, port: int | None, others: int = 0) -> list[int]:
-    """Of the front door on `host` the given port, or one that no server listens on, and such ports
-    of the loopback for others. Fresh ones for every launch: versions differ in whether one can be
-    used again at once.
+    """Return the port for the endpoint on `host`, and free loopback ports for the others.
+
+    The first is the given port or a free one. Every launch gets new ones, since versions differ in
+    whether a port can be used again immediately.
     """
     [front] = [port] if port is not None else _find_unused(host, 1)
     return [front, *[one for one in _find_unused(LOOPBACK, others + 1) if one != front][:others]]
 
 
 def _find_unused(host: str, count: int) -> list[int]:
-    """Ports below those that the kernel gives to connections: one of these may be taken before the
-    server binds it.
+    """Return free ports below those that the kernel gives to connections.
+
+    A connection could take a higher one before the server binds it.
     """
     first_given = _first_given()
     chosen = random.SystemRandom().sample(
@@ -261,13 +180,13 @@ def _find_unused(host: str, count: int) -> list[int]:
             except OSError as error:
                 if error.errno == errno.EADDRINUSE:
                     continue
-                raise LaunchError(f"{host} is no address of this machine: {error}") from error
+                raise LaunchError(f"{host} is not an address of this machine: {error}") from error
             held.append(one.getsockname()[1])
         return held
 
 
 def _first_given() -> int:
-    """The first port that the kernel gives to a connection; where it gives all, none is below."""
+    """Return the first port that the kernel gives to connections, at least FIRST_PORT."""
     try:
         return max(int(GIVEN_PORTS.read_text().split()[0]), FIRST_PORT)
     except (OSError, ValueError, IndexError):
@@ -283,23 +202,23 @@ def _check_free(server: Server) -> None:
             f"{server.name}: {hosts.authority(host, port)} cannot be used:"
             f" {error.strerror or error}",
             hint=(
-                "Another server listens there, or did a minute ago: leave `port` out, and a free"
-                " one is taken."
+                "Another server listens there, or did a minute ago: leave `port` out to"
+                " use a free one."
             ),
         ) from error
 
 
 def _write(servers: Sequence[Server], log_dir: Path) -> None:
-    """The config files, and what is started as a script that a person can run."""
+    """Write the config files, and the command lines as a script that a person can run."""
     for folder in (log_dir, *(one for server in servers for one in server.folders)):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for server in servers:
-        if server.report is not None:  # of an earlier session
+        if server.report is not None:  # from an earlier session
             server.report.unlink(missing_ok=True)
     lines = [shlex.join(server.line()) + " &" for server in servers]
     script = (
-        "#!/bin/sh\n# What was started, with those variables of the environment alone that servers"
-        " need.\n" + "\n".join(lines) + "\nwait\n"
+        "#!/bin/sh\n# What was started, with only those variables of the environment"
+        " that servers need.\n" + "\n".join(lines) + "\nwait\n"
     )
     for path, text in {
         log_dir / "commands.sh": script,
@@ -307,7 +226,8 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
     }.items():
         path.unlink(
             missing_ok=True
-        )  # one that is there may be for others to read, or lead elsewhere
+            # A file that is there may be readable by others, or be a link.
+        )
         with os.fdopen(
             os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "w"
         ) as file:
@@ -315,8 +235,9 @@ def _write(servers: Sequence[Server], log_dir: Path) -> None:
 
 
 async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
-    """Kills what is left of the launch, such as what a supervisor that was killed itself left
-    behind, and tells of what stays all the same.
+    """Kill the rest of the launch, and warn of processes that stay.
+
+    A supervisor that was killed itself may leave processes behind.
     """
     deadline = time.monotonic() + LEFT_S
     while left := _find_marked(mark):
@@ -324,13 +245,13 @@ async def _check_gone(mark: str, notify: Callable[[str], None]) -> None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
-            notify(f"warning: processes of the servers are left: {', '.join(map(str, left))}")
+            notify(f"warning: processes of the servers still run: {', '.join(map(str, left))}")
             return
         await asyncio.sleep(0.1)
 
 
 def _find_marked(mark: str) -> list[int]:
-    """The processes that have the mark in their environment; none where there is no /proc."""
+    """Return the processes with the mark in their environment; none without /proc."""
     wanted, found = f"{environment.MARK}={mark}".encode(), []
     for folder in Path("/proc").iterdir() if Path("/proc/self").exists() else ():
         if folder.name.isdecimal():
@@ -343,7 +264,7 @@ def _find_marked(mark: str) -> list[int]:
 async def _check_memory(
     gpus: Sequence[Gpu], before: Mapping[Gpu, int | None] | None, notify: Callable[[str], None]
 ) -> None:
-    """Waits until the GPUs have as much memory free as before, and tells of those that have not."""
+    """Wait until the GPUs have as much memory free as before, and warn of those that have not."""
     known = {gpu: mib for gpu, mib in (before or {}).items() if gpu in gpus and mib is not None}
     deadline = time.monotonic() + BACK_S
     while known and (now := await asyncio.to_thread(local_gpus.memory_used)) is not None:
@@ -356,6 +277,6 @@ async def _check_memory(
             each = ", ".join(
                 f"GPU {gpu.number} {mib} MiB (before {known[gpu]})" for gpu, mib in missing.items()
             )
-            notify(f"warning: memory did not come back within {BACK_S:g} s: {each}")
+            notify(f"warning: memory was not released within {BACK_S:g} s: {each}")
             return
         await asyncio.sleep(PAUSE_S)

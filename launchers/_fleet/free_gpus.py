@@ -1,4 +1,4 @@
-"""`gpus: auto`: GPUs that nobody uses, taken for the length of a launch."""
+"""Take GPUs that nobody uses for the length of a launch (`gpus: auto`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serve_eval.errors import NoRoomError
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """The GPUs of a launch, and the locks that it holds already."""
+    """The GPUs of a launch, and the locks that it already holds."""
 
     gpus: Named
     locks: Mapping[str, int] = field(default_factory=dict)
@@ -27,12 +27,11 @@ class Reserved:
 async def reserve(
     gpus: Named, servers: Sequence[Server], notify: Callable[[str], None]
 ) -> AsyncIterator[Reserved]:
-    """Take as many free GPUs as the servers have places for, where `gpus` is auto; else leave
-    `gpus` as it is.
+    """Take as many free GPUs as the servers need if `gpus` is auto; else keep `gpus`.
 
-    Free is one of which at most FREE_MIB are in use and which no other launch holds. Those of
-    CUDA_VISIBLE_DEVICES are looked at, else all of them. Waited for is memory that is `late` alone.
-    Raises NoRoomError when they are too few, with the reasons.
+    A GPU is free if at most FREE_MIB are in use and no other launch holds it. The choice is among
+    those of CUDA_VISIBLE_DEVICES, else all. Waits only for memory that is `late`. Raises
+    NoRoomError, with the reasons, if too few are free.
     """
     if gpus != AUTO:
         yield Reserved(gpus)
@@ -70,11 +69,11 @@ async def reserve(
 
 
 def _list_offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
-    """The GPUs to choose among, by their names. Raises NoRoomError where none is known."""
+    """Return the GPUs to choose from, by name. Raise NoRoomError if none is known."""
     if used is None:
         raise NoRoomError(
-            "launcher.gpus: auto: nvidia-smi tells of no GPU on this machine",
-            hint="Name the GPUs: launcher.gpus: [0].",
+            "launcher.gpus: auto: nvidia-smi reports no GPU on this machine",
+            hint="Name the GPUs, as in launcher.gpus: [0].",
         )
     names = local_gpus.visible(os.environ) or [gpu.number for gpu in used]
     return dict(zip(names, local_gpus.check_there(names, used), strict=True))
@@ -83,8 +82,9 @@ def _list_offered(used: Mapping[Gpu, int | None] | None) -> dict[str, Gpu]:
 def _take(
     offered: Mapping[str, Gpu], busy: Mapping[Gpu, str], needed: int, stack: ExitStack
 ) -> tuple[list[int | str], dict[str, int], list[Gpu], list[str]]:
-    """The first free ones with their locks, the busy ones that no launch holds, and why each was
-    not taken.
+    """Return the first free GPUs, their locks, busy GPUs that no launch holds, and reasons.
+
+    There is one reason for each GPU that was not taken.
     """
     free: list[int | str] = []
     unheld: list[Gpu] = []

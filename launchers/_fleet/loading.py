@@ -1,5 +1,6 @@
-"""A server that listens while it loads its model, as those of trtllm-serve do since 2026, and says
-so in a header.
+"""Recognise a server that listens while it loads its model.
+
+Servers of trtllm-serve do so since 2026, and say so in a header.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class _Reply(Protocol):
 
 
 def says_so(reply: _Reply) -> bool:
-    """Return whether an answer is that of a server that still loads its model. Nothing has failed
-    then.
+    """Return True if the response comes from a server that still loads its model.
+
+    Nothing has failed then.
     """
     return (
         reply.status_code == 503 and reply.headers.get(STATE_HEADER, "").strip().lower() == STARTING

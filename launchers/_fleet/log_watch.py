@@ -1,5 +1,6 @@
-"""Servers that are dead though their processes live: noticed by their logs while they are waited
-for.
+"""Notice, by their logs, servers that are dead although their processes live.
+
+Logs are watched while the launch waits for the servers.
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from launchers._fleet.fleet import Running
+from launchers._fleet.running import Running
 from launchers._logs.growing_log import LogLines
 from launchers._logs.signs import Sign, Signs, Strength
 from launchers._process.activity import Activity
@@ -15,26 +16,27 @@ from launchers._trtllm.parts import ORCHESTRATOR
 from serve_eval.errors import LaunchError
 
 SETTLE_S = 1.5
-"""How long the lines that belong to a certain sign are waited for."""
+"""Seconds to wait for the lines that belong to a certain sign."""
 CONFIRM_S = 2.0
-"""How long a server must be idle after it raised a known cause."""
+"""Seconds that a server must be idle after it raised a known cause."""
 CAUGHT_S = 3.0
-"""How long log and processes must stand still after a known cause that servers may catch."""
+"""Seconds without log lines and work after a known cause that servers may catch."""
 STILL_S = 20.0
-"""How long they must after any other error."""
+"""Seconds without log lines and work after any other error."""
 UNSEEN_S = 60.0
-"""How long a log must stand still after one where no CPU time is known, or where the server gave
-up."""
+"""Seconds without log lines after another error, if CPU time is not known or the server gave up."""
 DEAD_S, OTHERS_S = 0.5, 2.0
-"""How long a dead server may take to end, and those that started with it: nobody waits for an
-answer of theirs."""
+"""Seconds that a dead server, and those that started with it, may take to end: nobody waits for
+their answers."""
 PARTIAL_S = 1.0
-"""How long a line without an end is waited for."""
+"""Seconds to wait for the end of an incomplete line."""
 
 
 class LogWatch:
-    """The log of one server. `roots` are processes: those below them are the server's; none where
-    it runs elsewhere. `wrote_at`: when it last wrote something.
+    """The log of one server.
+
+    The server's processes are those below `roots`; `roots` is empty if it runs elsewhere.
+    `wrote_at` is the time when it last wrote.
     """
 
     def __init__(self, log: LogLines, roots: Sequence[int]) -> None:
@@ -44,8 +46,9 @@ class LogWatch:
         self._seen_at = self.wrote_at = self._grew_at = 0.0
 
     def look(self, now: float, others_wrote_at: float = 0.0) -> Sign | None:
-        """Read what was written since the last look; return the sign by which the server is dead,
-        once it is one. `others_wrote_at`: when those last wrote that it waits for.
+        """Read new lines; return the sign that the server is dead, once there is one.
+
+        `others_wrote_at` is the time when the servers that it waits for last wrote.
         """
         self._read(now)
         if self._seen is None:
@@ -58,7 +61,7 @@ class LogWatch:
         )
 
     def forget(self, now: float) -> None:
-        """Read on and drop every sign but the certain one: the server answers that it is well."""
+        """Read on and drop every sign except a certain one: the server answers that it is well."""
         self._read(now)
         if self._seen is not None and self._seen.strength is not Strength.CERTAIN:
             self._signs.forget()
@@ -78,8 +81,9 @@ class LogWatch:
             self._note(self._signs.strongest, now)
 
     def _note(self, sign: Sign | None, now: float) -> None:
-        """A sign that got stronger, or another one, counts from now; one that got weaker from when
-        it came.
+        """Note the strongest sign and the time from which it counts.
+
+        A stronger or different sign counts from now; a weaker one keeps the time of the one before.
         """
         before, self._seen = self._seen, sign
         if sign is not None and (
@@ -94,8 +98,10 @@ class LogWatch:
 
 
 def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None) -> bool:
-    """Return whether a sign of this age is an end. `silent_s`: since the last line; `idle_s`: since
-    the processes did something, None where that is not known.
+    """Return True if a sign of this age means the end of its server.
+
+    `silent_s` is the time since the last line. `idle_s` is the time since the processes last
+    worked; None if that is not known.
     """
     if strength is Strength.CERTAIN:
         return age_s >= SETTLE_S
@@ -110,11 +116,11 @@ def ends(strength: Strength, age_s: float, silent_s: float, idle_s: float | None
 
 
 class Watching:
-    """The logs of servers that are waited for together.
+    """The logs of servers for which a launch waits.
 
-    An orchestrator idles while the others load, so that their CPU time and their lines count as its
-    own. A server that is well idles too while others load: until the first completion is asked for,
-    only a certain sign ends it.
+    An orchestrator idles while the others load, so their CPU time and lines count as its own. A
+    healthy server also idles while others load, so until the first completion is requested only a
+    certain sign ends it.
     """
 
     def __init__(
@@ -132,7 +138,7 @@ class Watching:
         ]
 
     def look(self) -> LaunchError | None:
-        """Return the error of a server that is dead though its process lives, once there is one."""
+        """Return the error of a server that is dead although its process lives; None if none is."""
         for one, watch in self._watches:
             now = self._clock()
             if one.server.name in self._well:
@@ -148,12 +154,13 @@ class Watching:
         return None
 
     def is_well(self, name: str) -> None:
-        """Take note that a server has answered that it is ready."""
+        """Note that a server has answered that it is ready."""
         self._well.add(name)
 
     def all_are_well(self) -> None:
-        """Forget what was before: from now on the servers work on the first completion, and errors
-        count again.
+        """Forget earlier errors.
+
+        From now on the servers work on the first completion, and errors count again.
         """
         for _, watch in self._watches:
             watch.forget(self._clock())
@@ -161,8 +168,9 @@ class Watching:
 
 
 def roots(one: Running, running: Sequence[Running]) -> list[int]:
-    """Return the processes below which those of a server are found; none where one of them runs
-    elsewhere.
+    """Return the processes whose descendants belong to a server.
+
+    None are returned if one of them runs elsewhere.
     """
     wanted = running if one.server.name == ORCHESTRATOR else [one]
     return [each.process.pid for each in wanted] if all(_was_seen(each) for each in wanted) else []

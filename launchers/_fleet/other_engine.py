@@ -1,4 +1,4 @@
-"""One server of another engine than TensorRT-LLM on this machine: what its launchers share."""
+"""Run one server of an engine other than TensorRT-LLM on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Endpoint, LaunchContext
 
 Options = TypeVar("Options", bound=EngineOptions)
-MODEL_HINT = "Set launcher.model, or name the model by --model."
+MODEL_HINT = "Set launcher.model, or name the model with --model."
 
 
 @asynccontextmanager
@@ -31,9 +31,10 @@ async def launch_engine(
     launcher: str,
     model: str,
 ) -> AsyncIterator[Endpoint]:
-    """Runs the server that `build` makes of options and ports, for the length of the block.
-    `options` are those of the launcher, `model` is the name that is asked for. Raises PlanError
-    before anything is looked for, LaunchError.
+    """Run the server that `build` makes from options and ports, for the length of the block.
+
+    `options` are those of the launcher; `model` is the name in requests. Raises LaunchError, and
+    PlanError before looking for GPUs.
     """
     shown = build(options, None)
     async with (
@@ -51,16 +52,17 @@ async def launch_engine(
 
 
 def choose_model(context: LaunchContext, model: str | None, what: str) -> str:
-    """What is loaded: `model`, else what the plan names. Raises PlanError when there is neither."""
+    """Return the model to load: `model`, else that of the plan. Raise PlanError without one."""
     if (found := model or context.model) is None:
         raise PlanError(f"launcher.model: name {what}", hint=MODEL_HINT)
     return found
 
 
 def place(options: EngineOptions, ports: Sequence[int] | None = None) -> Place:
-    """Where it listens, and on which GPUs it runs: on none of its own where none are named, and on
-    one for auto. `ports` are those that a launch takes (None: such as a dry run shows). Raises
-    PlanError.
+    """Return the address and the GPUs of the server.
+
+    It has no GPUs of its own if none are named, and one for auto. `ports` are those that a launch
+    takes (None: those that a dry run shows). Raises PlanError.
     """
     port = places.check_shown_port(options.port)
     named = options.gpus or []
@@ -79,11 +81,11 @@ def server(
     env: Mapping[str, str] | None = None,
     health: str = "/health",
 ) -> Server:
-    """The server with its command line: `command`, then the flags that are not None, then
-    `extra_args`.
+    """Return the server with its command line.
 
-    `env` stands below the variables of the options. Raises PlanError for a secret, and for an extra
-    argument that is a flag of the launcher's.
+    The command line is `command`, then the flags that are not None, then `extra_args`. Variables of
+    the options override `env`. Raises PlanError for a secret, and for an extra argument that is a
+    flag of the launcher.
     """
     extra = options.extra_args
     environment.check(options.env, "launcher.env")
@@ -92,7 +94,8 @@ def server(
     for word in extra:
         if (flag := word.partition("=")[0]) in flags:
             raise PlanError(
-                f"launcher.extra_args: {flag} is set by the launcher: give the option that sets it"
+                f"launcher.extra_args: {flag} is set by the launcher: use the"
+                " launcher's option for it"
             )
     argv = list(command)
     for flag, value in flags.items():

@@ -1,4 +1,4 @@
-"""Places on this machine: GPUs in disjoint blocks, and ports of its own for every server."""
+"""Place servers on this machine: disjoint blocks of GPUs, and a port for every server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000
-"""What a dry run shows where a launch takes free ports: the front door's, and its servers
-follow."""
+"""First port that a dry run shows where a launch takes free ports: the orchestrator's; its servers
+use the next ones."""
 
 
 def place_parts(
@@ -24,10 +24,11 @@ def place_parts(
     port: int | None,
     ports: Sequence[int] | None = None,
 ) -> list[tuple[Part, Place]]:
-    """Every part with its place. `host` and `port` are the front door's; the others bind loopback.
+    """Return every part with its place; `host` and `port` are for the last part.
 
-    `ports` are the front door's and those of the others (None: such as a dry run shows). Raises
-    PlanError when the GPUs are too few, and for a port that is none.
+    The other parts bind loopback. `ports` are that of the last part, then those of the others
+    (None: those that a dry run shows). Raises PlanError if the GPUs are too few or a port is out of
+    range.
     """
     first = check_shown_port(port)
     hosts.check(host)
@@ -41,10 +42,10 @@ def place_parts(
 
 
 def check_shown_port(port: int | None) -> int:
-    """The port of the front door in a dry run. Raises PlanError for a port that is none."""
+    """Return the endpoint's port in a dry run. Raise PlanError if it is out of range."""
     if port is not None and not 0 < port < 65536:
         raise PlanError(
-            f"launcher.port: {port} is none; give one from 1 to 65535, or leave it out for a"
-            " free one"
+            f"launcher.port: {port} is out of range; give one from 1 to 65535, or leave"
+            " it out for a free one"
         )
     return FIRST_PORT if port is None else port

@@ -1,6 +1,4 @@
-"""When servers are ready: all alive, all healthy, and one real completion through the front
-door.
-"""
+"""Wait until all servers are alive and healthy and the endpoint returns a completion."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from launchers._fleet import loading
-from launchers._fleet.fleet import Running, first_end
 from launchers._fleet.log_watch import Watching
+from launchers._fleet.running import Running, first_end
 from launchers._logs.causes import cause
 from launchers._logs.refusals import SAME, Refusals
 from launchers._process.server_process import WATCH_S
@@ -20,12 +18,12 @@ from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError
 
 POLL_S, FIRST_POLL_S = 0.5, 0.05
-"""How often the state of the servers is looked at, in the end and at first: some are there at once,
+"""Seconds between two checks of the servers, in the end and at first: some are ready immediately,
 and most take minutes."""
 HEALTH_S, OTHERS_S = 5.0, 1.0
-"""How long an answer is waited for, and that of a server that need not answer."""
+"""Seconds to wait for an answer, and for that of a server that need not answer."""
 TELL_S = 10.0
-"""How often is told what is waited for."""
+"""Seconds between two messages about what the launch waits for."""
 
 
 async def ready(
@@ -39,12 +37,12 @@ async def ready(
     notify: Callable[[str], None],
     cluster: bool = False,
 ) -> None:
-    """Returns once every server is healthy and the front door has answered one completion.
+    """Return once every server is healthy and the endpoint has answered one completion.
 
-    With `cluster` the front door is asked for /cluster_info, and others, which register with it,
-    need not answer. `watching` gets the names of servers that are healthy. Raises LaunchError when
-    a server ends, after `timeout_s` seconds for the servers, and after `answer_timeout_s` more for
-    the completion.
+    With `cluster`, the request to the orchestrator is /cluster_info, and the other servers, which
+    register with it, need not answer. `watching` gets the names of healthy servers. Raises
+    LaunchError if a server ends, after `timeout_s` seconds for the servers, and after
+    `answer_timeout_s` more for the completion.
     """
     import httpx
 
@@ -73,12 +71,12 @@ async def ready(
             now = time.monotonic()
             if waiting and now - began > timeout_s:
                 one = next(iter(waiting.values()))
-                says = ", it says that it is starting" if one.server.name in starting else ""
+                says = ", it reports that it is starting" if one.server.name in starting else ""
                 raise one.error(f"{', '.join(waiting)} not ready after {timeout_s:g} s{says}")
             if now - said > TELL_S:
                 said = now
                 for one in running if cluster else waiting.values():
-                    says = ", it says that it is starting" if one.server.name in starting else ""
+                    says = ", it reports that it is starting" if one.server.name in starting else ""
                     notify(
                         f"{one.server.name}: not ready after {now - one.began:.0f} s{says}; its"
                         f" log: {one.last_line()}"
@@ -94,8 +92,9 @@ async def ready(
 async def _healthy(
     client: Any, server: Server, cluster: bool, starting: set[str], timeout_s: float = HEALTH_S
 ) -> bool:
-    """Whether a server is ready. `starting` gets the names of those that say that they load their
-    model.
+    """Return True if a server is ready.
+
+    `starting` gets the names of servers that report that they load their model.
     """
     import httpx
 
@@ -120,9 +119,11 @@ async def _wait_for_answer(
     *,
     start_timeout_s: float,
 ) -> None:
-    """One real completion: health says nothing of the engine, nor of the way between two of them.
+    """Wait for one real completion.
 
-    While the front door says that it is starting, `start_timeout_s` is spent and not `timeout_s`.
+    Health does not show whether the engine works, or the connection between two of them. Time
+    during which the server reports that it is starting counts towards `start_timeout_s`, not
+    `timeout_s`.
     """
     import httpx
 
@@ -146,7 +147,7 @@ async def _wait_for_answer(
             permanent = refusals.permanent(reply.status_code, reply.text)
             if loading.says_so(reply):
                 last, end = (
-                    "it says that it is starting",
+                    "it reports that it is starting",
                     min(most, end + time.monotonic() - sent + POLL_S),
                 )
         except httpx.TimeoutException:
@@ -159,8 +160,8 @@ async def _wait_for_answer(
         said = _tell(front, began, said, last, notify)
         await asyncio.sleep(0 if permanent else POLL_S)
     [door] = [one for one in running if one.server.name == front.name]
-    how = f"refused {SAME} times alike" if permanent else f"within {timeout_s:g} s"
-    refusal = door.error(f"{front.name} is healthy and gives no completion {how}, but: {last}")
+    how = f"refused {SAME} times in the same way" if permanent else f"within {timeout_s:g} s"
+    refusal = door.error(f"{front.name} is healthy but returns no completion {how}: {last}")
     if known := cause(last):
         refusal = LaunchError(f"{refusal}\n  {known[0]}", hint=f"{known[1]} {refusal.hint}")
     raise refusal
@@ -169,8 +170,9 @@ async def _wait_for_answer(
 def _tell(
     front: Server, began: float, said: float, last: str, notify: Callable[[str], None]
 ) -> float:
-    """Tells that there is no completion yet, unless that was told a moment ago; returns when it was
-    told last.
+    """Report that there is no completion yet, at most every TELL_S seconds.
+
+    Returns the time of the last report.
     """
     if (now := time.monotonic()) - said <= TELL_S:
         return said

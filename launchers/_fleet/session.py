@@ -1,4 +1,4 @@
-"""Servers for the length of a block: adapted to their version, started, ready, watched, ended."""
+"""Run servers for the length of a block, adapted to their version, ready and watched."""
 
 from __future__ import annotations
 
@@ -30,13 +30,12 @@ async def session(
     transfer: KvTransfer | None = None,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """Starts the servers, waits for a completion through the last of them, the front door, and
-    yields its endpoint.
+    """Start the servers, wait for a completion from the last one, and yield its endpoint.
 
-    `model` is the name that is asked for; `cluster`: the others register with the front door;
-    `held` are locks that the caller has already. `transfer` describes the transport of the KV
+    `model` is the name in requests. `cluster` means that the other servers register with the last
+    one. `held` are locks that the caller already has. `transfer` describes the transport of the KV
     cache. Some versions share a key between servers; no message contains it. Raises PlanError for
-    an option that this version does not know, LaunchError when a server does not start or ends.
+    an option that this version does not know, LaunchError if a server does not start or ends.
     """
     for line in mpi.describe_ranks(servers):
         context.notify(line)
@@ -74,7 +73,7 @@ async def serve_commands(
     cluster: bool = False,
     held: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Endpoint]:
-    """`session` with the command lines as they are, of any server. Raises LaunchError."""
+    """Run the command lines of any servers, unchanged, as `session` does. Raise LaunchError."""
     front = servers[-1]
     async with fleet(
         servers,

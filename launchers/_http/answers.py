@@ -1,8 +1,7 @@
-"""What answers of servers of ours look like: whole ones, server-sent events, and log-probabilities
-in all their forms.
+"""Format answers: whole, as server-sent events, and with log-probabilities in all their forms.
 
-Forms follow trtllm-serve; log-probabilities follow OpenAI, by chat and by the older endpoint, and
-for prompts vLLM too.
+Forms follow trtllm-serve. Log-probabilities follow OpenAI for chat and for the older endpoint, and
+for prompts also vLLM.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from launchers._http.requests import Ask
 
 
 class ToldAnswer(NamedTuple):
-    """A token with its log-probability (None: nothing stood before it), its rank and the likeliest
-    ones at its place.
+    """A token with its log-probability, its rank and the likeliest ones at its place.
 
-    `text` is what it adds to the text: nothing, where a character needs more tokens. `raw` are its
-    bytes.
+    The log-probability is None if nothing precedes the token. `text` is what it adds to the text:
+    nothing if a character needs more tokens. `raw` are its bytes.
     """
 
     text: str
@@ -33,15 +31,17 @@ class ToldAnswer(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a tool, its arguments as JSON."""
+    """A tool call, with its arguments as JSON."""
 
     name: str
     arguments: str
 
 
 class Generated(NamedTuple):
-    """The answer to one prompt. With `echo` the `prompt_text` stands before it. `tokens` and
-    `prompt` are there where log-probabilities are told of.
+    """The answer to one prompt.
+
+    With `echo` the `prompt_text` comes before it. `tokens` and `prompt` are set if
+    log-probabilities are reported.
     """
 
     text: str | None
@@ -65,7 +65,7 @@ class TokenUsage(NamedTuple):
 
 
 def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: TokenUsage) -> bytes:
-    """A whole answer, as JSON; `number` makes its id."""
+    """Return a whole answer as JSON; `number` makes its id."""
     choices: list[dict[str, object]] = []
     more: dict[str, object] = {}
     for index, one in enumerate(generated):
@@ -103,24 +103,22 @@ def answer_body(ask: Ask, number: int, generated: Sequence[Generated], usage: To
 
 
 class Events:
-    """An answer as server-sent events, one choice beside the other."""
+    """An answer as server-sent events, with choices in any order."""
 
     def __init__(self, ask: Ask, number: int) -> None:
         self._ask, self._number, self._head = ask, number, _head(ask, number, chunk=True)
         self._offsets: dict[int, int] = {}
 
     def begin_choice(self, index: int, one: Generated) -> Iterable[bytes]:
-        """What comes before the text of a choice: by chat the role, else the prompt where it is
-        echoed.
-        """
+        """Return the events before a choice's text: the role in a chat, else the echoed prompt."""
         if self._ask.chat:
-            # trtllm-serve writes a blank before the end of this event
+            # trtllm-serve writes a blank before the end of this event.
             yield self._event(index, {"role": "assistant"})[:-2] + b" \n\n"
         elif self._ask.echo:
             yield self.piece(index, one.prompt_text, one.prompt or ())
 
     def piece(self, index: int, text: str, tokens: Sequence[ToldAnswer] = ()) -> bytes:
-        """A piece of the text."""
+        """Return a piece of the text."""
         offset = self._offsets.get(index, 0)
         self._offsets[index] = offset + len(text)
         logprobs = (
@@ -131,7 +129,7 @@ class Events:
         return self._event(index, {"content": text} if self._ask.chat else text, logprobs)
 
     def call(self, index: int, place: int, call: Call, pieces: Iterable[str]) -> Iterable[bytes]:
-        """A call of a tool: its name, and its arguments in pieces."""
+        """Return a tool call: its name, and its arguments in pieces."""
         begun = {"index": place, **_build_call(self._number, place, call._replace(arguments=""))}
         yield self._event(index, {"tool_calls": [begun]})
         for piece in pieces:
@@ -140,11 +138,11 @@ class Events:
             )
 
     def end(self, index: int, one: Generated) -> bytes:
-        """The end of a choice."""
+        """Return the end of a choice."""
         return self._event(index, {} if self._ask.chat else "", None, one)
 
     def finish(self, usage: TokenUsage) -> Iterable[bytes]:
-        """The end of all."""
+        """Return the end of the stream."""
         if self._ask.include_usage:
             yield b"data: " + encode({**self._head, "choices": [], "usage": usage.body()}) + b"\n\n"
         yield b"data: [DONE]\n\n"
@@ -192,8 +190,9 @@ def _head(ask: Ask, number: int, *, chunk: bool) -> dict[str, object]:
 
 
 def _logprobs(ask: Ask, tokens: Sequence[ToldAnswer], offset: int) -> dict[str, object]:
-    """Log-probabilities of generated tokens, which stand `offset` characters behind the beginning
-    of the text.
+    """Return log-probabilities of generated tokens.
+
+    The tokens begin `offset` characters after the beginning of the text.
     """
     if ask.chat:
         return {
@@ -219,7 +218,7 @@ def _by_chat(token: ToldAnswer) -> dict[str, object]:
 
 
 def _vllm(token: ToldAnswer) -> dict[str, object] | None:
-    """An entry of `prompt_logprobs`: the token of the prompt first, then likelier ones."""
+    """Return an entry of `prompt_logprobs`: the token of the prompt first, then likelier ones."""
     if token.logprob is None:
         return None
     each = {one.id: one for one in (token, *token.top)}

@@ -1,5 +1,7 @@
-"""Time limits for the arrival of a request. Without them a client that sends half a request, or a
-byte at a time, holds its connection open without end.
+"""Limit the time in which a request must arrive.
+
+Otherwise a client that sends half a request, or a byte at a time, holds its connection open without
+end.
 """
 
 from __future__ import annotations
@@ -11,12 +13,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 HEAD_S = 4.0
-"""From the start of a connection to the end of its first head. Later heads have the time that one
-may be idle."""
+"""Seconds from the start of a connection to the end of its first head. Later heads have the time
+that a connection may be idle."""
 BODY_S = 30.0
-"""From the end of the head to the end of the body. 16 MiB arrive faster over a slow office line."""
+"""Seconds from the end of the head to the end of the body; 16 MiB arrive faster over a slow
+line."""
 HOPS = 10
-"""Turns of the event loop between a head that was read and its request: more than aiohttp takes."""
+"""Turns of the event loop between reading a head and its request: more than aiohttp takes."""
 
 _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
@@ -24,8 +27,8 @@ _TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length
 class Arrival:
     """Closes the connections of a server whose requests do not arrive in time, with a 408.
 
-    `guarded` wraps the protocol factory of the server and bounds heads; `middleware` bounds bodies,
-    and comes first.
+    `guard` wraps the protocol factory of the server and limits heads; `middleware` limits bodies
+    and must come first.
     """
 
     def __init__(self, refuse: Callable[[str], web.Response]) -> None:
@@ -53,7 +56,8 @@ class Arrival:
     def _head(self, connection: web.RequestHandler, hops: int) -> None:
         if connection not in self._waiting:
             return
-        if hops:  # where the loop was held up, a head that came in time may just have been read
+        # If the loop was blocked, a head that came in time may just have been read.
+        if hops:
             asyncio.get_running_loop().call_soon(self._head, connection, hops - 1)
             return
         del self._waiting[connection]

@@ -1,5 +1,6 @@
-"""Refuse requests as OpenAI-compatible servers do: errors follow trtllm-serve, and OpenAI for an
-unknown model.
+"""Refuse requests as OpenAI-compatible servers do.
+
+Errors have the form of trtllm-serve, and that of OpenAI for an unknown model.
 """
 
 from __future__ import annotations

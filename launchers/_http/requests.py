@@ -1,6 +1,6 @@
-"""What a request to a server of ours says: its fields read, and refused where they make no sense.
+"""Read a request to one of our servers, and refuse invalid fields.
 
-Forms of refusals follow trtllm-serve. How many tokens a prompt has, only the server knows.
+Refusals have the form of trtllm-serve. Only the server knows how many tokens a prompt has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from serve_eval.schema import Message, Prompt
 
 DEFAULT_MAX_TOKENS = 16
 MOST_LOGPROBS = 20
-"""Alternatives per token that may be asked for."""
+"""Maximum number of alternatives per token."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -24,17 +24,18 @@ def _words(text: str) -> frozenset[str]:
 
 
 _COMMON_FIELDS = _words("""
-    model best_of frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop stream stream_options
-    temperature top_p user echo lora_request prompt_ignore_length use_beam_search top_k top_p_min min_p
-    repetition_penalty length_penalty early_stopping stop_token_ids include_stop_str_in_output ignore_eos min_tokens
-    skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens add_special_tokens response_format
+    model best_of frequency_penalty logit_bias logprobs max_tokens n presence_penalty seed stop
+    stream stream_options temperature top_p user echo lora_request prompt_ignore_length
+    use_beam_search top_k top_p_min min_p repetition_penalty length_penalty early_stopping
+    stop_token_ids include_stop_str_in_output ignore_eos min_tokens skip_special_tokens
+    spaces_between_special_tokens truncate_prompt_tokens add_special_tokens response_format
     disaggregated_params thinking_token_budget priority conversation_params
 """)
 TEXT_FIELDS = _COMMON_FIELDS | _words("prompt suffix return_context_logits detokenize")
 CHAT_FIELDS = _COMMON_FIELDS | _words("""
-    messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls reasoning_effort
-    prompt_token_ids add_generation_prompt documents chat_template chat_template_kwargs cache_salt agent_hierarchy
-    media_io_kwargs mm_processor_kwargs thinking
+    messages max_completion_tokens top_logprobs tools tool_choice parallel_tool_calls
+    reasoning_effort prompt_token_ids add_generation_prompt documents chat_template
+    chat_template_kwargs cache_salt agent_hierarchy media_io_kwargs mm_processor_kwargs thinking
 """)
 """Fields that trtllm-serve knows, on either route."""
 
@@ -78,7 +79,7 @@ _decode = msgspec.json.Decoder(_Body).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request that was found valid.
+    """A valid request.
 
     A prompt is a text, messages, or token ids. `max_tokens` and `temperature` None: the server's
     own default. `logprobs` is the number of alternatives per generated token, and with `echo` per
@@ -108,7 +109,10 @@ class Ask:
 
 
 def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask:
-    """The request in a body. `models` None: any name is taken. Raises Refused."""
+    """Return the request in a body. Raise RefusedRequest if it is invalid.
+
+    `models` None: any name is accepted.
+    """
     try:
         body = _decode(raw)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -147,7 +151,7 @@ def understand(raw: bytes, *, chat: bool, models: Collection[str] | None) -> Ask
 
 
 def refuse_unknown_fields(body: dict[str, object], *, chat: bool) -> None:
-    """Raises Refused, as a server does whose request models forbid what they do not know."""
+    """Raise RefusedRequest for unknown fields, as servers with strict request models do."""
     if unknown := set(body) - (CHAT_FIELDS if chat else TEXT_FIELDS):
         message = "Extra inputs are not permitted"
         errors = [
@@ -158,15 +162,13 @@ def refuse_unknown_fields(body: dict[str, object], *, chat: bool) -> None:
 
 
 def refuse_too_few(max_tokens: int, least: int = 1) -> None:
-    """Raises Refused for an answer of fewer tokens than `least`."""
+    """Raise RefusedRequest for an answer of fewer tokens than `least`."""
     if max_tokens < least:
         raise bad_request(f"`max_tokens` ({max_tokens}) must be greater than {least - 1}")
 
 
 def refuse_too_long(needed: int, context_tokens: int | None) -> None:
-    """Raises Refused when prompt and answer together are too long for the context (None: no
-    limit).
-    """
+    """Raise RefusedRequest if prompt and answer together exceed the context (None: no limit)."""
     if context_tokens is not None and needed > context_tokens:
         raise bad_request(
             f"This model's maximum context length is {context_tokens} tokens. However, your"
@@ -197,8 +199,9 @@ def _prompts(body: _Body, chat: bool) -> Sequence[Prompt | list[int]]:
 
 
 def _alternatives(body: _Body, chat: bool) -> int | None:
-    """The number of alternatives per token (None: no log-probabilities), which chat says in a field
-    of its own.
+    """Return the number of alternatives per token (None: no log-probabilities).
+
+    A chat request has a separate field for it.
     """
     if not chat:
         return (

@@ -1,8 +1,7 @@
-"""The OpenAI-compatible HTTP layer that servers of ours share: a socket, whole answers, event
-streams and errors.
+"""The OpenAI-compatible HTTP layer of our servers: a socket, answers, event streams and errors.
 
-What a request says is read in `requests`, what an answer looks like stands in `answers`, and what
-an error does in `errors`. Of these this module alone needs aiohttp, which is an extra.
+`requests` reads requests, `answers` formats answers, and `errors` refuses requests. Only this
+module needs aiohttp, which is an extra.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from launchers._http.arrival import Arrival
 from launchers._http.errors import encode, trtllm_error
 
 KEEPALIVE_S = 5.0
-"""Idle time after which a connection is closed, as trtllm-serve does."""
+"""Idle seconds after which a connection is closed, as trtllm-serve does."""
 SHUTDOWN_S = 0.2
-"""How long requests in progress may take when the server ends."""
+"""Seconds that requests in progress may take when the server ends."""
 LINGERING_S = 2.0
 """Seconds for which the rest of a request body is read after an early answer, so that the client
 sees the answer."""
@@ -27,11 +26,10 @@ sees the answer."""
 
 @asynccontextmanager
 async def serve_app(app: web.Application, *, port: int = 0) -> AsyncIterator[str]:
-    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL
-    `http://127.0.0.1:PORT/v1`.
+    """Serve on 127.0.0.1 and yield the base URL `http://127.0.0.1:PORT/v1`.
 
-    A request that does not arrive in time is answered with 408, and its connection closed. Raises
-    OSError when the port is taken.
+    `port` 0 means any free one. A request that does not arrive in time is answered with 408, and
+    its connection closed. Raises OSError if the port is taken.
     """
     arrival = Arrival(_too_late)
     app.middlewares.insert(0, arrival.middleware)
@@ -65,7 +63,7 @@ def json_response(
 
 
 async def send_stream(request: web.Request, events: AsyncIterable[bytes]) -> web.StreamResponse:
-    """Sends server-sent events as they come, as long as the client is there."""
+    """Send server-sent events as they come, as long as the client is there."""
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
     await response.prepare(request)
     with suppress(ConnectionResetError):

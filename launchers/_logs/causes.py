@@ -1,4 +1,4 @@
-"""Known causes of a server's end, as its log tells them."""
+"""Known causes of a server's end, as its log shows them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ AT_ONCE, STILL, ENDS_ITSELF = "at once", "still", "ends itself"
 
 
 class Cause(NamedTuple):
-    """A pattern of log lines, what to call it, and what to do.
+    """A pattern of log lines, its name, and the remedy.
 
-    `ends` says when such a line ends the wait for a server whose process lives: AT_ONCE as an error
-    that was raised; STILL only when the log and the processes stand still too, since servers that
-    catch it go on; ENDS_ITSELF never, since the process ends by itself. `vague`: it tells what
-    failed and not why; another line may.
+    `ends` says when such a line ends the wait for a server whose process lives. AT_ONCE: as an
+    error that was raised. STILL: only if the log and the processes stand still too, since servers
+    that catch it go on. ENDS_ITSELF: never, since the process ends without help. `vague` means that
+    the line shows what failed but not why; another line may.
     """
 
     pattern: str
@@ -36,24 +36,25 @@ _ROWS: tuple[
         r"|out of memory.*(?i:cuda|gpu|device)|(?i:cuda|gpu|device).*out of memory",
         "out of GPU memory",
         (
-            "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a smaller"
-            " free_gpu_memory_fraction; nvidia-smi shows whether somebody else holds the memory."
+            "Give it more GPUs (tp), a smaller max_seq_len or max_batch_size, or a"
+            " smaller free_gpu_memory_fraction; nvidia-smi shows whether another process"
+            " uses the memory."
         ),
     ),
-    (r"Failed to bind socket", "its port is taken", "Leave `port` out, and a free one is taken."),
+    (r"Failed to bind socket", "its port is taken", "Leave `port` out to use a free one."),
     (
         r"ZMQError: Address already in use",
         "an address between its processes is taken",
         (
-            "Give the same command again. On SLURM, leave `wrapper` out where a node has several"
-            " servers."
+            "Give the same command again. On SLURM, leave `wrapper` out if a node has"
+            " several servers."
         ),
         STILL,
     ),
     (
         r"[Aa]ddress already in use",
         "its port is taken",
-        "Leave `port` out, and a free one is taken.",
+        "Leave `port` out to use a free one.",
         STILL,
     ),
     (
@@ -69,7 +70,7 @@ _ROWS: tuple[
             r"extra_forbidden|Extra inputs are not permitted|ValidationError.*LlmArgs|validation"
             r" errors? for \w*LlmArgs"
         ),
-        "its config holds a key or a value that this version does not know",
+        "its config has a key or a value that this version does not know",
         "Correct launcher.config; the log names the key.",
     ),
     (
@@ -89,14 +90,14 @@ _ROWS: tuple[
         r"No GPU devices found|no CUDA-capable device|invalid device ordinal|CUDA_ERROR_NO_DEVICE"
         r"|world.?size.*(greater|larger|exceed).*gpu",
         "it found too few GPUs",
-        "nvidia-smi lists the GPUs of this machine; `gpus` says which are used.",
+        "nvidia-smi lists the GPUs of this machine; `gpus` chooses among them.",
     ),
     (
         r"(prte|prted|prterun|mpirun|mpiexec|orterun) has detected an attempt to run as root",
-        "Open MPI starts nothing for root",
+        "Open MPI starts no processes for root",
         (
             "Set PRTE_ALLOW_RUN_AS_ROOT: '1' and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in"
-            " launcher.env; mpirun in launcher.command gets --allow-run-as-root."
+            " launcher.env; for mpirun in launcher.command, add --allow-run-as-root."
         ),
     ),
     (
@@ -115,32 +116,32 @@ _ROWS: tuple[
             r"OPAL ERROR: Unreachable in file \S+client|It looks like orte_init failed|to have been"
             r" direct launched using"
         ),
-        "it took itself for a rank of the MPI job or the SLURM step around it",
+        "it believed that it was a rank of the MPI job or the SLURM step around it",
         (
-            "Name no SLURM_*, PMIX_*, PMI_* or OMPI_* in pass_env, SERVE_EVAL_PASS_ENV or"
-            " launcher.env, but OMPI_MCA_* of your own."
+            "In pass_env, SERVE_EVAL_PASS_ENV and launcher.env, name no SLURM_*,"
+            " PMIX_*, PMI_* or OMPI_* except your own OMPI_MCA_*."
         ),
     ),
     (
         r"MPI processes are unable to reach each other|MPI\.Exception: MPI_ERR_INTERN",
-        "its process and its MPI ranks do not reach each other",
+        "its process and its MPI ranks cannot reach each other",
         (
-            "Unset OMPI_MCA_btl and OMPI_MCA_pml, or let btl hold tcp: ranks that a server starts"
-            " need it."
+            "Unset OMPI_MCA_btl and OMPI_MCA_pml, or add tcp to btl: ranks that a"
+            " server starts need it."
         ),
     ),
     (
         r"dpm\.c at line 1997",
         "Open MPI 5 did not find its program prte",
-        "Put the folder of prte on PATH: it is bin of the MPI that mpi4py uses.",
+        "Put the folder of prte on PATH: it is the bin folder of the MPI that mpi4py uses.",
     ),
     (
         r"\(_manager_spawn\)|MPI\.Exception: MPI_ERR_(SPAWN|UNKNOWN)",
-        "MPI did not start its ranks, and it waits for them for ever",
+        "MPI did not start its ranks, so it would never stop waiting for them",
         (
-            "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1' and"
-            " PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in launcher.env; what MPI says stands above that"
-            " in the log."
+            "Open MPI 5 needs prte on PATH, and for root PRTE_ALLOW_RUN_AS_ROOT: '1'"
+            " and PRTE_ALLOW_RUN_AS_ROOT_CONFIRM: '1' in launcher.env; the log has MPI's"
+            " message above that."
         ),
         AT_ONCE,
         True,
@@ -149,8 +150,8 @@ _ROWS: tuple[
         r"MPI\.Exception: MPI_ERR_\w+|MPI_ERRORS_ARE_FATAL",
         "MPI failed",
         (
-            "The log says how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* of the environment"
-            " and of launcher.env."
+            "The log shows how. Try it without OMPI_MCA_*, PMIX_MCA_* and UCX_* in the"
+            " environment and in launcher.env."
         ),
         AT_ONCE,
         True,
@@ -162,8 +163,8 @@ _ROWS: tuple[
         r" '[^']*config\.json'",
         "its model was not found",
         (
-            "Give `model` as a folder with a checkpoint, or as a name of the hub (HF_TOKEN for"
-            " gated ones)."
+            "Give `model` as a folder with a checkpoint, or as a name on the hub"
+            " (HF_TOKEN for gated models)."
         ),
     ),
     (
@@ -171,11 +172,8 @@ _ROWS: tuple[
             r"Cannot connect to the Docker daemon|permission denied.*docker(\.sock| daemon)|Cannot"
             r" connect to Podman"
         ),
-        "the container engine does not run, or you may not use it",
-        (
-            "Start it, or ask for the right to use it; `docker ps` and `podman ps` show whether it"
-            " answers."
-        ),
+        "the container engine does not run, or you have no access to it",
+        ("Start it, or ask for access; `docker ps` and `podman ps` show whether it answers."),
         ENDS_ITSELF,
     ),
     (
@@ -184,7 +182,7 @@ _ROWS: tuple[
             r" initialization error"
         ),
         "the container engine cannot give it GPUs",
-        "Install the NVIDIA container toolkit and set it up for this engine (nvidia-ctk).",
+        "Install the NVIDIA container toolkit and configure it for this engine (nvidia-ctk).",
         ENDS_ITSELF,
     ),
     (
@@ -193,12 +191,12 @@ _ROWS: tuple[
             r" resolve"
         ),
         "its container image was not found",
-        "Pull it first, with its full name; log in to its registry where it asks for that.",
+        "Pull it first, with its full name; log in to its registry if necessary.",
         ENDS_ITSELF,
     ),
     (
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
-        "the time limit of its job was reached",
+        "its job reached the time limit",
         "Give the same command in a new allocation.",
         ENDS_ITSELF,
     ),
@@ -207,10 +205,10 @@ _ROWS: tuple[
             r"(?ms)^\d+: .*^srun: error: [^\n]* tasks? [^\n]*\nsrun: [^\n]*Terminating (StepId|job"
             r" step)"
         ),
-        "one of its ranks ended, and SLURM all others",
+        "one of its ranks ended, and SLURM ended all others",
         (
-            "The line of srun above tells which, and the lines that begin with its number what it"
-            " said."
+            "The srun line above names the rank; the lines that begin with its number"
+            " show its output."
         ),
         ENDS_ITSELF,
     ),
@@ -222,17 +220,17 @@ _ROWS: tuple[
     ),
     (
         r"srun: (unrecognized option '--|error:.*)container-",
-        "this SLURM knows no container images",
+        "this SLURM does not support container images",
         (
-            "They need its plug-in pyxis. Without it, set engine: docker or podman under"
-            " launcher.container."
+            "They need the plug-in pyxis. Without it, set engine: docker or podman"
+            " under launcher.container."
         ),
         ENDS_ITSELF,
     ),
     (
         r"srun: error: .*[Ii]nvalid MPI type",
         "this SLURM has no such MPI plug-in",
-        "srun --mpi=list names those that it has: set launcher.mpi to one of them.",
+        "Set launcher.mpi to one that srun --mpi=list shows.",
         ENDS_ITSELF,
     ),
     *transfer_causes.SETTINGS,
@@ -240,21 +238,21 @@ _ROWS: tuple[
     (
         r"ModuleNotFoundError: No module named",
         "a Python package is missing",
-        "Is this the environment of the server?",
+        "Check that the server runs in the right environment.",
         STILL,
     ),
     (
         r"oom[-_ ]kill|[Oo]ut of memory: Killed process|Out Of Memory event",
-        "it was killed for want of main memory",
+        "it was killed because main memory ran out",
         "Give the job or the container more main memory, or load fewer servers at a time.",
         ENDS_ITSELF,
     ),
     (
         r"(?m)^Killed$|signal 9 \(Killed\)",
-        "a process of it was ended by SIGKILL",
+        "one of its processes was ended by SIGKILL",
         (
-            "dmesg tells whether the kernel did it for want of main memory; else a person, a limit"
-            " or a watchdog did."
+            "dmesg shows whether it was the kernel's out-of-memory killer; else it was a person, a"
+            " limit or a watchdog."
         ),
         ENDS_ITSELF,
     ),
@@ -268,5 +266,5 @@ def find_known(log: str) -> Cause | None:
 
 
 def cause(log: str) -> tuple[str, str] | None:
-    """Return what the first known cause of a log is called, and what to do about it."""
+    """Return the name of the first known cause in a log, and its remedy."""
     return None if (found := find_known(log)) is None else (found.told, found.hint)

@@ -1,4 +1,4 @@
-"""Lines of a log that grows, read piece by piece in bounded memory."""
+"""Read lines of a log that grows, piece by piece in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from typing import NamedTuple
 
 CHUNK = 1 << 16
 MOST_AT_ONCE = 1 << 20
-"""Bytes read by one look. What a log holds beyond them is skipped, but for the last ones."""
+"""Maximum bytes per read. Of a longer piece, only the last bytes are read."""
 LONGEST_LINE = 1 << 13
-"""Bytes of a line that are kept; its rest is dropped."""
+"""Maximum bytes of a line that are kept; the rest is dropped."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _LABEL = re.compile(r"(?:(?P<task>\d{1,6}):(?: |$)|\[(?P<job>\d+,\d+)\]<std(?:out|err)>: ?)")
-"""What srun --label and mpirun --tag-output put before a line."""
+"""Prefix of lines from srun --label and mpirun --tag-output."""
 _RANK = re.compile(r"\[RANK (\d{1,6})\]", re.IGNORECASE)
 
 
 class Line(NamedTuple):
-    """A line without colours and labels. `stream` tells the rank that wrote it, where the line
-    names one.
+    """A line without colours and labels.
+
+    `stream` is the rank that wrote it, if the line names one.
     """
 
     stream: str
@@ -28,8 +29,9 @@ class Line(NamedTuple):
 
 
 class LogLines:
-    """Reads what a log grew by, and whether it `grew`. A log that was cut is read from its
-    beginning.
+    """Reads what was added to a log; `grew` is True if there was something.
+
+    A log that was truncated is read from its beginning.
     """
 
     def __init__(self, path: Path, start: int = 0) -> None:
@@ -37,7 +39,7 @@ class LogLines:
         self._partial, self._dropping, self.grew = b"", False, False
 
     def read(self) -> list[Line]:
-        """Return the complete lines since the last call; a carriage return ends a line too."""
+        """Return the complete lines since the last call; a carriage return also ends a line."""
         found: list[Line] = []
         self.grew = False
         try:
@@ -56,9 +58,7 @@ class LogLines:
         return found
 
     def rest(self) -> list[Line]:
-        """Return the last line although nothing ends it: for a log that stands still. The line
-        counts as read.
-        """
+        """Return the incomplete last line, for a log that stands still, and mark it as read."""
         partial, self._partial = self._partial, b""
         if not partial or self._dropping:
             return []

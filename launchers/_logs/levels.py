@@ -1,6 +1,4 @@
-"""What kind of line a log holds: an error, something quiet, a part of a traceback, or none of
-these.
-"""
+"""Classify lines of a log: errors, quiet lines, parts of a traceback, others."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import re
 from enum import Enum
 
 HEAD = 160
-"""Characters of a line within which its level is looked for."""
+"""Characters at the start of a line that may contain its level."""
 
 Kind = Enum("Kind", "NOISE QUIET ERROR HEADER HANDLING CHAINED THREAD RAISED COMMAND PLAIN")
 """NOISE: nothing, or a line that our own requests cause. QUIET: at level warning or below, or it
@@ -17,7 +15,8 @@ its last line. COMMAND: the error of a command line."""
 
 _LEVEL = re.compile(
     r"""\[(?P<letter>[A-Z])\](?=[\s\[]|$)
-    | (?<![\w=.-])(?P<word>TRACE|DEBUG|VERBOSE|INFO|NOTICE|DIAG|WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w=-])
+    | (?<![\w=.-])(?P<word>TRACE|DEBUG|VERBOSE|INFO|NOTICE|DIAG
+        |WARN|WARNING|ERROR|CRITICAL|FATAL)(?![\w=-])
     | (?:^|\[)(?P<glog>[IWEF])\d{3,4}\s
     | \[(?P<c10d>[WEF])\s\S+\.cpp
     | ^(?P<said>(?i:warning|warn|info|debug))\b""",
@@ -48,9 +47,7 @@ _WITHIN = re.compile(r"[\s~^|+]")
 
 
 def kind(text: str, *, in_traceback: bool = False) -> Kind:
-    """Return the kind of a line. Within a traceback any name at its beginning is that of an
-    exception.
-    """
+    """Return the kind of a line; within a traceback, any name at its beginning is an exception."""
     if not text.strip() or _ACCESS.search(text):
         return Kind.NOISE
     if text == _HEADER:
@@ -73,7 +70,7 @@ def kind(text: str, *, in_traceback: bool = False) -> Kind:
 
 
 def level(text: str) -> str:
-    """Return the first letter of the level of a line; empty where it names none."""
+    """Return the first letter of the level of a line; empty if it names none."""
     found, warned = _LEVEL.search(text, 0, HEAD), PYTHON_WARNING.search(text, 0, HEAD)
     if warned is not None and (found is None or warned.start() < found.start()):
         return "W"
@@ -81,16 +78,15 @@ def level(text: str) -> str:
 
 
 def begins_traceback(text: str) -> bool:
-    """Return whether a record at some level ends in the first line of a traceback."""
+    """Return True if a record ends in the first line of a traceback."""
     return text.endswith(_HEADER)
 
 
 def may_tell_of_caught(text: str) -> bool:
-    """Return whether lines without a level that follow this quiet one may tell of an exception that
-    was caught.
-    """
+    """Return True if lines without a level after this one may belong to a caught exception."""
     if PYTHON_WARNING.search(text, 0, HEAD):
-        return False  # Python prints a line of source code below these, and no more
+        # Below these, Python prints only a line of source code.
+        return False
     name = level(text)
     return bool(name) and (
         name not in "IN" or bool(_FAILED.search(text)) or bool(GOES_ON.search(text))

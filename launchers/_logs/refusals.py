@@ -1,4 +1,4 @@
-"""Refusals of the first completion that do not change however often it is asked for."""
+"""Detect a first completion that the server refuses permanently."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from launchers._logs.causes import AT_ONCE, find_known
 
 SAME = 3
-"""So many answers alike in a row are the last word."""
+"""Number of equal refusals in a row that are final."""
 _FORM = re.compile(
     r"(?i)extra_forbidden|extra inputs are not permitted|field required|input should be|validation"
     r" error|unknown field"
@@ -15,20 +15,18 @@ _FORM = re.compile(
     r" allowed"
 )
 _LATER = (408, 409, 425, 429, 503)
-"""Statuses that ask for another try."""
+"""Statuses that ask for a retry."""
 
 
 class Refusals:
-    """Counts answers that are alike."""
+    """Counts equal refusals in a row."""
 
     def __init__(self) -> None:
         self._last: str | None = None
         self._count = 0
 
     def permanent(self, status: int, text: str) -> bool:
-        """Take an answer in; return whether it is the third refusal in a row of one kind that
-        stays.
-        """
+        """Record a response; return True after three equal permanent refusals in a row."""
         found, kind = find_known(text), None
         if found is not None and found.ends == AT_ONCE and status >= 400 and status not in _LATER:
             kind = found.told
@@ -42,7 +40,7 @@ class Refusals:
 
 
 def about_its_form(status: int, text: str) -> bool:
-    """Return whether a status tells that the request itself can never be served."""
+    """Return True if the status shows that the request itself can never be served."""
     return (
         400 <= status < 500
         and status not in _LATER

@@ -1,8 +1,8 @@
-"""Signs in a log that its server is dead, told from errors that it goes on after.
+"""Find signs in a log that its server is dead, as opposed to errors that it survives.
 
-Each rank's lines are read for themselves, where they name it. An exception counts where it was
-raised to its end: not at level warning or below, not in what follows such a record without a level
-of its own, and not as what a handler was dealing with when it raised another one.
+Lines of each rank are read separately, if they name it. An exception counts if it was raised to the
+end: not at level warning or below, not in lines without a level after such a record, and not while
+a handler dealt with it and raised another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launchers._logs.growing_log import Line
 from launchers._logs.levels import GOES_ON, Kind
 
 MOST_STREAMS = 4096
-"""Ranks that are told apart."""
+"""Maximum number of ranks that are read separately."""
 
 _NVIDIA = re.compile(r"\[(?:TRT-LLM|TensorRT-LLM|TRT)\b[^\]]*\]")
 _FINAL = re.compile(
@@ -34,11 +34,11 @@ _LAST_WORDS = re.compile(
     r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)?"
     r" ?down|\bexit(?:ing|ed)?\b|abort"
 )
-"""What a process that ends says at any level."""
+"""Words that a process may write at any level while it ends."""
 
 
 class Strength(IntEnum):
-    """What a sign is worth, from the weakest."""
+    """The weight of a sign, from the weakest."""
 
     TRACEBACK = 1
     """An exception or an error line of NVIDIA's without a known cause, or one that may have been
@@ -54,7 +54,7 @@ class Strength(IntEnum):
 
 
 class Sign(NamedTuple):
-    """A line that tells of an end."""
+    """A line that shows that a server ended."""
 
     strength: Strength
     line: str
@@ -63,7 +63,7 @@ class Sign(NamedTuple):
 
 
 class _Record(Enum):
-    """What lines without a level belong to."""
+    """The record to which lines without a level belong."""
 
     NONE = 0
     CAUGHT = 1
@@ -73,15 +73,15 @@ class _Record(Enum):
 
 @dataclass
 class _Stream:
-    """What one rank wrote last."""
+    """The last lines of one rank."""
 
     record: _Record = _Record.NONE
     in_traceback: bool = False
     in_thread: bool = False
     ended: bool = False
-    """A traceback came to its end: unless it is part of a chain, the next one is another's."""
+    """True after the end of a traceback: the next one is a different one, unless it is chained."""
     raised: Sign | None = None
-    """The last sign of a traceback, of which the next line may say that it was being handled."""
+    """The last sign of a traceback. The next line may say that this exception was being handled."""
 
 
 class Signs:
@@ -93,8 +93,9 @@ class Signs:
         self._gave_up = False
 
     def read(self, line: Line, *, later: bool = False) -> bool:
-        """Take a line in. Return whether it shows that something still happens. `later`: it was not
-        written together with the strongest sign.
+        """Read a line; return True if it shows that the server still does something.
+
+        `later` means that the line was not written together with the strongest sign.
         """
         text, stream = line.text, self._stream(line.stream)
         match levels.kind(text, in_traceback=stream.in_traceback):
@@ -125,9 +126,7 @@ class Signs:
         return True
 
     def _read_quiet(self, line: Line, stream: _Stream) -> None:
-        """Read a record at level warning or below: what follows it may be an exception that was
-        caught.
-        """
+        """Read a record at level warning or below; a caught exception may follow it."""
         caught = levels.may_tell_of_caught(line.text)
         stream.record = _Record.CAUGHT if caught else _Record.NONE
         stream.in_traceback = stream.in_thread = caught and levels.begins_traceback(line.text)
@@ -139,7 +138,8 @@ class Signs:
         cause = find_known(line.text) if line.text.startswith("Exception in thread ") else None
         if (
             cause is not None and cause.ends == AT_ONCE
-        ):  # its name is a cause: nothing runs it again
+            # The name of the thread is a cause, and nothing starts the thread again.
+        ):
             self._keep(Sign(Strength.CERTAIN, line.text, line.stream, cause))
 
     def _read_raised(self, line: Line, stream: _Stream) -> None:
@@ -161,7 +161,7 @@ class Signs:
             self._weaken(line)
 
     def forget(self) -> None:
-        """Drop the strongest sign. What each rank wrote last is kept."""
+        """Drop the strongest sign, but keep what each rank wrote last."""
         self.strongest, self._gave_up = None, False
 
     def _stream(self, name: str) -> _Stream:
@@ -177,7 +177,7 @@ class Signs:
         before = self.strongest
         self._gave_up = self._gave_up or sign.strength in (Strength.FINAL, Strength.CERTAIN)
         if sign.cause is None and self._gave_up and before is not None and before.cause is not None:
-            sign = before  # a server gives up for what it raised
+            sign = before  # a server gives up because of what it raised
         if self._gave_up and sign.cause is not None:
             sign = sign._replace(strength=Strength.CERTAIN)
         if before is not None:
@@ -192,16 +192,14 @@ class Signs:
             self.strongest = sign._replace(strength=before.strength)
 
     def _take_back(self, stream: _Stream) -> None:
-        """Forget the cause of an exception that was being handled when another one came."""
+        """Forget the cause of an exception that was being handled when another one was raised."""
         sign = self.strongest
         if sign is not None and sign == stream.raised and sign.strength < Strength.CERTAIN:
             self.strongest = sign._replace(strength=Strength.TRACEBACK, cause=None)
         stream.raised = None
 
     def _weaken(self, line: Line) -> None:
-        """Take note that a rank writes on after its error: it caught it, unless it said that it
-        gives up.
-        """
+        """Note that a rank writes on after its error: it caught it, unless it gave up."""
         sign = self.strongest
         if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
             return
@@ -210,7 +208,7 @@ class Signs:
 
 
 def _clearer(before: Sign, sign: Sign) -> Sign:
-    """Return a sign that does not say why, with the cause that a line before it tells."""
+    """Return a vague sign with the cause from a line before it."""
     vague = sign.cause is not None and sign.cause.vague
     if vague and before.cause is not None and before.cause.ends == AT_ONCE:
         return sign._replace(line=before.line, cause=before.cause)
@@ -218,7 +216,7 @@ def _clearer(before: Sign, sign: Sign) -> Sign:
 
 
 def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
-    """Return what a line at level error, or one that names an exception, is worth."""
+    """Return the sign in a line at level error, or in one that names an exception."""
     text = line.text
     if stream.record is _Record.CAUGHT:
         return (
@@ -236,7 +234,8 @@ def _sign(line: Line, stream: _Stream, *, raised: bool) -> Sign | None:
     if cause is not None:
         strength = Strength.RAISED if raised and cause.ends == AT_ONCE else Strength.REPORTED
         if stream.record is _Record.NONE and not raised:
-            strength = Strength.TRACEBACK  # who wrote it, and whether it is an error, is not told
+            # Neither the writer nor the level of the line is known.
+            strength = Strength.TRACEBACK
         return Sign(strength, text, line.stream, cause)
     worth = not stream.in_thread if raised else _NVIDIA.search(text) is not None
     return Sign(Strength.TRACEBACK, text, line.stream) if worth else None

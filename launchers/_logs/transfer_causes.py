@@ -1,6 +1,7 @@
-"""What a log says where servers cannot work together: the transfer of the KV cache, the key that
-they share, and the discovery. The texts are those of TensorRT-LLM, NIXL and UCX, as their users
-quoted them.
+"""Causes in logs of servers that cannot work together.
+
+They concern the transfer of the KV cache, the shared key, and the discovery. The texts are those of
+TensorRT-LLM, NIXL and UCX, as their users quoted them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ SETTINGS = (
     ),
     (
         r"Invalid cluster storage URI",
-        "its version takes no such address of a discovery",
+        "its version does not accept this discovery address",
         "Give discovery: true, or leave it out; versions before the end of 2025 know no etcd.",
     ),
 )
-"""What servers raise for how they were set up: they cannot go on, and the same request gets the
+"""Errors that servers raise for their settings: they cannot go on, and the same request gets the
 same refusal."""
 LIBRARIES = (
     (
@@ -39,8 +40,8 @@ LIBRARIES = (
         ),
         "UCX was started without CUDA, and cannot move the KV cache",
         (
-            "Some clusters export UCX_TLS=tcp: unset it, or name a way of CUDA in it, such as "
-            "env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}."
+            "Some clusters export UCX_TLS=tcp: unset it, or add CUDA transports to it,"
+            " such as env: {UCX_TLS: 'cuda_copy,cuda_ipc,sm,self,tcp'}."
         ),
     ),
     (
@@ -48,36 +49,36 @@ LIBRARIES = (
             r"libtensorrt_llm_nixl_wrapper|libnixl[\w.]*\.so[^\n]*(cannot open|undefined"
             r" symbol)|undefined symbol: \w*nixl"
         ),
-        "its NIXL is missing, or another version than it was built for",
-        "Set cache_transceiver: {backend: UCX}, or use an image in which the two fit.",
+        "its NIXL is missing, or is not the version that it was built for",
+        "Set cache_transceiver: {backend: UCX}, or use an image in which the two match.",
     ),
     (
         r"Failed to deserialize data rail endpoints|Deserialization of tag dest_data_ep",
-        "context and generation servers use NIXL with different libraries below it",
+        "context and generation servers use NIXL with different underlying libraries",
         "Give both the same TRTLLM_NIXL_KVCACHE_BACKEND, or none.",
     ),
     (
         r"NIXL_ERR_\w+|registerMem: registration failed|status == NIXL_SUCCESS",
         "NIXL could not move the KV cache",
         (
-            "Set cache_transceiver: {backend: UCX}; with NIXL, env: {UCX_TLS: ^cuda_ipc} does"
-            " without links between GPUs."
+            "Set cache_transceiver: {backend: UCX}; with NIXL, env:"
+            " {UCX_TLS: ^cuda_ipc} avoids links between GPUs."
         ),
     ),
     (
         r"UCX +ERROR[^\n]*(no active messages transport|no remote registered memory access"
         r" transport"
         r"|Destination is unreachable|cuMemImportFromShareableHandle|cuIpcOpenMemHandle|cuda_ipc)",
-        "UCX found no way for the KV cache between its GPUs",
+        "UCX found no transport for the KV cache between its GPUs",
         (
-            "Without NVLink, or in containers of their own: env: {UCX_TLS: ^cuda_ipc}; in several"
-            " NVLink domains: env: {UCX_CUDA_IPC_ENABLE_MNNVL: n}."
+            "Without NVLink, or in separate containers: env: {UCX_TLS: ^cuda_ipc}; with"
+            " several NVLink domains: env: {UCX_CUDA_IPC_ENABLE_MNNVL: n}."
         ),
     ),
     (
         r"Etcd3Exception|Etcd3 error|No package metadata was found for etcd-sdk-python",
-        "it did not reach the etcd of its discovery, or has no client for it",
-        "etcdctl --endpoints HOST:PORT endpoint health says whether it answers there.",
+        "it cannot reach the etcd of its discovery, or has no client for it",
+        "Check with etcdctl --endpoints HOST:PORT endpoint health whether it answers there.",
     ),
 )
-"""What libraries below them say. Servers that work print such lines as well, or try again."""
+"""Messages of the libraries below. Servers that work print such lines as well, or retry."""

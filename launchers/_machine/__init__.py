@@ -1,5 +1,3 @@
-"""Look at this machine: its GPUs and who uses them, its hosts, its locks, and the processes it
-killed.
-"""
+"""Inspect this machine: its GPUs and their users, its hosts, locks and killed processes."""
 
 __all__ = ["hosts", "local_gpus", "lock_files", "memory_kills", "neighbours", "smi"]

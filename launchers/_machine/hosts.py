@@ -8,12 +8,12 @@ from serve_eval.errors import PlanError
 
 
 def authority(host: str, port: int) -> str:
-    """Return a host and a port as they stand in a URL, an IPv6 address in brackets."""
+    """Return a host and a port as in a URL, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check(host: str) -> str:
-    """Return the host. Raises PlanError for one that no server can bind as it stands."""
+    """Return the host. Raise PlanError if no server can bind it as written."""
     if "[" in host or "]" in host:
         raise PlanError(
             f"launcher.host: {host}: give an IPv6 address without brackets, such as ::1"
@@ -24,8 +24,9 @@ def check(host: str) -> str:
 
 
 def check_ipv4(host: str) -> str:
-    """Return the host of an orchestrator, whose socket is one of IPv4 and whose file knows no other
-    address. Raises PlanError.
+    """Return the host of an orchestrator. Raise PlanError if it is an IPv6 address.
+
+    The orchestrator's socket is IPv4, and its file accepts no other address.
     """
     if ":" in host:
         raise PlanError(
@@ -36,21 +37,20 @@ def check_ipv4(host: str) -> str:
 
 
 def family(host: str) -> socket.AddressFamily:
-    """Return the family of the socket that a server makes for a host: IPv6 where it has no other
-    address.
-    """
+    """Return the socket family for a host: IPv6 only if it has no other address."""
     if ":" in host:
         return socket.AF_INET6
     try:
         found = {one[0] for one in socket.getaddrinfo(host or None, 0, type=socket.SOCK_STREAM)}
     except OSError:
-        return socket.AF_INET  # binding it tells what is wrong
+        return socket.AF_INET  # binding it shows what is wrong
     return socket.AF_INET6 if found == {socket.AF_INET6} else socket.AF_INET
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound as a server of the 1.2 line binds its own, without
-    SO_REUSEADDR. Raises OSError.
+    """Return a socket bound as servers of the 1.2 line bind theirs, without SO_REUSEADDR.
+
+    Raises OSError.
     """
     one = socket.socket(family(host))
     try:

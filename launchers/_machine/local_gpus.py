@@ -1,4 +1,4 @@
-"""GPUs of this machine, and those of each server."""
+"""GPUs of this machine, and the GPUs of each server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Named = list[int | str] | Literal["auto"] | None
 """The option `gpus`: names of GPUs, or `auto` for free ones."""
 AUTO = "auto"
 UUID = "GPU-"
-"""The start of the UUID of a whole GPU."""
+"""Prefix of the UUID of a whole GPU."""
 PART = "MIG-"
-"""The start of the name of a part of a GPU."""
+"""Prefix of the name of a MIG part of a GPU."""
 NAME = re.compile(r"[0-9]+|(?:GPU|MIG)-\S+")
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 OF_RUNTIME = ("all", "none", "void", "nodevfiles")
-"""Words of NVIDIA_VISIBLE_DEVICES, and the one that schedulers set for a job without GPUs."""
+"""Values of NVIDIA_VISIBLE_DEVICES, with the one that schedulers set for a job without GPUs."""
 SIGNS = ("proc/driver/nvidia/gpus/*", "dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/dxg", "dev/kfd")
-"""Where, below the root, a machine shows that it has a GPU, of whatever maker, though no nvidia-smi
-lists it."""
+"""Paths below the root that show a GPU of any maker, even if nvidia-smi lists none."""
 
 
 class Gpu(NamedTuple):
-    """A GPU of this machine by its two names, both of which CUDA_VISIBLE_DEVICES takes; no `uuid`:
-    it is not known.
+    """A GPU of this machine by its number and UUID; CUDA_VISIBLE_DEVICES accepts both.
+
+    An empty `uuid` means that it is not known.
     """
 
     number: str
@@ -38,19 +38,18 @@ class Gpu(NamedTuple):
 
     @property
     def lock(self) -> str:
-        """The name of its lock: numbers differ between the jobs and containers of one machine."""
+        """The name of its lock: numbers differ between jobs and containers on one machine."""
         return self.uuid or f"{OF_GPU}{self.number}"
 
 
 def blocks(
     widths: Sequence[tuple[str, int]], gpus: Named, environ: Mapping[str, str]
 ) -> list[tuple[str, ...]]:
-    """Return disjoint blocks in the order of the servers, each given with its name and the number
-    of its GPUs.
+    """Return disjoint blocks of GPUs for servers that are given by name and number of GPUs.
 
-    They are cut from `gpus`, else from CUDA_VISIBLE_DEVICES, else counted from 0; those of `auto`
-    stand for the ones that a launch takes. Raises PlanError when these are too few, when one is
-    named twice, and for what names none.
+    Blocks keep the order of the servers. They come from `gpus`, else from CUDA_VISIBLE_DEVICES,
+    else are counted from 0. For `auto`, the counted GPUs are placeholders for those that a launch
+    takes. Raises PlanError if the GPUs are too few, if one is named twice, and for invalid names.
     """
     needed = sum(width for _, width in widths)
     if gpus is not None and gpus != AUTO:
@@ -79,35 +78,37 @@ def blocks(
 
 
 def visible(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the names in CUDA_VISIBLE_DEVICES; None where it is not set. Raises PlanError for what
-    CUDA does not take, which hides that GPU and all after it.
+    """Return the names in CUDA_VISIBLE_DEVICES; None if it is not set.
+
+    Raises PlanError for a name that CUDA rejects, because CUDA then hides that GPU and all after
+    it.
     """
     if (text := environ.get(VARIABLE)) is None:
         return None
     names = [name.strip() for name in text.split(",")]
     if len(names) > 1 and not names[-1]:
-        names.pop()  # CUDA, too, takes a comma at the end
+        names.pop()  # CUDA also accepts a comma at the end
     return _names(names, f"{VARIABLE}={text}")
 
 
 def _names(names: list[str], where: str) -> list[str]:
-    """Raises PlanError for the first that names no GPU."""
+    """Return the names. Raise PlanError for the first one that is not a GPU."""
     for name in names:
         if NAME.fullmatch(name):
             continue
         if name.lower() in OF_RUNTIME:
             why = (
-                f"{name} is a word of NVIDIA_VISIBLE_DEVICES or of a scheduler, which CUDA does not"
-                " know"
+                f"{name} is a value of NVIDIA_VISIBLE_DEVICES or of a scheduler, which"
+                " CUDA does not accept"
             )
         elif name.startswith("-") or not name:
             why = (
                 "it hides the GPUs"
                 if len(names) == 1
-                else f"{name or 'nothing'} stands among the names of GPUs"
+                else f"{name or 'nothing'} is among the names of GPUs"
             )
         else:
-            why = f"{name} names no GPU"
+            why = f"{name} is not the name of a GPU"
         if where.startswith(VARIABLE):
             hint = (
                 f"Unset {VARIABLE}, or name GPUs there or in launcher.gpus: by number, or by UUID"
@@ -120,14 +121,15 @@ def _names(names: list[str], where: str) -> list[str]:
 
 
 def memory_used() -> dict[Gpu, int | None] | None:
-    """Return the MiB in use by GPU (None: it does not tell); None where nvidia-smi cannot tell of
-    any.
+    """Return the MiB in use by GPU; None if nvidia-smi reports no GPU.
+
+    A value of None means that nvidia-smi does not report it for this GPU.
     """
     lines = smi.ask("--query-gpu=index,uuid,memory.used", "--format=csv,noheader,nounits")
     used: dict[Gpu, int | None] = {}
     for line in lines or ():
         match [part.strip() for part in line.split(",")]:
-            case [number, uuid, mib] if number.isdecimal():  # else it is a warning
+            case [number, uuid, mib] if number.isdecimal():  # other lines are warnings
                 used[Gpu(number, uuid)] = (
                     int(mib) if mib.isdecimal() else None
                 )  # "[N/A]" on some machines
@@ -135,16 +137,17 @@ def memory_used() -> dict[Gpu, int | None] | None:
 
 
 def any_here(used: Mapping[Gpu, int | None] | None) -> bool:
-    """Return true if nvidia-smi or the kernel shows a GPU of this machine."""
+    """Return True if nvidia-smi or the kernel shows a GPU of this machine."""
     return used is not None or any(any(Path("/").glob(sign)) for sign in SIGNS)
 
 
 def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
-    """Return the GPUs of these names, however each is named, by the beginning of its UUID too; what
-    nvidia-smi does not list, such as a part of a GPU, by its own name.
+    """Return the GPUs with these names: numbers, UUIDs or the beginning of a UUID.
 
-    Raises LaunchError when the machine has not all of them or one is named twice; without
-    nvidia-smi nothing is known.
+    A name that nvidia-smi does not list, such as a MIG part, stands for itself.
+
+    Raises LaunchError if the machine lacks one or one is named twice. Without nvidia-smi nothing is
+    checked.
     """
     if used is None:
         return [Gpu(name) for name in names]
@@ -164,22 +167,20 @@ def check_there(names: Sequence[str], used: Iterable[Gpu] | None) -> list[Gpu]:
     gpus = [found[name][0] if found[name] else Gpu(name) for name in names]
     if twice := [name for name, gpu in zip(names, gpus, strict=True) if gpus.count(gpu) > 1]:
         raise LaunchError(
-            f"{' and '.join(twice)} are names of the same GPU; servers cannot share one",
+            f"{' and '.join(twice)} name the same GPU; servers cannot share one",
             hint="Name each GPU once.",
         )
     return gpus
 
 
 def _check_parts(names: Sequence[str]) -> None:
-    """Raises NoRoomError for parts of GPUs that nvidia-smi does not list, where it lists GPUs at
-    all.
-    """
+    """Raise NoRoomError for MIG parts that nvidia-smi does not list, if it works."""
     if not names or (lines := smi.ask("-L")) is None:
         return
     listed = re.findall(rf"{PART}[^)\s]+", "\n".join(lines))
     if missing := [name for name in names if not any(one.startswith(name) for one in listed)]:
         raise NoRoomError(
-            f"this machine has no {', '.join(missing)}; its parts of GPUs:"
+            f"this machine has no {', '.join(missing)}; its MIG parts:"
             f" {', '.join(listed) or 'none'}",
             hint="nvidia-smi -L lists GPUs and their parts with their UUIDs.",
         )

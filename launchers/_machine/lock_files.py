@@ -1,9 +1,8 @@
-"""Locks that keep the launches of a machine apart: of GPUs, ports, nodes of a job, and folders of
-logs.
+"""Locks on GPUs, ports, nodes of a job and log folders that keep launches apart.
 
-A lock is a file with an flock, which the kernel takes away with the last process that holds it. The
-folder of the files is the same whatever TMPDIR says. /run/user/UID would not do: it comes with a
-login and goes with it.
+A lock is a file with an flock, which the kernel releases when the last process that holds it ends.
+The folder of the files does not depend on TMPDIR. /run/user/UID would not work, as it exists only
+while the user is logged in.
 """
 
 from __future__ import annotations
@@ -22,23 +21,20 @@ from pathlib import Path
 from serve_eval.errors import LaunchError, NoRoomError
 
 VARIABLE = "SERVE_EVAL_LOCK_DIR"
-"""Names another folder: where /tmp is not shared by what has to be kept apart."""
+"""Names another folder, for use if /tmp is not shared by all launches that must be kept apart."""
 SHARED = Path("/tmp")  # noqa: S108 - a folder of our own in it, whose owner is checked
 OF_GPU = "GPU-"
-"""The start of the name of a GPU's lock: its UUID, or GPU-0."""
+"""Prefix of the name of a GPU's lock: its UUID, or GPU-0."""
 FOLDER = "."
-"""The name of the lock of the folder itself."""
+"""Name of the lock of the folder itself."""
 NAME_CHARS = 200
 TRIES, PAUSE_S = 3, 0.02
-"""Another user's look at a lock holds it for an instant."""
+"""Attempts and seconds between them, as another user who checks a lock holds it briefly."""
 HINTS = {
-    "GPU": (
-        "Wait until it has ended, name other GPUs, or set launcher.gpus: auto, which takes free"
-        " ones."
-    ),
-    "port": "Wait until it has ended, or leave `port` out, and a free one is taken.",
-    "folder": "Wait until it has ended, or name another folder with -o.",
-    "node": "Wait until it has ended, or give each run nodes of its own: launcher.nodes.",
+    "GPU": ("Wait until it ends, name other GPUs, or set launcher.gpus: auto to use free ones."),
+    "port": "Wait until it ends, or leave `port` out to use a free one.",
+    "folder": "Wait until it ends, or name another folder with -o.",
+    "node": "Wait until it ends, or give each run its own nodes with launcher.nodes.",
 }
 
 
@@ -49,11 +45,11 @@ def lock_names(
     held: Mapping[str, int] | None = None,
     shown: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, int]]:
-    """Keep other launches from the same things for the block: `GPU-0`, `port-8000`, `folder-/a/b`.
+    """Lock things such as `GPU-0`, `port-8000` or `folder-/a/b` for the block.
 
-    Yields the descriptors that hold the locks: a process that inherits them holds them until it
-    ends too. `held` are locks that the caller has already; `shown` says what a thing is called in
-    an error. Raises LaunchError when one is taken, for a GPU NoRoomError.
+    Yields the descriptors that hold the locks. A process that inherits them holds the locks until
+    it ends too. `held` are locks that the caller already has; `shown` maps a lock to its name in
+    errors. Raises LaunchError if one is taken, NoRoomError for a GPU.
     """
     place, own = folder(), dict[str, int]()
     try:
@@ -71,10 +67,9 @@ def lock_names(
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the locks, made where it is not there: one for all processes of this
-    user on this machine.
+    """Return the folder of the locks, shared by all processes of this user on this machine.
 
-    Raises LaunchError where none can be used.
+    Creates it if necessary. Raises LaunchError if no folder can be used.
     """
     tried = []
     for place in _places(environ):
@@ -82,7 +77,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
             return place
         tried.append(str(place))
     raise LaunchError(
-        f"no folder for locks: {' and '.join(tried)} cannot be written, or belong to somebody else",
+        f"no folder for locks: {' and '.join(tried)} cannot be written or belong to another user",
         hint=f"Set {VARIABLE} to a folder of your own on this machine.",
     )
 
@@ -92,16 +87,17 @@ def _places(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(named).absolute()
         return
     yield SHARED / f"serve-eval-{os.getuid()}"
-    with suppress(RuntimeError):  # where no home is known
+    with suppress(RuntimeError):  # if no home is known
         state = Path(environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
         yield (
             state.absolute() / "serve-eval/locks" / socket.gethostname()
-        )  # a home may be shared by machines
+        )  # machines may share a home
 
 
 def _usable(place: Path) -> bool:
-    """Return true for a folder of ours, no link. Others may look at a lock whose name they know,
-    and list none.
+    """Return True for a folder that is ours and not a link.
+
+    Others may check a lock whose name they know, but cannot list the locks.
     """
     try:
         place.mkdir(mode=0o700, parents=place.parent != SHARED, exist_ok=True)
@@ -116,9 +112,7 @@ def _usable(place: Path) -> bool:
 
 
 def _keep(place: Path) -> int:
-    """A shared lock of the folder itself: what cleans /tmp of old files leaves a locked folder
-    alone.
-    """
+    """Lock the folder itself, shared, so that cleaners of /tmp leave it alone."""
     file = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -138,7 +132,7 @@ def _take(place: Path, name: str, title: str) -> int:
                 os.close(file)
                 continue
             if name.startswith(OF_GPU) and (user := _other_user(name, place)) is not None:
-                raise _error(name, f"{title} is used by another launch of serve-eval, of {user}")
+                raise _error(name, f"{title} is used by another launch of serve-eval, by {user}")
             os.truncate(file, 0)
             os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
@@ -153,8 +147,9 @@ def _take(place: Path, name: str, title: str) -> int:
 
 
 def _tidy(place: Path, name: str) -> None:
-    """Removes the file of a lock that nobody holds any more: each folder of logs has one. Those of
-    GPUs are few.
+    """Remove the file of a lock that no process holds.
+
+    Each log folder has one. Files of GPUs are kept, as they are few.
     """
     path = place / _file_of(name)
     if name == FOLDER or name.startswith(OF_GPU):
@@ -181,7 +176,7 @@ def _open(path: Path) -> int:
 
 def _error(name: str, message: str) -> LaunchError:
     kind = NoRoomError if name.startswith(OF_GPU) else LaunchError
-    return kind(message, hint=HINTS.get(name.partition("-")[0], "Wait until it has ended."))
+    return kind(message, hint=HINTS.get(name.partition("-")[0], "Wait until it ends."))
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -192,7 +187,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _other_user(name: str, own: Path) -> str | None:
-    """The user, not us, who holds the lock of that name; None where nobody is seen to."""
+    """Return the other user who holds the lock of that name; None if no one is seen."""
     if own.parent != SHARED:
         return None
     for place in SHARED.glob("serve-eval-*"):
@@ -200,7 +195,7 @@ def _other_user(name: str, own: Path) -> str | None:
         with suppress(OSError):
             if place == own or not uid.isdecimal() or place.lstat().st_uid != int(uid):
                 continue
-            # What stands there is theirs: it may be a link or a pipe.
+            # The file is theirs and may be a link or a pipe.
             file = os.open(
                 place / _file_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             )
@@ -222,6 +217,6 @@ def _user(uid: int) -> str:
 
 
 def _file_of(name: str) -> str:
-    """A name of a file, which has no slash and may not be long."""
+    """Return the name of a lock file: without a slash and not too long."""
     plain = "/" not in name and len(name) <= NAME_CHARS
     return f"{name if plain else hashlib.sha256(name.encode()).hexdigest()}.lock"

@@ -1,5 +1,6 @@
-"""The number of times that the kernel killed a process for want of main memory: evidence for a
-death by SIGKILL.
+"""Count processes that the kernel killed because main memory ran out.
+
+A higher count is evidence for why SIGKILL ended a server.
 """
 
 from __future__ import annotations
@@ -14,24 +15,26 @@ _COUNT = re.compile(r"(?m)^oom_kill (\d+)$")
 
 
 class Kills(NamedTuple):
-    """Counts since the machine started; None where they cannot be read."""
+    """Kill counts since the machine started; None if they cannot be read."""
 
     group: int | None
-    """Of the memory cgroup that we and our children are in."""
+    """Kills in the memory cgroup of this process and its children."""
     machine: int | None
 
     def since(self, before: Kills) -> str:
-        """Return what the difference tells of a server that SIGKILL ended; empty where nothing
-        points at memory.
+        """Return what the difference shows about a server that SIGKILL ended.
+
+        Empty if nothing points at memory.
         """
         if _more(before.group, self.group):
             return (
-                "The kernel killed it, or another process of its cgroup, for want of main memory."
+                "The kernel killed it, or another process of its cgroup, because main"
+                " memory ran out."
             )
         if _more(before.machine, self.machine):
             return (
-                "Meanwhile the kernel killed a process of this machine for want of main memory,"
-                " perhaps this one."
+                "Meanwhile the kernel killed a process of this machine, perhaps this"
+                " one, because main memory ran out."
             )
         return ""
 
@@ -40,7 +43,10 @@ class Kills(NamedTuple):
 
 
 def kills(proc: Path = PROC, cgroups: Path = CGROUPS) -> Kills:
-    """Count them. The kernel counts those of the machine in /proc/vmstat since Linux 4.13."""
+    """Return the current counts.
+
+    For the machine, the kernel counts them in /proc/vmstat since Linux 4.13.
+    """
     return Kills(_of_group(proc, cgroups), _count(proc / "vmstat"))
 
 
@@ -63,8 +69,9 @@ def _of_group(proc: Path, cgroups: Path) -> int | None:
 
 
 def _count(*files: Path) -> int | None:
-    """Return the count of the first file that has one: within a container, its own group is the
-    root.
+    """Return the count of the first file that has one.
+
+    Within a container, its own group is the root.
     """
     for file in files:
         with suppress(OSError):

@@ -15,18 +15,19 @@ from launchers._machine.local_gpus import Gpu
 from serve_eval.errors import NoRoomError
 
 FREE_MIB = 1024
-"""So much of a GPU may be in use, by a desktop for example, and it still counts as free."""
+"""MiB that may be in use on a GPU that counts as free, by a desktop for example."""
 BACK_S, PAUSE_S = 20.0, 0.5
-"""Seconds in which the memory of a GPU comes back after the end of a server, and between two looks
-at it."""
+"""Seconds until the memory of a GPU is free after a server ended, and seconds between checks."""
 NOBODY_TOLD = (
-    "nvidia-smi shows no process here; it belongs to another container, or to a process that ended"
+    "nvidia-smi shows no process here; the memory belongs to another container or to a"
+    " process that ended"
 )
 
 
 class Process(NamedTuple):
-    """A process that uses a GPU. `mib` None: nvidia-smi does not say how much; `user` "": not known
-    here.
+    """A process that uses a GPU.
+
+    `mib` is None if nvidia-smi does not report it; `user` is empty if it is not known here.
     """
 
     pid: str
@@ -40,13 +41,11 @@ class Process(NamedTuple):
 
 
 def processes() -> dict[str, list[Process]]:
-    """Return the processes that compute, by the UUID of their GPU; none where nvidia-smi does not
-    tell.
-    """
+    """Return the processes that compute, by UUID of their GPU; none if nvidia-smi fails."""
     found: dict[str, list[Process]] = {}
     query = "--query-compute-apps=gpu_uuid,pid,used_gpu_memory,process_name"
     for line in smi.ask(query, "--format=csv,noheader,nounits") or ():
-        match [part.strip() for part in line.split(",", 3)]:  # a name may hold a comma
+        match [part.strip() for part in line.split(",", 3)]:  # a name may contain a comma
             case [uuid, pid, mib, name] if pid.isdecimal():
                 used = int(mib) if mib.isdecimal() else None
                 found.setdefault(uuid, []).append(Process(pid, name, used, _user(pid, name)))
@@ -54,10 +53,9 @@ def processes() -> dict[str, list[Process]]:
 
 
 def in_use(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> dict[Gpu, str]:
-    """Return those of the GPUs of which more than FREE_MIB are in use, each with a sentence that
-    says by whom.
+    """Return the GPUs with more than FREE_MIB in use, each with a sentence that names the users.
 
-    Where nvidia-smi tells no memory of a GPU, that of its processes counts.
+    If nvidia-smi reports no memory for a GPU, the memory of its processes counts.
     """
     known = {gpu: used[gpu] for gpu in gpus if used is not None and gpu in used}
     if all(mib is not None and mib <= FREE_MIB for mib in known.values()):
@@ -77,8 +75,9 @@ def in_use(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> dict[G
 def warnings(
     named: Sequence[str], gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None
 ) -> list[str]:
-    """Return what is to be said of the GPUs `named`, of which this machine has `gpus`, before
-    servers start on them.
+    """Return warnings about the GPUs `named` before servers start on them.
+
+    `gpus` are those that this machine has.
     """
     if named and not gpus:
         return [
@@ -87,8 +86,7 @@ def warnings(
         ]
     if gpus and used is None:
         return [
-            "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not"
-            " checked"
+            "warning: nvidia-smi reports no GPUs: cannot check whether another process uses them"
         ]
     return []
 
@@ -96,10 +94,10 @@ def warnings(
 async def check_free(
     gpus: Sequence[Gpu], used: Mapping[Gpu, int | None] | None, notify: Callable[[str], None]
 ) -> Mapping[Gpu, int | None] | None:
-    """Return the memory in use, asked again where it was too much: a launch that had the GPU may
-    just have ended. Memory that is `late` on all of them is waited for.
+    """Return the memory in use, and raise NoRoomError if one of the GPUs is in use.
 
-    Raises NoRoomError when one of the GPUs is in use, with who uses it.
+    If too much is in use, check again, as a launch that had the GPU may have just ended. Wait only
+    if the memory is `late` on all such GPUs. The error names the users of the GPU.
     """
     if not await asyncio.to_thread(in_use, gpus, used):
         return used
@@ -113,8 +111,8 @@ async def check_free(
             raise NoRoomError(
                 "\n".join(busy.values()),
                 hint=(
-                    "Wait until it is free, name other GPUs, or set launcher.gpus: auto, which"
-                    " takes free ones."
+                    "Wait until it is free, name other GPUs, or set launcher.gpus: auto"
+                    " to use free ones."
                 ),
             )
         if deadline is None:
@@ -124,8 +122,9 @@ async def check_free(
 
 
 def late(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> list[Gpu]:
-    """Return those of the GPUs with memory in use for which no process that is seen here accounts:
-    what a server had comes back only after its end.
+    """Return the GPUs whose memory in use belongs to no process that is seen here.
+
+    The memory of a server is released only after its end.
     """
     theirs = processes()
     return [
@@ -137,22 +136,23 @@ def late(gpus: Iterable[Gpu], used: Mapping[Gpu, int | None] | None) -> list[Gpu
 
 
 def waits(gpus: Iterable[Gpu]) -> str:
-    """Return the line that tells of the wait for memory that is late."""
+    """Return the line that announces the wait for memory that is late."""
     numbers = ",".join(gpu.number for gpu in gpus)
     return (
-        f"GPU {numbers}: memory is in use by no process that is seen here; waiting up to {BACK_S:g}"
-        " s for it"
+        f"GPU {numbers}: no process that is seen here uses the memory; waiting up to"
+        f" {BACK_S:g} s for its release"
     )
 
 
 def _sum_accounted(processes: Iterable[Process]) -> float:
-    """The MiB of the processes that are seen here; one that does not tell may have all."""
+    """Return the MiB of the processes seen here; one without a number may have all."""
     return sum(math.inf if one.mib is None else one.mib for one in processes if one.user)
 
 
 def _user(pid: str, name: str) -> str:
-    """The owner of a process; "" where it is not seen here, or where another process has its number
-    here.
+    """Return the owner of a process; empty if the process is not seen here.
+
+    Another process may have its number here.
     """
     place = Path("/proc") / pid
     try:

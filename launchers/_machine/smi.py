@@ -1,5 +1,6 @@
-"""nvidia-smi, asked in bounded time: where a driver is in trouble it hangs, and not even SIGKILL
-ends it.
+"""Ask nvidia-smi, with a time limit.
+
+If a driver is in trouble, nvidia-smi hangs, and even SIGKILL does not end it.
 """
 
 from __future__ import annotations
@@ -14,21 +15,17 @@ from launchers._process.environment import for_helpers
 SMI_S = 30.0
 """Seconds that it may take: it is slow on a machine whose driver starts with it."""
 KILLED_S = 1.0
-"""Seconds to wait for one that was killed."""
+"""Seconds to wait for it after SIGKILL."""
 
 
 def ask(*words: str) -> list[str] | None:
-    """Return the lines that nvidia-smi prints; None where it is not there, fails or takes too
-    long.
-    """
+    """Return the lines that nvidia-smi prints; None if it is missing, fails or is too slow."""
     code, lines = answer(*words) or (None, [])
     return lines if code == 0 else None
 
 
 def answer(*words: str) -> tuple[int, list[str]] | None:
-    """Return its exit code and the lines that it prints; None where it is not there or takes too
-    long.
-    """
+    """Return the exit code and the lines; None if it is missing or too slow."""
     try:
         process = subprocess.Popen(  # noqa: S603
             ["nvidia-smi", *words],  # noqa: S607

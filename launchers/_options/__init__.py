@@ -1,4 +1,4 @@
-"""Declare the options that several launchers take, each with its line of help."""
+"""Options that several launchers share, with their help."""
 
 from __future__ import annotations
 

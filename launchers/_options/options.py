@@ -1,8 +1,8 @@
-"""Groups of options that launchers share. Each option is declared once, with its help.
+"""Groups of options that launchers share, each option declared once with its help.
 
-A launcher's structure takes these as bases: its own options come first, then those of its bases in
-their order. Every structure is a frozen dataclass of the form that
-`serve_eval/plugins/declarations.py` describes. "Not set" is None.
+The options of a launcher inherit from these groups: its own options come first, then those of its
+bases in their order. Every group is a frozen dataclass of the form that
+`serve_eval/plugins/declarations.py` describes. None means "not set".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from serve_eval.plugins.setting import Setting
 
 LOOPBACK = "127.0.0.1"
 Env = Annotated[
-    dict[str, str | None], Setting("Variables that servers get; null removes one. No secrets.")
+    dict[str, str | None], Setting("Variables for the servers; null removes one. No secrets.")
 ]
 
 
@@ -26,7 +26,9 @@ class Variables:
     env: Env = field(default_factory=dict)
     pass_env: Annotated[
         list[str],
-        Setting("Names of your variables that servers get in addition to those of docs/trust.md."),
+        Setting(
+            "Names of your variables to pass to the servers, in addition to those of docs/trust.md."
+        ),
     ] = field(default_factory=list)
 
 
@@ -37,8 +39,8 @@ class GpuChoice:
     gpus: Annotated[
         Named,
         Setting(
-            "GPUs by number or UUID, as in [0, 1], or auto, which takes free ones. Not set: those"
-            " of CUDA_VISIBLE_DEVICES, else the first ones."
+            "GPUs by number or UUID, as in [0, 1], or auto for free ones. Not set:"
+            " those of CUDA_VISIBLE_DEVICES, else the first ones."
         ),
     ] = None
 
@@ -47,14 +49,12 @@ class GpuChoice:
 class FrontDoor:
     """Choose the address of the server that receives the requests."""
 
-    host: Annotated[str, Setting("The address that the front door binds.")] = LOOPBACK
-    port: Annotated[int | None, Setting("The port of the front door. Not set: a free one.")] = None
+    host: Annotated[str, Setting("Address that the endpoint listens on.")] = LOOPBACK
+    port: Annotated[int | None, Setting("Port of the endpoint. Not set: a free one.")] = None
 
 
-ReadyTimeout = Annotated[float, Setting("How many seconds the servers may take to load.")]
-StopTimeout = Annotated[
-    float, Setting("Seconds between SIGTERM and SIGKILL when the servers are stopped.")
-]
+ReadyTimeout = Annotated[float, Setting("Seconds that the servers may take to load.")]
+StopTimeout = Annotated[float, Setting("Seconds between SIGTERM and SIGKILL when servers stop.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,9 @@ class TimeLimits:
     """Limit the seconds that servers may take to start, to give a first answer and to end."""
 
     ready_timeout_s: ReadyTimeout = 3600.0
-    answer_timeout_s: Annotated[
-        float, Setting("How many seconds the first completion may take.")
-    ] = 600.0
+    answer_timeout_s: Annotated[float, Setting("Seconds that the first completion may take.")] = (
+        600.0
+    )
     stop_timeout_s: StopTimeout = 30.0
 
 
@@ -75,29 +75,29 @@ class WorkerOptions:
     tp: Annotated[
         int | None,
         Setting(
-            "Tensor parallelism: the number of GPUs that share every layer. Not set: the version's"
-            " own, 1."
+            "Tensor parallelism: the number of GPUs that share every layer. Not set:"
+            " the version's default, 1."
         ),
     ] = None
     pp: Annotated[
         int | None,
-        Setting("Pipeline parallelism: the number of groups of GPUs that share out the layers."),
+        Setting("Pipeline parallelism: the number of groups of GPUs that divide the layers."),
     ] = None
     cp: Annotated[
         int | None,
-        Setting("Context parallelism: the number of groups of GPUs that share a prompt."),
+        Setting("Context parallelism: the number of groups of GPUs that divide a prompt."),
     ] = None
     ep: Annotated[
-        int | None, Setting("Expert parallelism: the number of GPUs that share the experts.")
+        int | None, Setting("Expert parallelism: the number of GPUs that divide the experts.")
     ] = None
     config: Annotated[
-        str | dict[str, Any] | None, Setting("A YAML file of LlmArgs, or its content as a mapping.")
+        str | dict[str, Any] | None, Setting("YAML file of LlmArgs, or its content as a mapping.")
     ] = None
     extra_args: Annotated[
         list[str],
         Setting(
-            "Further words of the command line. What has an option or stands in the config is"
-            " refused."
+            "Further words for the command line. Flags that have an option or are in"
+            " the config are refused."
         ),
     ] = field(default_factory=list)
 
@@ -109,12 +109,12 @@ class EngineOptions(Variables, FrontDoor, TimeLimits):
     gpus: Annotated[
         Named,
         Setting(
-            "GPUs by number or UUID, as in [0, 1], or auto, which takes a free one. Not set: what"
-            " is inherited, and no lock."
+            "GPUs by number or UUID, as in [0, 1], or auto for a free one. Not set:"
+            " GPUs are inherited and not locked."
         ),
     ] = None
     extra_args: Annotated[
         list[str],
-        Setting("Further words of the command line. A flag that the launcher sets is refused."),
+        Setting("Further words for the command line. Flags that the launcher sets are refused."),
     ] = field(default_factory=list)
     stop_timeout_s: StopTimeout = 10.0

@@ -1,5 +1,3 @@
-"""Start servers as processes of their own: their environment, their supervisor, and what they
-report.
-"""
+"""Start servers as separate processes: their environment, supervisor and reports."""
 
 __all__ = ["activity", "environment", "own_server", "reported", "server_process", "supervisor"]

@@ -1,4 +1,4 @@
-"""CPU time and bytes read of the processes below one process: whether they still do something."""
+"""Measure CPU time and bytes read below a process, to see if it still works."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from typing import NamedTuple
 from launchers._process.supervisor import descendants
 
 SAMPLE_S = 1.0
-"""The least time between two looks at the processes: CPU time is counted in hundredths of a
-second."""
+"""Minimum seconds between two samples: CPU time is counted in hundredths of a second."""
 IDLE_SHARE = 0.05
-"""A process that uses less of a CPU is idle: one that polls every millisecond, as idle MPI pools
+"""Share of a CPU below which a process is idle. One that polls every millisecond, as idle MPI pools
 do, uses 0.03."""
 IDLE_BYTES_PER_S = 1 << 20
-"""A process that reads less is idle. One that loads from a slow disk uses hardly any CPU time."""
+"""Bytes per second below which a process is idle. One that loads from a slow disk uses hardly any
+CPU time."""
 
 
 class Used(NamedTuple):
-    """Return what a process used since its start, children that ended included."""
+    """Use of CPU and disk by a process since its start, including children that ended."""
 
     cpu_s: float
     bytes_read: int
 
 
 class Activity:
-    """The processes below `root`, looked at again and again. Nothing is known of them where there
-    is no /proc.
-    """
+    """The processes below `root`, sampled repeatedly. Without /proc nothing is known."""
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -39,9 +37,7 @@ class Activity:
         self._busy_at = 0.0
 
     def idle_s(self, now: float) -> float | None:
-        """Return how long all processes were idle up to the last look at them; None where none is
-        seen.
-        """
+        """Return the seconds that all processes were idle at the last sample; None without any."""
         if self._at is None or now - self._at >= SAMPLE_S:
             used = {
                 pid: one for pid in descendants(self.root) if (one := measure_use(pid)) is not None
@@ -56,8 +52,9 @@ class Activity:
 
 
 def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) -> bool:
-    """Return whether a process did something between two looks that are `seconds` apart. A new one
-    began with 0.
+    """Return True if a process worked between two samples that are `seconds` apart.
+
+    A new process began with 0.
     """
     none = Used(0.0, 0)
     return any(
@@ -68,7 +65,7 @@ def busy(before: Mapping[int, Used], after: Mapping[int, Used], seconds: float) 
 
 
 def measure_use(pid: int) -> Used | None:
-    """Return what a process used; None when it is gone."""
+    """Return what a process used; None if it is gone."""
     folder, read = Path(f"/proc/{pid}"), 0
     with suppress(OSError, ValueError, IndexError):
         fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()

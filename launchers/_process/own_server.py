@@ -1,5 +1,6 @@
-"""A server of ours as a process of its own, from both sides: started by a launcher, and ended with
-it.
+"""Run our own servers as separate processes: the launcher's side and the server's side.
+
+A server ends with its launcher.
 """
 
 from __future__ import annotations
@@ -19,15 +20,13 @@ from serve_eval.errors import PlanError, install_hint
 from serve_eval.processes.environment import inherit
 
 READY_S = 60.0
-"""How long the server may take to start."""
+"""Seconds that the server may take to start."""
 PAUSE_S = 0.05
-"""How late it may be noticed that it has."""
+"""Seconds between two checks whether it has started."""
 
 
 def check_installed(launcher: str) -> None:
-    """Check that a server of ours can run here. Raises PlanError where the extra `servers` is not
-    installed.
-    """
+    """Raise PlanError if the extra `servers`, which our servers need, is not installed."""
     if importlib.util.find_spec("aiohttp") is None:
         raise PlanError(
             f"the launcher {launcher} needs the package aiohttp", hint=install_hint("servers")
@@ -38,9 +37,10 @@ def check_installed(launcher: str) -> None:
 async def own_server(
     command: Sequence[str], *, ready_file: Path, log_file: Path
 ) -> AsyncIterator[tuple[str, ServerProcess]]:
-    """Runs a command that ends in `serve_until_ended` for the length of the block, and yields its
-    base URL once it listens there. Raises LaunchError when it does not start, and in place of the
-    block when it ends by itself.
+    """Run a command that ends in `serve_until_ended` for the block, and yield its base URL.
+
+    Yields once the server listens there. Raises LaunchError if it does not start, and cancels the
+    block with LaunchError if it ends early.
     """
     log_file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_file.unlink(missing_ok=True)
@@ -58,7 +58,8 @@ async def own_server(
 async def serve_until_ended(
     serving: AbstractAsyncContextManager[str], name: str, ready_file: Path | None
 ) -> None:
-    """Serves until SIGTERM, SIGINT or the end of the process that holds the other end of stdin.
+    """Serve until SIGTERM, SIGINT or the end of the process at the other end of stdin.
+
     `ready_file` gets the base URL once it can be used.
     """
     loop, ended = asyncio.get_running_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""The file in which a server that found a port itself tells where it listens."""
+"""Read the file in which a server that found a port itself reports its address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def port(report: Path) -> int | None:
-    """The port that the file tells, as HOST:PORT; None while it does not."""
+    """Return the port of HOST:PORT in the file; None until it is there."""
     try:
         number = int(report.read_text().strip().rpartition(":")[2])
     except (OSError, ValueError):

@@ -1,6 +1,4 @@
-"""A server as a process of its own, from its start to its end: what every launcher that starts
-something shares.
-"""
+"""Run a server as a separate process, from its start to its end, for every launcher."""
 
 from __future__ import annotations
 
@@ -19,13 +17,14 @@ from launchers._process.supervisor import AT_END_S
 from serve_eval.errors import EndpointError, LaunchError
 
 STOP_S = 10.0
-"""How long a server may take to end after SIGTERM, before SIGKILL."""
+"""Seconds that a server may take to end after SIGTERM, before SIGKILL."""
 KILL_S = 5.0
-"""How long we wait for what SIGKILL ends."""
+"""Seconds to wait for a process to end after SIGKILL."""
 WATCH_S = 0.25
-"""Seconds between two looks at a server in use: its end is noticed so late at most."""
+"""Seconds between two checks of a running server, and the longest delay until its end is
+noticed."""
 NOTICED_S = 1.5
-"""Seconds by which a failed request may come before the end of its server is known."""
+"""Seconds by which a failed request may precede the news that its server ended."""
 LOG_LINES = 15
 """Lines of the log that an error quotes."""
 
@@ -46,20 +45,23 @@ class ServerProcess:
     ) -> None:
         self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
         self._process = process
-        # A supervisor is never killed while it may still end its server: a second SIGTERM tells it
-        # to do so at once.
+        # Never kill a supervisor that may still end its server: a second SIGTERM makes it do so
+        # immediately.
         self.stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
         self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
 
     def exit_code(self) -> int | None:
-        """None while it runs. What is left of its group is killed as soon as the end is seen."""
+        """Return the exit code; None while the server runs.
+
+        Kills the rest of its process group as soon as it sees the end.
+        """
         if self._process.returncode is None and self._process.poll() is not None:
-            # Only now: later the number of the group could be another's.
+            # Not later: the number of the group could then belong to another.
             self._signal(signal.SIGKILL)
         return self._process.returncode
 
     def describe_end(self, when: str = "") -> LaunchError | None:
-        """The error that tells of its end, with the last lines of the log; None while it runs."""
+        """Return the error for its end, with the last lines of the log; None while it runs."""
         if (code := self.exit_code()) is None:
             return None
         ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
@@ -72,10 +74,11 @@ class ServerProcess:
         timeout_s: float,
         longest_pause_s: float = 0.5,
     ) -> T:
-        """What `probe` gives once it is not None; it is asked often at first, then after each
-        longest pause.
+        """Return what `probe` gives once it is not None.
 
-        Raises LaunchError with the last lines of the log when the server ends before, or after
+        Calls it often at first, then after each longest pause.
+
+        Raises LaunchError with the last lines of the log if the server ends before that, or after
         `timeout_s` seconds.
         """
         clock, pause_s = asyncio.get_running_loop().time, 0.02
@@ -90,12 +93,13 @@ class ServerProcess:
         return found
 
     def hurry(self, seconds: float) -> None:
-        """Give it no more time than this between SIGTERM and SIGKILL."""
+        """Reduce the time between SIGTERM and SIGKILL to at most this."""
         self.stop_s = min(self.stop_s, seconds)
 
     async def stop(self) -> None:
-        """Ends the server and its group: SIGTERM, then SIGKILL after STOP_S seconds or when we are
-        cancelled.
+        """End the server and its group: SIGTERM, then SIGKILL.
+
+        SIGKILL follows after `stop_s` seconds or when we are cancelled.
         """
         try:
             if self.exit_code() is None:
@@ -112,18 +116,18 @@ class ServerProcess:
     async def _wait_for_end(self, timeout_s: float) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        # Polled, since nothing tells of an end without reaping the process, which frees the number
-        # of its group.
+        # Poll, because only reaping the process reports its end, and that frees the number of its
+        # group.
         while self.exit_code() is None and clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def _signal(self, number: signal.Signals) -> None:
-        # macOS answers EPERM for a group of which only a zombie is left
+        # macOS answers EPERM for a group that has only a zombie left
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def log(self, last_bytes: int = 16384) -> str:
-        """The end of what it wrote since it was started; empty when the file is gone."""
+        """Return the end of what it wrote since its start; empty if the file is gone."""
         with suppress(OSError), self.log_file.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self.log_start, size - last_bytes))
@@ -137,9 +141,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
-    """The block ends with the error that `ended` gives as soon as there is one, whatever it is
-    doing.
-    """
+    """End the block with the error that `ended` returns as soon as there is one."""
     task = asyncio.current_task()
     assert task is not None
     cancelling, death = task.cancelling(), None
@@ -159,7 +161,7 @@ async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[
             raise death from None
         raise
     except Exception as error:
-        # A failed request may be noticed before the end of the server that caused it.
+        # A request may fail before the end of the server that caused it is noticed.
         deadline = time.monotonic() + (NOTICED_S if isinstance(error, EndpointError) else 0.0)
         watcher.cancel()
         while (found := death or ended()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -180,7 +182,7 @@ def supervise(
     to_stop: Sequence[str] = (),
     at_end: Sequence[str] = (),
 ) -> list[str]:
-    """The command below a supervisor, which ends it when its own stdin ends."""
+    """Return the command below a supervisor, which ends it when its own stdin ends."""
     counted = [str(len(to_stop)), *to_stop, str(len(at_end)), *at_end]
     return [sys.executable, "-I", str(SUPERVISOR), str(grace_s), *counted, *command]
 
@@ -196,15 +198,14 @@ async def server_process(
     at_end: Sequence[str] = (),
     to_stop: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """Runs a command in a session of its own for the length of the block; every way out of the
-    block ends it.
+    """Run a command in its own session for the block; every way out of the block ends it.
 
-    Its output is added to `log_file` (mode 0600). Its stdin is a pipe that only we hold: a server
-    that watches it ends with us, however we end. For any other there is `grace_s`: a supervisor
-    then stands between, ends the server when we end, and gives it so many seconds after SIGTERM;
-    `pid` is the supervisor's, which inherits the descriptors `keep` and runs the command `to_stop`
-    in place of SIGTERM and `at_end` last. `env` None: our environment. Raises LaunchError when the
-    command cannot be run.
+    Appends its output to `log_file` (mode 0600). Its stdin is a pipe that only we hold, so a server
+    that watches it ends with us, however we end. Any other server needs `grace_s`: a supervisor
+    then stands between, ends the server when we end, and waits `grace_s` seconds after SIGTERM.
+    `pid` is then that of the supervisor, which inherits the descriptors `keep`, runs the command
+    `to_stop` in place of SIGTERM, and runs `at_end` last. `env` None: our environment. Raises
+    LaunchError if the command cannot be run.
     """
     if grace_s is not None:
         command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)
@@ -214,9 +215,8 @@ async def server_process(
         yield server
     finally:
         await server.stop()
-        if (
-            at_end and server.exit_code() == -signal.SIGKILL
-        ):  # of the supervisor, which then did not run it
+        if at_end and server.exit_code() == -signal.SIGKILL:
+            # The supervisor was killed, so it did not run `at_end`.
             with suppress(OSError, subprocess.SubprocessError):
                 await asyncio.to_thread(
                     subprocess.run, at_end, stdin=subprocess.DEVNULL, env=env, timeout=AT_END_S

@@ -1,15 +1,18 @@
-"""A process between us and one server, which outlives us: whatever ends us, nothing of the server
-stays.
+"""Supervise one server, so that nothing of it stays however its launcher ends.
 
-`supervisor.py GRACE_S N TO_STOP... N AT_END... COMMAND...`, run by its path with the standard
-library alone. Its stdin is a pipe that only the launcher holds: at its end, or on SIGTERM, the
-server's process group gets SIGTERM, and what is left after GRACE_S seconds SIGKILL. As a subreaper
-(Linux) it inherits every process whose parent ended, MPI ranks among them, so that none can hide by
-leaving the process group; a parent-death signal would reach direct children only. A second SIGTERM
-means at once, and so does the end of stdin behind a first one: whoever asked for the end did not
-wait for it. The N words of TO_STOP are a command that is run in place of sending SIGTERM, those of
-AT_END one that is run last: for what is no process below us, such as a container or a step of
-SLURM. Ends as the server did: with its exit code, or 128 + the number of its signal.
+Usage: `supervisor.py GRACE_S N TO_STOP... N AT_END... COMMAND...`, run by its path with the
+standard library alone. Its stdin is a pipe that only the launcher holds. When the pipe ends, or on
+SIGTERM, the server's process group gets SIGTERM; processes left after GRACE_S seconds get SIGKILL.
+A second SIGTERM ends them immediately, as does the end of stdin after a first one, because the
+launcher no longer waits.
+
+As a subreaper (Linux), the supervisor inherits every process whose parent ended, MPI ranks among
+them, so that none can hide by leaving the process group. A parent-death signal would reach only
+direct children.
+
+The N words of TO_STOP are a command to run in place of sending SIGTERM, those of AT_END a command
+to run last. They end what is not a process below us, such as a container or a SLURM step. The exit
+code is that of the server, or 128 + the number of its signal.
 """
 
 from __future__ import annotations
@@ -26,10 +29,10 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_PDEATHSIG = 1
 STRAY_S = 1.0
-"""How long what a server started may take to end after it."""
+"""Seconds that processes of a server may take to end after it."""
 KILL_S = 5.0
 AT_END_S = 30.0
-"""How long the command that comes last may take."""
+"""Seconds that the last command may take."""
 TICK_S = 0.1
 
 
@@ -51,7 +54,7 @@ class Supervisor:
         self.asked += 1
 
     def reap(self) -> None:
-        """Takes note of what ended, of the server and of what we inherited."""
+        """Reap ended processes, and note the exit code of the server."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -62,7 +65,7 @@ class Supervisor:
                     self.code = code if code >= 0 else 128 - code
 
     def run(self, command: list[str]) -> int:
-        """Starts the command and returns its exit code once nothing of it is left."""
+        """Start the command, and return its exit code once nothing of it is left."""
         _prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.ask)
@@ -87,8 +90,9 @@ class Supervisor:
         return self.code if self.code is not None else 128 + signal.SIGKILL
 
     def end(self) -> None:
-        """Ends the server and all that it started; what a server leaves behind that ended by itself
-        gets no grace.
+        """End the server and all processes that it started.
+
+        If the server ended without being asked, its remaining processes get no grace.
         """
         if self.code is None:
             self.stop()
@@ -112,7 +116,7 @@ class Supervisor:
                 print(f"{' '.join(self.at_end)}: {error}", flush=True)  # noqa: T201
 
     def stop(self) -> None:
-        """Asks the server to end."""
+        """Ask the server to end."""
         if self.to_stop:
             with contextlib.suppress(OSError):
                 subprocess.Popen(self.to_stop, stdin=subprocess.DEVNULL)  # noqa: S603 - below us: reaped, and ended with all
@@ -120,9 +124,7 @@ class Supervisor:
         self.signal_group(signal.SIGTERM)
 
     def let_go(self, timeout_s: float) -> bool:
-        """Return whether the launcher's end of our stdin was closed now, once. Waits that long for
-        it.
-        """
+        """Return True, once, if the launcher's end of our stdin closed within that time."""
         readable = select.select([sys.stdin] if self.held else [], [], [], timeout_s)[0]
         ended = bool(readable) and not os.read(0, 4096)
         self.held = self.held and not ended
@@ -138,7 +140,7 @@ class Supervisor:
 
 
 def descendants(root: int) -> list[int]:
-    """The processes below `root`, zombies too; none where there is no /proc."""
+    """Return the processes below `root`, zombies included; none without /proc."""
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():  # noqa: PTH112, PTH208
         if not name.isdecimal():
@@ -160,7 +162,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _split_counted(words: list[str]) -> tuple[list[str], list[str]]:
-    """A command that is given after the number of its words, and what follows it."""
+    """Return a command preceded by the number of its words, and the words after it."""
     count = 1 + int(words[0])
     return words[1:count], words[count:]
 

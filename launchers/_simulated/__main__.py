@@ -1,5 +1,4 @@
-"""Starts the simulated endpoint as a process of its own: an option for every field of
-SimulatorConfig.
+"""Start the simulated endpoint as a separate process, with an option per field of SimulatorConfig.
 
 python -m launchers._simulated --answers FILE [--model NAME] [--port 0] [--ready-file FILE] [FAULTS]
 """
@@ -21,21 +20,22 @@ from launchers._simulated.config import SimulatorConfig
 from launchers._simulated.simulator import serve
 
 IN_PROCESS_ONLY = ("api_key", "record")
-"""A key does not belong on a command line, and what is recorded could not be read."""
+"""Fields without an option: a key does not belong on a command line, and records could not be
+read."""
 
 
 def parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path | None]:
-    """The command line: an option for every field of SimulatorConfig that makes sense there."""
+    """Return the config, the port and the ready file from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m launchers._simulated",
-        description="A simulated OpenAI-compatible endpoint on 127.0.0.1. There is no model in it.",
+        description="A simulated OpenAI-compatible endpoint on 127.0.0.1. It contains no model.",
         usage="%(prog)s [--answers FILE] [options]",
         argument_default=argparse.SUPPRESS,
         allow_abbrev=False,
     )
-    parser.add_argument("--port", type=int, default=0, help="0: any free one")
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
     parser.add_argument(
-        "--ready-file", type=Path, default=None, help="gets the base URL once it can be used"
+        "--ready-file", type=Path, default=None, help="file for the base URL once it can be used"
     )
     hints = get_type_hints(SimulatorConfig)
     for one in fields(SimulatorConfig):
@@ -54,9 +54,9 @@ def parse(arguments: Sequence[str] | None) -> tuple[SimulatorConfig, int, Path |
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs the server as its own process."""
+    """Run the server as a separate process."""
     config, port, ready_file = parse(arguments)
-    os.umask(0o077)  # what is written belongs to a run folder
+    os.umask(0o077)  # files belong to a run folder
     asyncio.run(serve_until_ended(serve(config, port=port), "simulated endpoint", ready_file))
 
 

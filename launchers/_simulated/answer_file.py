@@ -1,13 +1,12 @@
-"""Answers of the simulated endpoint: drawn from the answer file, or made up for a prompt that it
-does not know.
+"""Answers of the simulated endpoint: drawn from the answer file, or made up for unknown prompts.
 
 The answer file has one JSON object per line: `sha256` of the prompt
 (`serve_eval.schema.prompt_hash`), the texts `right` and `wrong`, and the `probability` of the right
 one. A token is a word with the white space before it.
 
-Chance is decided by hashes. A prompt is answered right where a uniform number of (seed, run,
-prompt) lies below its probability times (1 - damage), so more damage only ever adds wrong answers.
-Which prompts fail, are cut or come back empty depends on (seed, prompt).
+Hashes decide chance. The answer is right if a uniform number of (seed, run, prompt) is below the
+probability times (1 - damage), so more damage only adds wrong answers. The prompts that fail, are
+cut or come back empty depend on (seed, prompt).
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ SAMPLED_ANSWERS = (
     "Nobody told me that.",
     "I have no answer to this.",
 )
-"""What is said to a prompt that the answer file does not know: the first, or where it is asked with
-a temperature, one that the request's seed decides."""
+"""Answers to a prompt that the answer file does not know: the first, or with a temperature, one
+that the request's seed decides."""
 
 
 class _Entry(msgspec.Struct):
@@ -44,7 +43,7 @@ class _Entry(msgspec.Struct):
 
 
 class AnswerFile:
-    """Draw chance once, when the answer file is read; a request then only looks up.
+    """Draws chance once, when it reads the answer file; a request then only looks up.
 
     `by_hash` has the answer of each known prompt, `failing` the hashes of the prompts that fail.
     Raises OSError or msgspec.MsgspecError for a bad answer file.
@@ -65,8 +64,9 @@ class AnswerFile:
                 self.failing.add(entry.sha256)
 
     def answer(self, key: str, ask: Ask) -> Generated:
-        """Return the answer of a prompt by its hash, drawn again with `varied`; a made-up one where
-        it is unknown.
+        """Return the answer to a prompt by its hash, or a made-up one if it is unknown.
+
+        With `varied`, it is drawn again each time.
         """
         if key in self._entries:
             again = self._drawn[key]

@@ -12,7 +12,7 @@ from serve_eval.schema import Prompt
 
 
 class Asked(NamedTuple):
-    """A request that can be answered, with what its words say."""
+    """A request that can be answered, with its token counts."""
 
     ask: Ask
     prompts: Sequence[Prompt]
@@ -31,14 +31,14 @@ class Asked(NamedTuple):
 
 
 def whole(asked: Asked, number: int, generated: Sequence[Generated]) -> bytes:
-    """The answer as one JSON body."""
+    """Return the answer as one JSON body."""
     return answer_body(asked.ask, number, generated, asked.usage(generated))
 
 
 async def events(
     asked: Asked, number: int, generated: Sequence[Generated], *, finish: bool = True
 ) -> AsyncIterator[bytes]:
-    """The answer as server-sent events, a word each."""
+    """Yield the answer as server-sent events, one per word."""
     stream = Events(asked.ask, number)
     for index, one in enumerate(generated):
         for event in stream.begin_choice(index, one):

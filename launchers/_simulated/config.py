@@ -14,79 +14,87 @@ from serve_eval.plugins.setting import Setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedBehaviour:
-    """Set how the server answers and misbehaves. Rates and `damage` are in [0, 1], times in
-    seconds.
+    """Set how the server answers and misbehaves.
 
-    Prompts that the answer file does not know fail only at a `failure_rate` of 1, so that a
-    client's first trial can pass. With `varied` a prompt that is asked again is decided again.
-    `crash_after` ends the process, so it is for a process of its own. `any_model` does as
-    trtllm-serve does, `no_models` as its orchestrator. `no_guided` and `no_tools` ignore
-    response_format and tools; without them, prompts that the answer file does not know are answered
-    by what fits the schema, and by a call of the first tool. With `prompt_logprobs`, an answer that
-    is a number is the log-probability of every token.
+    Rates and `damage` are in [0, 1], times in seconds. Prompts that the answer file does not know
+    fail only at a `failure_rate` of 1, so that a client's first trial can pass. With `varied`, the
+    answer to a repeated prompt is drawn again. `crash_after` ends the process, so use it only with
+    a separate process. `any_model` imitates trtllm-serve, `no_models` its orchestrator. `no_guided`
+    and `no_tools` ignore response_format and tools. Without them, unknown prompts get an answer
+    that fits the schema, and a call of the first tool. With `prompt_logprobs`, an answer that is a
+    number is the log-probability of every token.
     """
 
     seed: Annotated[
-        int, Setting("The seed of all draws: which prompts are answered right, which fail.")
+        int,
+        Setting(
+            "Seed of all draws, which decide the prompts that are answered right and those"
+            " that fail."
+        ),
     ] = 0
     run: Annotated[
         int,
-        Setting("Two runs with the same seed and another number here differ as flip_rate says."),
+        Setting(
+            "Number of the run. Runs with the same seed but different numbers differ as"
+            " flip_rate says."
+        ),
     ] = 0
-    varied: Annotated[bool, Setting("A repeated prompt may get another answer.")] = False
-    damage: Annotated[float, Setting("The share of the right answers that are lost.")] = 0.0
-    latency_s: Annotated[float, Setting("How many seconds an answer takes.")] = 0.0
-    latency_jitter_s: Annotated[float, Setting("Up to how many seconds more it takes.")] = 0.0
-    failure_rate: Annotated[float, Setting("The share of the prompts whose requests fail.")] = 0.0
+    varied: Annotated[bool, Setting("Draw a new answer when a prompt is repeated.")] = False
+    damage: Annotated[float, Setting("Share of the right answers that are lost.")] = 0.0
+    latency_s: Annotated[float, Setting("Seconds that an answer takes.")] = 0.0
+    latency_jitter_s: Annotated[
+        float, Setting("Maximum additional seconds that an answer takes.")
+    ] = 0.0
+    failure_rate: Annotated[float, Setting("Share of the prompts whose requests fail.")] = 0.0
     failure_kind: Annotated[
         Fault,
-        Setting("How they fail: with a status, without an answer, or with a body that holds none."),
+        Setting("Kind of failure: a status, no answer, or a body without an answer."),
     ] = "500"
     failures_per_prompt: Annotated[
-        int, Setting("How often each of them fails before it is answered; 0: always.")
+        int,
+        Setting("Number of failures of a failing prompt before it is answered; 0: always fail."),
     ] = 0
     truncate_rate: Annotated[
-        float, Setting("The share of the answers that lose half of their words.")
+        float, Setting("Share of the answers that lose half of their words.")
     ] = 0.0
-    empty_rate: Annotated[float, Setting("The share of the answers that are empty.")] = 0.0
+    empty_rate: Annotated[float, Setting("Share of the answers that are empty.")] = 0.0
     crash_after: Annotated[int | None, Setting("End the process at the first request after N.")] = (
         None
     )
     context_tokens: Annotated[
-        int | None, Setting("The most tokens of a prompt and max_tokens together.")
+        int | None, Setting("Maximum tokens of a prompt and max_tokens together.")
     ] = None
-    any_model: Annotated[bool, Setting("Every name of a model is accepted.")] = False
-    strict_fields: Annotated[
-        bool, Setting("Fields of a request that are not known are refused.")
-    ] = False
-    no_models: Annotated[bool, Setting("There is no /v1/models.")] = False
-    no_chat: Annotated[bool, Setting("There is no /v1/chat/completions.")] = False
-    no_completions: Annotated[bool, Setting("There is no /v1/completions.")] = False
-    no_images: Annotated[bool, Setting("Images are refused.")] = False
-    no_guided: Annotated[bool, Setting("response_format is ignored.")] = False
-    no_tools: Annotated[bool, Setting("Tools are ignored.")] = False
+    any_model: Annotated[bool, Setting("Accept any model name.")] = False
+    strict_fields: Annotated[bool, Setting("Refuse requests with unknown fields.")] = False
+    no_models: Annotated[bool, Setting("Do not provide /v1/models.")] = False
+    no_chat: Annotated[bool, Setting("Do not provide /v1/chat/completions.")] = False
+    no_completions: Annotated[bool, Setting("Do not provide /v1/completions.")] = False
+    no_images: Annotated[bool, Setting("Refuse images.")] = False
+    no_guided: Annotated[bool, Setting("Ignore response_format.")] = False
+    no_tools: Annotated[bool, Setting("Ignore tools.")] = False
     prompt_logprobs: Annotated[
-        Form, Setting("The form in which log-probabilities of prompts are given.")
+        Form, Setting("Form in which log-probabilities of prompts are returned.")
     ] = "none"
-    begins_with: Annotated[str, Setting("The token that begins a text.")] = ""
-    tells_beginning: Annotated[
-        Telling, Setting("The server that is imitated in telling that token.")
-    ] = "none"
-    puts_beginning: Annotated[
-        bool, Setting("The server puts that token before each prompt itself.")
-    ] = False
+    begins_with: Annotated[str, Setting("Token at the beginning of a text.")] = ""
+    tells_beginning: Annotated[Telling, Setting("Server to imitate in reporting that token.")] = (
+        "none"
+    )
+    puts_beginning: Annotated[bool, Setting("Put that token before each prompt in the server.")] = (
+        False
+    )
     tokens_per_step: Annotated[
-        float | None, Setting("What each answer reports of speculative decoding. Not set: nothing.")
+        float | None,
+        Setting("Tokens per step of speculative decoding that each answer reports. Not set: none."),
     ] = None
 
     def find_problems(self) -> Iterator[tuple[str, str]]:
-        """Return what is out of range: (name, message)."""
+        """Yield the values that are out of range: (name, message)."""
         return out_of_range({name: getattr(self, name) for name in (*SHARES, *COUNTS)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorConfig(SimulatedBehaviour):
-    """Add to the behaviour what only the server needs.
+    """Add to the behaviour the settings that only the server needs.
 
     A set `api_key` is required as a bearer token; `record` keeps the latest bodies and headers in
     `Stats`. Raises ValueError for values out of range.

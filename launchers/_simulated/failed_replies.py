@@ -1,4 +1,4 @@
-"""Replies of the simulated endpoint to requests that fail on demand: one per `faults.Fault`."""
+"""Responses of the simulated endpoint to requests that fail on demand: one per `faults.Fault`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from launchers._simulated.faults import BadAnswer, Fault, Refusal
 async def reply(
     kind: Fault, request: web.Request, asked: Asked, number: int, sound: Sequence[Generated]
 ) -> web.StreamResponse:
-    """Fail in one of the ways. `sound` is what the request would have got."""
+    """Fail in the given way. `sound` is the answer that the request would have got."""
     match kind:
         case "disconnect":
             if request.transport is not None:
@@ -38,9 +38,7 @@ async def reply(
 
 
 def refusal(kind: Refusal, path: str) -> web.Response:
-    """Refuse a request to `path`, in the form of trtllm-serve, of its orchestrator or of a
-    gateway.
-    """
+    """Refuse a request to `path` in the form of trtllm-serve, its orchestrator or a gateway."""
     match kind:
         case "500":
             return json_response(500, encode({"detail": "Internal server error simulated failure"}))
@@ -63,7 +61,7 @@ def refusal(kind: Refusal, path: str) -> web.Response:
 
 
 def bad_answer(kind: BadAnswer, asked: Asked, number: int, sound: Sequence[Generated]) -> bytes:
-    """Return a body that comes with status 200 and holds no text."""
+    """Return a body that comes with status 200 and contains no text."""
     match kind:
         case "empty_choices":
             return whole(asked, number, [])

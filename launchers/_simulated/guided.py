@@ -1,6 +1,4 @@
-"""Guided decoding as a simulated server does it: to a prompt that it does not know, an answer that
-fits the schema.
-"""
+"""Imitate guided decoding: answer unknown prompts with a text that fits the schema."""
 
 from __future__ import annotations
 
@@ -18,12 +16,13 @@ _PLAIN: Mapping[str, object] = {
     "null": None,
 }
 _LARGEST = 10_000
-"""Most items or characters of a made-up value."""
+"""Maximum items or characters of a made-up value."""
 
 
 def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The JSON schema of a `response_format`, in trtllm-serve's form or OpenAI's; None where it has
-    none.
+    """Return the JSON schema of a `response_format`; None if it has none.
+
+    Accepts trtllm-serve's form and OpenAI's.
     """
     inner = response_format.get("json_schema")
     found = inner.get("schema", inner) if isinstance(inner, dict) else response_format.get("schema")
@@ -31,10 +30,10 @@ def schema_of(response_format: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def generate_text(schema: Mapping[str, Any]) -> str:
-    """Return a small JSON text that a schema allows, provided that it has no pattern and allows
-    something small.
+    """Return a small JSON text that a schema allows.
 
-    Return null for a schema that needs itself, or is not valid.
+    The schema must have no pattern and allow something small. Returns null for a schema that needs
+    itself or is not valid.
     """
     try:
         return json.dumps(_generate(schema, schema, frozenset({"#"})))
@@ -43,7 +42,9 @@ def generate_text(schema: Mapping[str, Any]) -> str:
 
 
 def _generate(schema: Any, root: Mapping[str, Any], within: frozenset[str]) -> object:
-    """`within` are the references that lead here: the least value needs none of them again. Raises
+    """Return the smallest value of a schema.
+
+    `within` are the references that lead here; the smallest value needs none of them again. Raises
     RecursionError for a schema that needs itself.
     """
     if not isinstance(schema, Mapping):

@@ -1,9 +1,8 @@
-"""Log-probabilities of prompts as a simulated endpoint gives them: every token of a prompt has the
-same one.
+"""Log-probabilities of prompts from a simulated endpoint: all tokens of a prompt have the same one.
 
-A token is a word with the white space before it, the last one with what follows it, and the mark
-that begins texts where there is one; the first has no log-probability. A token that is less than
-even is not the likeliest one in its place.
+A token is a word with the white space before it, the last one also with what follows it. The mark
+at the beginning of a text is a token too. The first token has no log-probability. A token with a
+probability below 1/2 is not the likeliest one in its place.
 """
 
 from __future__ import annotations
@@ -17,20 +16,20 @@ from launchers._http.answers import Generated, ToldAnswer
 from launchers._http.requests import Ask
 
 Form = Literal["none", "echo", "prompt_logprobs"]
-"""What a server can: nothing, as trtllm-serve, which echoes the text alone; `echo` with `logprobs`;
-vLLM's field, and `echo` ignored."""
+"""Support of a server: none, as trtllm-serve, which echoes only the text; `echo` with `logprobs`;
+vLLM's field, with `echo` ignored."""
 Telling = Literal["none", "vllm", "llama_cpp"]
-"""The server that is imitated in telling the token that begins texts; none tells nothing."""
+"""Server to imitate in reporting the token at the beginning of a text; none reports nothing."""
 UNKNOWN = -1.0
-"""Log-probability of the tokens of prompts that the answer file has no number for."""
+"""Log-probability of the tokens of prompts for which the answer file has no number."""
 OTHER = "~"
-"""The likeliest token where it is another one."""
+"""The likeliest token if it is a different one."""
 
 _TOKEN = re.compile(r"\s*\S+(?:\s+\Z)?")
 
 
 def gives_logprobs(ask: Ask, form: Form) -> bool:
-    """Whether this request gets log-probabilities of its prompt."""
+    """Return True if this request gets log-probabilities of its prompt."""
     if form == "prompt_logprobs":
         return ask.prompt_logprobs is not None
     return form != "none" and ask.echo and ask.logprobs is not None
@@ -38,8 +37,9 @@ def gives_logprobs(ask: Ask, form: Form) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """The token that begins texts: its text `mark`, and if the server `puts` it before each prompt
-    itself.
+    """The token at the beginning of a text.
+
+    `mark` is its text. `puts` means that the server puts it before each prompt itself.
     """
 
     mark: str = ""
@@ -54,8 +54,10 @@ class Beginning:
 def with_prompt(
     generated: Generated, truncate: int | None, form: Form, beginning: Beginning
 ) -> Generated:
-    """The answer with the tokens of its prompt, whose log-probability is the number that its text
-    is. With `echo` the likeliest token at each place is told too.
+    """Return the answer with the tokens of its prompt.
+
+    Their log-probability is the number in the answer's text. With `echo`, each place also has its
+    likeliest token.
     """
     marks, rest = beginning.rest(generated.prompt_text)
     texts = [*marks, *_TOKEN.findall(rest)][-(truncate or 0) :]

@@ -1,8 +1,7 @@
-"""The simulated endpoint: an OpenAI-compatible server that looks answers up in a file. There is no
-model in it.
+"""An OpenAI-compatible server without a model, which looks answers up in a file.
 
-`python -m launchers._simulated` runs it as a process. `answer_file` says how chance decides what a
-prompt gets; the jitter of the latency depends on (seed, number of the request).
+`python -m launchers._simulated` runs it as a process. `answer_file` describes how chance decides
+the answer to a prompt; the jitter of the latency depends on (seed, number of the request).
 """
 
 from __future__ import annotations
@@ -42,13 +41,15 @@ __all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECORDED = 1000
-"""Requests of which bodies and headers are kept with `record`: the latest ones."""
+"""Number of latest requests of which `record` keeps bodies and headers."""
 
 
 @dataclass(slots=True)
 class Stats:
-    """What the server has seen, for tests in the same process: completion requests by prompt hash,
-    the most that were in progress at once, and with `record` the latest bodies and headers.
+    """Requests that the server has received, for tests in the same process.
+
+    They are counted by prompt hash, with the maximum in progress at the same time, and with
+    `record` the latest bodies and headers.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -63,8 +64,9 @@ STATS = web.AppKey("stats", Stats)
 
 
 def create_app(config: SimulatorConfig) -> web.Application:
-    """The server as an aiohttp application. Raises OSError or msgspec.MsgspecError for a bad answer
-    file.
+    """Return the server as an aiohttp application.
+
+    Raises OSError or msgspec.MsgspecError for a bad answer file.
     """
     simulator = _Simulator(config)
     app = web.Application(client_max_size=MAX_BODY_BYTES)
@@ -87,10 +89,9 @@ def create_app(config: SimulatorConfig) -> web.Application:
 def serve(
     simulator: SimulatorConfig | web.Application, *, port: int = 0
 ) -> AbstractAsyncContextManager[str]:
-    """Serves on a socket of 127.0.0.1 (`port` 0: any free one) and yields the base URL
-    `http://127.0.0.1:PORT/v1`.
+    """Serve on 127.0.0.1 and yield the base URL `http://127.0.0.1:PORT/v1`.
 
-    Raises OSError when the port is taken.
+    `port` 0 means any free one. Raises OSError if the port is taken.
     """
     return serve_app(
         simulator if isinstance(simulator, web.Application) else create_app(simulator), port=port
@@ -98,7 +99,7 @@ def serve(
 
 
 class _Simulator:
-    """Chance is drawn once, when the answer file is read; a request then only looks up."""
+    """Draws chance once, when it reads the answer file; a request then only looks up."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
@@ -163,7 +164,7 @@ class _Simulator:
             stats.concurrent -= 1
 
     def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> Asked:
-        """Raises Refused, as `understand` does."""
+        """Return the request. Raise RefusedRequest as `understand` does."""
         config = self.config
         if config.record or config.strict_fields:
             self._look_closely(raw, headers, chat)
@@ -215,7 +216,7 @@ class _Simulator:
             await asyncio.sleep(config.latency_s + jitter)
 
     def _fails(self, asked: Asked) -> bool:
-        """Whether this request fails; called once per request, after it was counted."""
+        """Return True if this request fails; call it once per request, after counting it."""
         config = self.config
         if not config.failure_rate:
             return False

@@ -1,8 +1,7 @@
-"""Calls of tools as a simulated server makes them.
+"""Tool calls of a simulated server.
 
-A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is told as calls
-where its request offers tools, and as the text that it is where none are. A prompt that the server
-does not know gets a call of the first tool.
+A known answer of the form `{"tool_calls": [{"name": ..., "arguments": {...}}]}` is returned as
+calls if its request offers tools, else as text. An unknown prompt gets a call of the first tool.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ _decode = msgspec.json.Decoder(_Calls).decode
 
 
 def split_calls(generated: Generated, ask: Ask) -> Generated:
-    """The answer with its calls apart, where the request offers tools and the answer calls some."""
+    """Return the answer with its tool calls separated.
+
+    The request must offer tools and the answer call some; else the answer is unchanged.
+    """
     if not ask.tools or generated.finish_reason != "stop" or not generated.text:
         return generated
     try:
@@ -47,7 +49,7 @@ def split_calls(generated: Generated, ask: Ask) -> Generated:
 
 
 def generate_call(tools: Sequence[Mapping[str, Any]]) -> str:
-    """A call of the first tool, with arguments that its schema allows."""
+    """Return a call of the first tool, with arguments that its schema allows."""
     function = tools[0].get("function") or {}
     arguments = json.loads(guided.generate_text(function.get("parameters") or {"type": "object"}))
     return json.dumps(

@@ -1,4 +1,4 @@
-"""Words as the tokens of a simulated endpoint: counted, and an answer cut at so many of them."""
+"""Words as the tokens of a simulated endpoint: count them, and cut answers to a number."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from launchers._http.answers import Generated
 from serve_eval.schema import Prompt
 
 IMAGE_TOKENS = 64
-"""Tokens that an image of a prompt stands for."""
+"""Number of tokens for an image in a prompt."""
 
 _WORD = re.compile(r"\s*\S+")
 _PIECE = re.compile(r"\s*\S+|\s+")
 
 
 def of_prompt(prompt: Prompt, truncate: int | None) -> int:
-    """The tokens of a prompt, of which `truncate` are kept."""
+    """Return the number of tokens of a prompt; only the last `truncate` count."""
     texts = [prompt] if isinstance(prompt, str) else [turn.text for turn in prompt]
     images = 0 if isinstance(prompt, str) else sum(len(turn.images) for turn in prompt)
     words = sum(len(text.split()) for text in texts) + IMAGE_TOKENS * images
@@ -25,12 +25,12 @@ def of_prompt(prompt: Prompt, truncate: int | None) -> int:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text word by word, each with the white space before it."""
+    """Yield a text word by word, each with the white space before it."""
     return (match.group() for match in _PIECE.finditer(text))
 
 
 def first(text: str, count: int) -> str:
-    """The text up to the end of its `count`-th word."""
+    """Return the text up to the end of its `count`-th word."""
     end = 0
     for word in itertools.islice(_WORD.finditer(text), count):
         end = word.end()
@@ -38,7 +38,7 @@ def first(text: str, count: int) -> str:
 
 
 def limit(generated: Generated, max_tokens: int, stops: Sequence[str]) -> Generated:
-    """What is left of an answer at `max_tokens` words and before the first stop string."""
+    """Return the answer cut at `max_tokens` words and before the first stop string."""
     text, finish_reason, *_ = generated
     assert text is not None
     if len(text) > max_tokens and len(text.split()) > max_tokens:

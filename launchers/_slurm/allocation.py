@@ -1,4 +1,4 @@
-"""The allocation that the steps of a launch run in: what SLURM says of it."""
+"""Read from SLURM the allocation in which the steps of a launch run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from launchers._slurm.running_steps import ASK_S
 from serve_eval.errors import LaunchError, PlanError
 
 USUAL_GPUS = 8
-"""GPUs per node where SLURM does not tell."""
+"""GPUs per node if SLURM does not report a number."""
 GPUS = re.compile(r"\bgpu:(?:[\w.-]+:)?(\d+)")
-"""In what SLURM lists as a node's resources, such as `gpu:h200:8(S:0-1)`."""
+"""Matches the GPUs in SLURM's list of a node's resources, such as `gpu:h200:8(S:0-1)`."""
 COMMANDS = ("srun", "squeue", "scancel", "scontrol", "sinfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What the steps run in. `job` None: the one that they are started in. Without nodes they are
-    not known yet.
+    """The allocation in which the steps run.
+
+    `job` is None if it is the one in which they are started. `nodes` is empty if they are not known
+    yet.
     """
 
     job: str | None = None
@@ -34,10 +36,10 @@ class Allocation:
 def around_us(
     nodes: Sequence[str] | None, gpus_per_node: int | None, environ: Mapping[str, str] = os.environ
 ) -> Allocation:
-    """The allocation that this process runs in, without asking SLURM's controller: for dry runs.
-    What is None is as it is there.
+    """Return the allocation of this process without asking SLURM's controller, for dry runs.
 
-    Raises PlanError for nodes that it does not have.
+    Arguments that are None are taken from the allocation. Raises PlanError for nodes that it does
+    not have.
     """
     gpus = gpus_per_node if gpus_per_node is not None else _gpus_told(environ) or USUAL_GPUS
     listed = environ.get("SLURM_JOB_NODELIST")
@@ -49,24 +51,24 @@ def around_us(
 def find_running(
     nodes: Sequence[str] | None, gpus_per_node: int | None, environ: Mapping[str, str] = os.environ
 ) -> Allocation | None:
-    """The job of SLURM_JOB_ID as SLURM's controller knows it; None without that variable.
+    """Return the job of SLURM_JOB_ID as SLURM's controller knows it; None without that variable.
 
-    Raises LaunchError when it does not run or has parts of nodes only, PlanError for nodes that it
+    Raises LaunchError if it does not run or has only parts of nodes, PlanError for nodes that it
     does not have.
     """
     if (job := environ.get("SLURM_JOB_ID")) is None:
         return None
     if lacking := [name for name in COMMANDS if shutil.which(name) is None]:
         raise LaunchError(
-            f"{', '.join(lacking)}: not there",
-            hint="Start it where SLURM's commands are installed.",
+            f"{', '.join(lacking)}: not on PATH",
+            hint="Start it on a machine with SLURM's commands.",
         )
     state, _, listed = (
         _ask("squeue", "--noheader", f"--jobs={job}", "--format=%T %N").strip().partition(" ")
     )
     if state != "RUNNING":
         raise LaunchError(
-            f"job {job} is {state.lower() or 'not known'}", hint="squeue shows the jobs that run."
+            f"job {job} is {state.lower() or 'not known'}", hint="squeue shows the running jobs."
         )
     _check_whole(environ)
     gpus = (
@@ -83,22 +85,25 @@ def _gpus_told(environ: Mapping[str, str]) -> int | None:
 
 
 def _gpus_listed(nodes: str) -> int | None:
-    """The least number of GPUs that one of the nodes has, where SLURM manages GPUs."""
+    """Return the smallest number of GPUs of a node, if SLURM manages GPUs."""
     lines = _ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%G").splitlines()
     counts = [sum(map(int, GPUS.findall(line))) for line in lines]
     return min(counts, default=0) or None
 
 
 def _check_whole(environ: Mapping[str, str]) -> None:
-    """GPUs are counted from 0 on every node: others than the first would be somebody else's."""
+    """Raise LaunchError if the job does not have the first GPUs of its node.
+
+    GPUs are counted from 0 on every node, so others could belong to another job.
+    """
     visible = environ.get("CUDA_VISIBLE_DEVICES", "") if "SLURM_GPUS_ON_NODE" in environ else ""
     numbers = visible.split(",") if visible else []
     if all(number.isdecimal() for number in numbers) and numbers != [
         str(i) for i in range(len(numbers))
     ]:
         raise LaunchError(
-            f"the job has GPU {visible} of its node, and not all from 0",
-            hint="Ask for whole nodes: sbatch --exclusive --gpus-per-node=...",
+            f"the job has GPU {visible} of its node, but the GPUs must be numbered from 0",
+            hint="Request whole nodes: sbatch --exclusive --gpus-per-node=...",
         )
 
 
@@ -107,7 +112,7 @@ def _expand(listed: str) -> list[str]:
 
 
 def _choose(there: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """The wanted nodes in the order of the allocation, which is that of the tasks of a step."""
+    """Return the wanted nodes in the order of the allocation, which is that of a step's tasks."""
     if foreign := [node for node in wanted or () if node not in there]:
         raise PlanError(
             f"launcher.nodes: {', '.join(foreign)}: not in the allocation, which has"
@@ -117,7 +122,7 @@ def _choose(there: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, ..
 
 
 def _ask(*words: str) -> str:
-    """What a command of SLURM prints. Raises LaunchError with what it says when it fails."""
+    """Return the output of a SLURM command. Raise LaunchError with its message if it fails."""
     try:
         done = subprocess.run(  # noqa: S603
             words,
@@ -130,10 +135,10 @@ def _ask(*words: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LaunchError(
-            f"{words[0]} does not answer: {error}", hint="Does SLURM's controller run?"
+            f"{words[0]} does not answer: {error}", hint="Check that SLURM's controller runs."
         ) from error
     if done.returncode:
         raise LaunchError(
-            f"{' '.join(words)}: {done.stderr.strip()}", hint="Does the job still run?"
+            f"{' '.join(words)}: {done.stderr.strip()}", hint="Check that the job still runs."
         )
     return done.stdout

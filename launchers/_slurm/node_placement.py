@@ -1,4 +1,4 @@
-"""Which nodes of an allocation and which GPUs every server gets. Pure."""
+"""Assign nodes of an allocation and GPUs to every server. Pure."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ from launchers._trtllm.parts import Part
 from serve_eval.errors import PlanError
 
 FIRST_PORT = 8000
-"""What a dry run shows for the front door where a launch draws a port; the servers follow."""
+"""Port of the endpoint in a dry run, where a launch draws one; the servers use the next ones."""
 ALL = "0.0.0.0"  # noqa: S104 - only where `bind: all` asks for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """The nodes of a server, by their position in the allocation, and its GPUs, the same on each of
-    them.
-    """
+    """The nodes of a server, by position in the allocation, and its GPUs, the same on each node."""
 
     nodes: tuple[int, ...]
     gpus: tuple[str, ...]
 
 
 def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
-    """A spot for every part, in their order.
+    """Return a spot for every part, in their order.
 
-    A server that fits into a node gets GPUs of the first that has enough of them left; a wider one
-    nodes of its own, with its ranks evenly spread. The orchestrator runs on the first node. Raises
-    PlanError where ranks cannot be spread evenly.
+    A server that fits into a node gets GPUs on the first node with enough left. A wider one gets
+    whole nodes, with its ranks evenly spread. The orchestrator runs on the first node. Raises
+    PlanError if ranks cannot be spread evenly.
     """
     if gpus_per_node < 1:
-        raise PlanError(f"launcher.gpus_per_node: is {gpus_per_node}; 1 or more")
-    used = [0]  # GPUs by node
+        raise PlanError(f"launcher.gpus_per_node: is {gpus_per_node}; must be 1 or more")
+    used = [0]  # GPUs in use by node
     found = []
     for part in parts:
         count = -(-part.width // gpus_per_node)
         if count > 1:
             if part.width % count:
                 raise PlanError(
-                    f"launcher: {part.name} has {part.width} ranks, which {count} nodes with"
-                    f" {gpus_per_node} GPUs cannot share evenly",
+                    f"launcher: {part.name} has {part.width} ranks, which cannot be"
+                    f" spread evenly over {count} nodes with {gpus_per_node} GPUs",
                     hint="Choose tp x pp x cp as a multiple of the number of nodes.",
                 )
             nodes = _nodes(used, count, gpus_per_node, gpus_per_node)
@@ -58,7 +56,7 @@ def spots(parts: Sequence[Part], gpus_per_node: int) -> list[Spot]:
 
 
 def _nodes(used: list[int], count: int, gpus: int, per_node: int) -> list[int]:
-    """The first nodes with so many GPUs left; more are added where they are too few."""
+    """Return the first nodes with that number of GPUs left; add nodes if they are too few."""
     found = [node for node, taken in enumerate(used) if taken + gpus <= per_node][:count]
     while len(found) < count:
         found.append(len(used))
@@ -78,11 +76,12 @@ def place_parts(
     first_port: int,
     bind: str,
 ) -> list[tuple[Part, Place]]:
-    """Every part with its place. The front door has the first port and the servers the next, each
-    one of its own on whatever node. Servers bind the name of their node, which is what service
-    discovery registers.
+    """Return every part with its place.
 
-    Raises PlanError when there are fewer nodes than are needed.
+    The endpoint gets the first port and the servers the next ones, each a different one even on
+    another node. Servers bind the name of their node, which they register with service discovery.
+
+    Raises PlanError if the nodes are too few.
     """
     if (needed := node_count(spots)) > len(nodes):
         raise PlanError(
@@ -98,7 +97,7 @@ def place_parts(
 
 
 def placement(servers: Sequence[Server], spots: Sequence[Spot], nodes: Sequence[str]) -> list[str]:
-    """A line per node: the servers on it, with their GPUs and ports."""
+    """Return a line per node: the servers on it, with their GPUs and ports."""
     lines = []
     for number, node in enumerate(nodes[: node_count(spots)]):
         here = []
@@ -114,5 +113,5 @@ def placement(servers: Sequence[Server], spots: Sequence[Spot], nodes: Sequence[
 
 
 def node_names(nodes: int) -> list[str]:
-    """What stands for the nodes where no allocation is known."""
+    """Return placeholder names for nodes if no allocation is known."""
     return [f"node{number}" for number in range(1, nodes + 1)]

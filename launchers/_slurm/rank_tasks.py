@@ -1,5 +1,6 @@
-"""The ranks of a server as tasks of a step: by TensorRT-LLM's wrapper, in a script that ends with
-the server. Pure.
+"""Run the ranks of a server as tasks of a step, in a script that ends with the server. Pure.
+
+TensorRT-LLM's wrapper connects the ranks.
 """
 
 from __future__ import annotations
@@ -8,22 +9,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 WRAPPER = "trtllm-llmapi-launch"
-"""What starts the ranks of a server on several nodes, where a plan does not say."""
+"""Command that starts the ranks of a server on several nodes, unless a plan names another."""
 SCRIPT = "ranks.sh"
 HOLDER = "held_ports.py"
 PORTS_EACH = 16
-"""How many ports lie between those from which two servers of one node search a free one."""
+"""Number of ports between those from which two servers of one node search a free one."""
 TEXT = """\
 #!/bin/bash
-# ranks.sh WRAPPER SERVER...: one task of a step. srun ends with the server, and with its exit code.
+# ranks.sh WRAPPER SERVER...: run one task of a step. srun ends with the server and its exit code.
 wrapper=$1
 shift
 set -m # The wrapper gets a process group.
 ended() {
   disown -a
   kill -KILL -- "-$1" 2> /dev/null
-  [ "$asked" ] || [ "$2" != 143 ] || { sleep 3 & wait $!; kill $!; } 2> /dev/null # It may be asked later than others.
-  exit $((asked ? 0 : $2)) # The end of all is no failure of one.
+  # This task may be asked to end later than others.
+  [ "$asked" ] || [ "$2" != 143 ] || { sleep 3 & wait $!; kill $!; } 2> /dev/null
+  exit $((asked ? 0 : $2)) # If all are asked to end, this task has not failed.
 }
 if [ "$SLURM_PROCID" != 0 ]; then
   trap asked=1 TERM
@@ -35,8 +37,11 @@ fi
 at=$(mktemp -d /tmp/serve-eval-ranks-XXXXXX) || exit
 trap 'rm -rf "$at"' EXIT
 export TLLM_SPAWN_PROXY_PROCESS_IPC_ADDR=ipc://$at/leader # Older wrappers overwrite it.
-# Wrappers split what they run at blanks, and older ones keep its exit code to themselves and stay.
-{ printf '%q ' "$@"; printf '\\ncode=$?\\necho $code > %s\\nexit $code\\n' "$at/code"; } > "$at/server"
+# Wrappers split their command at blanks. Older ones do not pass its exit code on, and do not end.
+{
+  printf '%q ' "$@"
+  printf '\\ncode=$?\\necho $code > %s\\nexit $code\\n' "$at/code"
+} > "$at/server"
 "$wrapper" bash "$at/server" &
 set +m
 lives=$!
@@ -50,11 +55,11 @@ ended $! "$code"
 
 
 HELD = """\
-# held_ports.py COUNT COMMAND...: the command, with ports held that its wrapper of ranks is not to find.
+# held_ports.py COUNT COMMAND...: run the command with ports held that its wrapper must not find.
 import os, socket, sys
 
-# Older wrappers search a free port from 10012 on, and bind it on 127.0.0.1 much later. A port that is held on another
-# address is not found any more, and can be bound by the one that found it before.
+# Older wrappers search a free port from 10012 on, and bind it on 127.0.0.1 much later. A port that
+# is held on another address is no longer found, but the wrapper that found it before can bind it.
 for port in range(10012, 10012 + int(sys.argv[1])):
     try:
         one = socket.socket()
@@ -73,7 +78,7 @@ def wrapper_of(given: str | None, nodes: int) -> str:
 
 
 def words(wrapper: str, held: int, log_dir: Path) -> tuple[str, ...]:
-    """Return what stands before the server's command line in each of its tasks."""
+    """Return the words before the server's command line in each of its tasks."""
     holder = ("python3", str(log_dir / HOLDER), str(held)) if held else ()
     return (*holder, "bash", str(log_dir / SCRIPT), wrapper)
 
@@ -84,8 +89,9 @@ def files(held: int, log_dir: Path) -> dict[Path, str]:
 
 
 def count_held_ports(first_nodes: Sequence[int], wrapped: Sequence[bool]) -> Iterator[int]:
-    """Yield for every server how many ports are held, for the wrapped ones before it on its first
-    node.
+    """Yield for every server the number of ports to hold.
+
+    They belong to the wrapped servers before it on its first node.
     """
     before: dict[int, int] = {}
     for node, one in zip(first_nodes, wrapped, strict=True):

@@ -1,9 +1,9 @@
-"""The steps of a SLURM job that are known by their names; run as a script, it ends one of them.
+"""Find the steps of a SLURM job by name; as a script, end one of them.
 
-`running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard library
-alone: the step gets the signal, all its processes on all its nodes, and what is left of it after
-GRACE_S seconds is cancelled. SLURM's scancel without a signal, and srun when it gets one itself,
-kill within a moment. COMMAND is run last, whatever happened before.
+Usage: `running_steps.py JOB NAME SIGNAL GRACE_S [COMMAND...]`, run by its path with the standard
+library alone. All processes of the step on all its nodes get the signal, and what is left after
+GRACE_S seconds is cancelled. SLURM's scancel without a signal kills within a moment, and so does
+srun when it gets one itself. COMMAND always runs last.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import time
 from collections.abc import Mapping
 
 ASK_S = 20.0
-"""How long an answer of SLURM's controller may take."""
+"""Seconds that SLURM's controller may take to answer."""
 POLL_S = 0.5
 
 
 def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The ids of the job's steps by their names; none when the job is over. `env` None: our
-    environment, which is that of the step's launch where this is a script. Raises OSError and
-    SubprocessError.
+    """Return the ids of the job's steps by name; none if the job is over.
+
+    `env` None: our environment, which is that of the step's launch if this is a script. Raises
+    OSError and SubprocessError.
     """
     words = ["squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i %j"]
     done = subprocess.run(  # noqa: S603
@@ -39,7 +40,7 @@ def steps(job: str, env: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def cancel(step: str, *options: str, env: Mapping[str, str] | None = None) -> None:
-    """Raises OSError and SubprocessError."""
+    """Cancel a step. Raise OSError or SubprocessError."""
     subprocess.run(  # noqa: S603
         ["scancel", *options, step],  # noqa: S607
         stdin=subprocess.DEVNULL,
@@ -52,7 +53,7 @@ def cancel(step: str, *options: str, env: Mapping[str, str] | None = None) -> No
 
 
 def end(job: str, name: str, signal: str, grace_s: float) -> None:
-    """Ends the step of that name, if there is one. Raises OSError and SubprocessError."""
+    """End the step of that name, if there is one. Raise OSError or SubprocessError."""
     deadline = time.monotonic() + grace_s
     if grace_s > 0 and (step := steps(job).get(name)) is not None:
         cancel(step, f"--signal={signal}")

@@ -1,4 +1,4 @@
-"""Servers as steps of a SLURM allocation: their srun lines, and the script of such a job. Pure."""
+"""Run servers as steps of a SLURM allocation: srun lines and the job script. Pure."""
 
 from __future__ import annotations
 
@@ -17,33 +17,37 @@ from serve_eval.errors import PlanError
 from serve_eval.plugins.setting import Setting
 
 STRAGGLERS_S = 30
-"""How long ranks may go on after the first of them ended."""
+"""Seconds that ranks may go on after the first of them ended."""
 ASKS = "URG"
-"""The signal by which a shell is asked to end the server below it: SLURM can send it, and who does
-not know it ignores it."""
+"""Signal that asks a shell to end the server below it: SLURM can send it, and processes that do not
+know it ignore it."""
 ENDER = Path(__file__).with_name("running_steps.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmSteps:
-    """How the steps are started. `wrapper` None: as `rank_tasks.wrapper_of` says."""
+    """Choose how steps are started.
 
-    mpi: Annotated[str, Setting("The --mpi of srun for the servers.")] = "pmix"
+    `wrapper` None: as `rank_tasks.wrapper_of` chooses.
+    """
+
+    mpi: Annotated[str, Setting("Value of srun's --mpi for the servers.")] = "pmix"
     wrapper: Annotated[
         str | None,
         Setting(
-            "What starts the ranks; empty: none. Not set: trtllm-llmapi-launch for servers of"
-            " several nodes."
+            "Command that starts the ranks; empty: none. Not set: trtllm-llmapi-launch"
+            " for servers of several nodes."
         ),
     ] = None
     container: Annotated[
-        SlurmContainer | None, Setting("The image that the steps run in. Not set: none.")
+        SlurmContainer | None, Setting("Image in which the steps run. Not set: none.")
     ] = None
-    srun_args: Annotated[list[str], Setting("Further options of the steps.")] = field(
+    srun_args: Annotated[list[str], Setting("Further srun options for the steps.")] = field(
         default_factory=list
     )
     bind: Annotated[
-        Literal["name", "all"], Setting("Servers bind the name of their node, or every address.")
+        Literal["name", "all"],
+        Setting("Address that servers bind: the name of their node, or all addresses."),
     ] = "name"
 
 
@@ -60,25 +64,29 @@ def step(
     stop_timeout_s: float,
     held: int = 0,
 ) -> Server:
-    """The server as a step of the job (None: of the one that it is started in).
+    """Return the server as a step of the job (None: of the one in which it is started).
 
     Its variables are set within the step, since SLURM sets CUDA_VISIBLE_DEVICES for every task
-    itself. Under a wrapper, which takes those of SLURM and MPI from the server, it is one task per
-    GPU, by the script of `rank_tasks`, for which `held` ports are held. Without one, and for an
-    orchestrator, it is a single task from which a shell takes these variables, so that the server
-    starts its ranks as it does on a machine without SLURM, on all cores. SLURM's own answer to a
-    signal for srun is to kill all tasks, so that a command asks for the end: it signals the step,
-    which means each of its processes. MPI's daemon would end the ranks by SIGTERM before the server
-    has asked them to end, so that a server with ranks of its own is asked by a signal that only the
-    shell above it knows, and all others ignore. For --help all servers ask on one node, in the same
-    words.
+    itself.
 
-    A server in a container of docker or podman is a single task as well. SLURM kills all of a step
-    at once when its job is cancelled or its srun is killed, and starts none in a job that is over,
-    so that the container is bound to its engine's client, by a stdin that ends with the client.
-    Where the job goes on, a step of its own removes it besides.
+    Under a wrapper, the server is one task per GPU, run by the script of `rank_tasks`, for which
+    `held` ports are held. The wrapper removes the variables of SLURM and MPI from the server.
+    Without a wrapper, and for an orchestrator, it is a single task in which a shell removes these
+    variables, so that the server starts its ranks on all cores as on a machine without SLURM.
 
-    Raises PlanError for what cannot be started so.
+    If srun gets a signal, SLURM kills all tasks. To end a server, a command therefore signals the
+    step, which means each of its processes. If that were SIGTERM, MPI's daemon would end the ranks
+    before the server asks them to end. A server with its own ranks therefore gets a signal that
+    only the shell above it knows and all others ignore.
+
+    For --help, all servers ask on one node with the same words.
+
+    A server in a Docker or Podman container is a single task as well. If its job is cancelled or
+    its srun is killed, SLURM kills all of a step immediately, and it starts no step in a job that
+    is over. The container is therefore tied to its engine's client by a stdin that ends with the
+    client. If the job goes on, a separate step also removes the container.
+
+    Raises PlanError if the server cannot be started in this way.
     """
     orchestrator = server.name == ORCHESTRATOR
     contained = step_container.by_engine(steps.container)
@@ -129,38 +137,39 @@ def _check(server: Server, wrapper: str, ranks: int, nodes: int, steps: SlurmSte
     for argument in steps.srun_args:
         if argument.partition("=")[0] in OURS:
             raise PlanError(
-                f"launcher.srun_args: {argument.partition('=')[0]} is written by the launcher"
+                f"launcher.srun_args: {argument.partition('=')[0]} is set by the launcher"
             )
     if step_container.by_engine(steps.container):
         if steps.wrapper:
             raise PlanError(
-                f"launcher.wrapper: {steps.wrapper} starts ranks as tasks of a step, and a"
-                " container of docker or podman is one task, within which trtllm-serve starts"
-                " them",
+                f"launcher.wrapper: {steps.wrapper} starts ranks as tasks of a step,"
+                " but a docker or podman container is one task, in which trtllm-serve"
+                " starts the ranks",
                 hint=(
-                    "Leave wrapper out. Ranks in containers by a wrapper are what engine: pyxis is"
-                    " for."
+                    "Leave wrapper out. For ranks in containers with a wrapper, use engine: pyxis."
                 ),
             )
         if nodes > 1:
             raise PlanError(
-                f"launcher.container: {server.name} has {ranks} ranks on {nodes} nodes, and a"
-                " container of docker or podman is on one",
-                hint="engine: pyxis is for servers of several nodes.",
+                f"launcher.container: {server.name} has {ranks} ranks on {nodes} nodes,"
+                " but a docker or podman container runs on one node",
+                hint="For servers of several nodes, use engine: pyxis.",
             )
     elif not wrapper and nodes > 1:
         raise PlanError(
             f"launcher.wrapper: {server.name} has {ranks} ranks on {nodes} nodes, which only a"
             " wrapper can start",
-            hint=f"Leave wrapper out, and {rank_tasks.WRAPPER} is used.",
+            hint=f"Leave wrapper out to use {rank_tasks.WRAPPER}.",
         )
 
 
 def _srun(
     name: str, nodes: Sequence[str], tasks: int, mpi: str, job: str | None
 ) -> tuple[str, ...]:
-    """--overlap: the steps share the CPUs and the memory of their nodes with each other and with
-    the client.
+    """Return the beginning of an srun line.
+
+    --overlap: the steps share the CPUs and the memory of their nodes with each other and the
+    client.
     """
     return (
         "srun",
@@ -184,20 +193,21 @@ def _variables(env: Mapping[str, str | None]) -> tuple[str, ...]:
 
 
 def _alone(contained: bool) -> tuple[str, ...]:
-    """A shell that takes away by what a server would know itself for a task of SLURM and a rank of
-    MPI. An engine's client gets a stdin that neither has something nor ends: a pipe that it holds
-    at both ends itself.
+    """Return a shell that removes variables that would make a server a SLURM task or an MPI rank.
+
+    The client of a container engine gets an empty stdin that does not end: a pipe that it holds at
+    both ends.
     """
     return ("bash", "-c", f'{environment.FORGET}; exec "$@"{" 0<> <(:)" * contained}', "bash")
 
 
 def _above_the_server() -> tuple[str, ...]:
-    """Return the same for a shell that stays above the server, to ask it alone to end.
+    """Return such a shell that stays above the server, so that it alone can be asked to end.
 
     The shell waits for the server, also after a signal for all, and ends with its exit code. It
-    ignores SIGTERM: a bash whose `wait` a trap interrupts while the server dies of the same signal
-    forgets the exit code and ends with 255. It does so only once the server is there, which would
-    inherit that.
+    ignores SIGTERM: if a trap interrupts `wait` in bash while the server dies of the same signal,
+    bash forgets the exit code and ends with 255. It ignores it only after the server has started,
+    which would otherwise inherit that.
     """
     asks = f'trap "kill \\$!" {ASKS}'
     waits = 'trap "" TERM; while kill -0 $!; do wait $!; done 2> /dev/null; wait $!'
@@ -215,7 +225,7 @@ def _build_ending(
 def script(
     nodes: int, gpus_per_node: int, sbatch_args: Sequence[str], placement: Sequence[str]
 ) -> str:
-    """A job script for this plan, for sbatch."""
+    """Return a job script for this plan, for sbatch."""
     options = [
         f"--nodes={nodes}",
         f"--ntasks-per-node={gpus_per_node}",
@@ -229,10 +239,10 @@ def script(
             *(f"#SBATCH {option}" for option in options),
             *(f"# {line}" for line in placement),
             (
-                "# Without --gpus-per-node where SLURM manages no GPUs; account, partition, time:"
-                " launcher.sbatch_args."
+                "# Leave out --gpus-per-node if SLURM manages no GPUs; account,"
+                " partition, time: launcher.sbatch_args."
             ),
-            "# After a time limit or scancel, submit it again: answers that were had are kept.",
+            "# After a time limit or scancel, submit it again: finished answers are kept.",
             "exec serve-eval run plan.yaml",
             "",
         ]

@@ -1,5 +1,6 @@
-"""Servers of SLURM steps in containers: by its plug-in pyxis, or by docker or podman within the
-step. Pure.
+"""Run servers of SLURM steps in containers, by pyxis, Docker or Podman. Pure.
+
+pyxis is a plug-in of SLURM; Docker and Podman run within the step.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OURS = (
         "--output",
     ),
 )
-"""Options of srun that a plan may not hold: the launcher writes these, or has to read the
+"""Options of srun that a plan must not contain: the launcher sets these, or has to read the
 output."""
 WHERE = "launcher.container"
 OF_PYXIS = ("workdir", "args")
@@ -51,37 +52,35 @@ OF_ENGINES = tuple(name for name in OF_IMAGE if name not in ("image", "mounts"))
 class SlurmContainer(containers.Image):
     """Choose the image that a step runs in.
 
-    pyxis also mounts the folder of the logs. docker and podman run the image as the launcher
-    `container` does, on the network of the host.
+    pyxis also mounts the log folder. docker and podman run the image as the launcher `container`
+    does, on the network of the host.
     """
 
     engine: Annotated[
         Literal["pyxis", "docker", "podman"],
         Setting(
-            "What runs the containers: pyxis, the plug-in of SLURM, or docker or podman within the"
-            " step."
+            "Program that runs the containers: pyxis, the plug-in of SLURM, or docker or podman"
+            " within the step."
         ),
     ] = "pyxis"
     mounts: Annotated[list[str], Setting("Further mounts: SOURCE:TARGET[:FLAGS], full paths.")] = (
         field(default_factory=list)
     )
-    workdir: Annotated[
-        str | None, Setting("The folder in which the servers start, with pyxis.")
-    ] = None
-    args: Annotated[
-        list[str], Setting("Further options of pyxis, such as --container-writable.")
-    ] = field(default_factory=list)
+    workdir: Annotated[str | None, Setting("Folder in which the servers start (pyxis only).")] = (
+        None
+    )
+    args: Annotated[list[str], Setting("Further pyxis options, such as --container-writable.")] = (
+        field(default_factory=list)
+    )
 
 
 def by_engine(container: SlurmContainer | None) -> bool:
-    """Whether it is docker or podman that runs it."""
+    """Return True if docker or podman runs the container."""
     return container is not None and container.engine != "pyxis"
 
 
 def check(container: SlurmContainer, deployment: Deployment, model: str) -> None:
-    """Raises PlanError for what cannot be meant, before anything starts. `model` is what is
-    loaded.
-    """
+    """Raise PlanError for options that cannot work. `model` is the model to load."""
     usual = SlurmContainer(image=container.image)
     strange = OF_PYXIS if by_engine(container) else OF_ENGINES
     problems = [
@@ -91,8 +90,8 @@ def check(container: SlurmContainer, deployment: Deployment, model: str) -> None
     ]
     if problems:
         hint = (
-            "workdir and args are for pyxis, which is the default of engine; docker and podman have"
-            " run_args."
+            "workdir and args are options of pyxis, the default engine; docker and"
+            " podman have run_args."
         )
         raise PlanError(problems, hint=hint)
     if by_engine(container):
@@ -110,7 +109,7 @@ def _check_pyxis(container: SlurmContainer) -> None:
         if not all(mount.split(":")[:2]) or ":" not in mount or "," in mount
     ]
     problems += [
-        f"{WHERE}.args: {argument} is an option of the launcher"
+        f"{WHERE}.args: {argument} is set by the launcher"
         for argument in container.args
         if argument.partition("=")[0] in OURS
     ]
@@ -119,10 +118,10 @@ def _check_pyxis(container: SlurmContainer) -> None:
 
 
 def within(server: Server, container: SlurmContainer | None, tag: str | None) -> Server:
-    """The server as a step is to run it: with docker or podman their run line, else as it is."""
+    """Return the server for a step: with docker or podman their run line, else unchanged."""
     if container is None:
         return server
-    if not by_engine(container):  # pyxis makes root of us where the site has it so
+    if not by_engine(container):  # on some sites pyxis maps the user to root
         return (
             replace(server, env={**mpi.for_container(None), **server.env})
             if server.place.gpus
@@ -132,7 +131,7 @@ def within(server: Server, container: SlurmContainer | None, tag: str | None) ->
 
 
 def flags(container: SlurmContainer | None, log_dir: Path) -> tuple[str, ...]:
-    """The options of srun for pyxis; none for another engine."""
+    """Return the srun options for pyxis; none for another engine."""
     if container is None or by_engine(container):
         return ()
     mounts = ",".join([f"{log_dir}:{log_dir}", *container.mounts])

@@ -1,4 +1,4 @@
-"""Describe what trtllm-serve serves: command lines, deployments, and what each version knows."""
+"""Describe what trtllm-serve serves: command lines, deployments, and options of its versions."""
 
 __all__ = [
     "command_line",

@@ -1,5 +1,6 @@
-"""Command lines and config files of trtllm-serve. Pure: nothing here looks at the machine, but for
-config files that a plan names, and for the port that a server tells.
+"""Command lines and config files of trtllm-serve.
+
+Pure, except for config files that a plan names and the port that a server reports.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KV_CACHE = {
     "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
     "kv_cache_dtype": "dtype",
 }
-"""Flags whose value stands in the config under kv_cache_config."""
+"""Flags whose value is in the config under kv_cache_config."""
 OURS = (
     "--host",
     "--port",
@@ -38,13 +39,14 @@ OURS = (
     "--disagg_cluster_uri",
     "--backend",
 )
-"""What `extra_args` may not hold: the launcher has to know these."""
+"""Flags that `extra_args` must not contain: the launcher has to know their values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a server runs: it binds `host` and `port` and uses `gpus`; `address` is the host under
-    which others reach it (None: as from the same machine).
+    """The address and GPUs of a server, which binds `host` and `port`.
+
+    `address` is the host under which others reach it (None: as from the same machine).
     """
 
     host: str
@@ -59,22 +61,24 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """One process to start. `name` also names its log. `probe` is a command that tells of its flags
-    with --help, mostly the beginning of `argv`. `env` is set on top of what is inherited (None:
-    removed), of which `pass_env` names more. `files` are written before, and `folders` made, for
-    this user alone. `perf_metrics` is for the endpoint's info.
+    """One process to start.
 
-    `here`: it uses ports and GPUs of this machine, which are then checked and locked. `at_end` is a
-    command that ends what the end of the process does not, such as a container. `to_stop` is a
-    command that asks it to end, where SIGTERM for the process is not the way. `image`: the
-    container image that holds trtllm-serve. `options_at`: where in `argv` the options of
+    `name` is also the name of its log. `probe` is a command that lists its flags with --help,
+    mostly the beginning of `argv`. `env` overrides inherited variables (None removes one);
+    `pass_env` names further variables to inherit. `files` are written and `folders` created before
+    the start, for this user alone. `perf_metrics` is for the endpoint's info.
+
+    `here` means that it uses ports and GPUs of this machine, which are then checked and locked.
+    `at_end` is a command that ends what outlives the process, such as a container. `to_stop` is a
+    command that asks it to end, if SIGTERM for the process is not the way. `image` is the container
+    image with trtllm-serve. `options_at` is the position in `argv` at which the options of
     trtllm-serve begin (None: after as many words as `probe` has). `health` is the path that answers
     200 once it is up.
 
-    What depends on the version: `report` is where a server that finds a port itself tells it, which
-    only one does whose port nobody chose. `auth_key`: its files get the key of the launch (None:
-    where its version has one). `refused` are things that a version does not do, each with the
-    option by which it is known.
+    Some fields depend on the version. `report` is the file in which a server that finds a port
+    itself reports it, used only if no port was chosen. `auth_key` means that its files get the key
+    of the launch (None: if its version has one). `refused` maps options to what a version that has
+    them does not do.
     """
 
     name: str
@@ -102,7 +106,7 @@ class Server:
         return self.argv[len(self.probe) if self.options_at is None else self.options_at :]
 
     def line(self) -> list[str]:
-        """The command line with its environment, ready to paste."""
+        """Return the command line with its environment, ready to paste."""
         removed = [
             word for name, value in self.env.items() if value is None for word in ("-u", name)
         ]
@@ -114,20 +118,20 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address that a client uses; with port 0 where the server has not told it yet."""
+        """The address for a client; with port 0 until the server has reported its port."""
         port = self.place.port or (reported.port(self.report) if self.report else None) or 0
         return f"http://{hosts.authority(self.place.reached_at, port)}"
 
 
 def loopback(host: str) -> str:
-    """The host under which what binds to `host` is reached from this machine."""
+    """Return the host under which a server that binds `host` is reached from this machine."""
     if host == "::":
         return "::1"
     return "127.0.0.1" if host in ("0.0.0.0", "") else host  # noqa: S104 - compared, not bound
 
 
 def words(command: str | Sequence[str]) -> tuple[str, ...]:
-    """The executable or the command prefix in words. Raises PlanError when there are none."""
+    """Return the executable or command prefix as words. Raise PlanError if there are none."""
     try:
         found = tuple(shlex.split(command)) if isinstance(command, str) else tuple(command)
     except ValueError as error:
@@ -138,8 +142,9 @@ def words(command: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str, Any]:
-    """The content of a config: a mapping as it is, a path as YAML. Raises PlanError when it is no
-    mapping.
+    """Return the content of a config, a mapping or the path of a YAML file.
+
+    Raises PlanError if it is not a mapping.
     """
     import yaml
 
@@ -156,7 +161,7 @@ def read_config(config: str | Mapping[str, Any] | None, where: str) -> dict[str,
 
 
 def to_yaml(content: Mapping[str, Any]) -> str:
-    """The text of a config file, in the order in which it was given."""
+    """Return the text of a config file, with its keys in the given order."""
     import yaml
 
     text: str = yaml.safe_dump(dict(content), sort_keys=False)
@@ -164,10 +169,10 @@ def to_yaml(content: Mapping[str, Any]) -> str:
 
 
 def once(given: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What may stand as an option or in the config file, by our name: the options that are not
-    None, then the config.
+    """Return values that can be an option or in the config file, by our name.
 
-    Which of the two wins differs between versions, so PlanError is raised when they differ.
+    These are the options that are not None, then the config. Raises PlanError if they differ,
+    because versions differ in which of the two wins.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -183,11 +188,13 @@ def once(given: Mapping[str, Any], config: Mapping[str, Any], where: str) -> dic
 
 
 def width(parallel: Mapping[str, Any], where: str) -> int:
-    """How many GPUs a server needs. Raises PlanError for a size below 1."""
+    """Return the number of GPUs that a server needs. Raise PlanError for a size below 1."""
     sizes = {name: 1 if parallel[name] is None else parallel[name] for name in ("tp", "pp", "cp")}
     for name, size in sizes.items():
         if not isinstance(size, int) or size < 1:
-            raise PlanError(f"{where}: {name} is {size}; it is a number of GPUs, 1 or more")
+            raise PlanError(
+                f"{where}: {name} is {size}; it is a number of GPUs and must be 1 or more"
+            )
     return int(sizes["tp"] * sizes["pp"] * sizes["cp"])
 
 
@@ -204,8 +211,9 @@ def serve(
     extra_args: Sequence[str] = (),
     where: str = "launcher",
 ) -> tuple[str, ...]:
-    """The words of `trtllm-serve serve`. What the config holds is not said again. Raises PlanError
-    for extra arguments that are the launcher's own, or that the config holds as well.
+    """Return the words of `trtllm-serve serve`, without options that the config contains.
+
+    Raises PlanError for extra arguments that the launcher sets or that are also in the config.
     """
     for argument in extra_args:
         flag = argument.partition("=")[0]
@@ -216,7 +224,7 @@ def serve(
             )
         if in_config := _in_config(flag, config):
             raise PlanError(
-                f"{where}: {flag} stands in extra_args, and {in_config} in the config",
+                f"{where}: {flag} is in extra_args, and {in_config} is in the config",
                 hint="Versions differ in which of the two wins: give it in one place only.",
             )
         if flag in OURS or flag in [f"--{name}_size" for name in PARALLEL] + [
@@ -237,7 +245,7 @@ def serve(
 
 
 def value_of(flag: str, extra_args: Sequence[str]) -> str | None:
-    """What a flag among further arguments is given, the last time."""
+    """Return the last value of a flag among further arguments."""
     found = None
     for i, word in enumerate(extra_args):
         name, equals, value = word.partition("=")
@@ -247,7 +255,7 @@ def value_of(flag: str, extra_args: Sequence[str]) -> str | None:
 
 
 def _in_config(flag: str, config: Mapping[str, Any]) -> str | None:
-    """The key of the config that says the same as a flag, if it is there."""
+    """Return the key of the config that has the same meaning as a flag, if it is there."""
     name = flag.removeprefix("--")
     within = config.get("kv_cache_config")
     if name in KV_CACHE and isinstance(within, Mapping) and KV_CACHE[name] in within:

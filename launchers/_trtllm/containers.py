@@ -1,4 +1,4 @@
-"""A server inside a container: the same command line behind `docker run` or `podman run`. Pure."""
+"""Run a server in a container: the same command line after `docker run` or `podman run`. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from serve_eval.plugins.setting import Setting
 Engine = Literal["docker", "podman"]
 HOST = "host"
 ULIMITS: dict[str, int | str] = {"memlock": -1, "stack": 67108864}
-"""What NVIDIA's quick start of TensorRT-LLM gives its containers."""
+"""Limits that NVIDIA's quick start of TensorRT-LLM sets for its containers."""
 OURS = (
     *(
         "--name",
@@ -35,8 +35,8 @@ OURS = (
     *("--network", "--net", "--ipc", "--shm-size", "--ulimit", "--user", "--unsetenv"),
 )
 OURS_SHORT = "deiptuP"
-"""What `run_args` may not hold: options of the launcher, and what takes the container away from
-us."""
+"""Options that `run_args` must not contain: those of the launcher, and those that take the
+container away from it."""
 
 
 TIED = (
@@ -49,15 +49,15 @@ TIED = (
     ),
     "bash",
 )
-"""What ends a container when its stdin does: the shell that it was started with is killed, and all
-else with that. It hands SIGTERM on, and ends as the server does."""
+"""Ends a container when its stdin ends: the shell with which it was started is killed, and all else
+with it. The shell passes SIGTERM on, and ends as the server does."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
     """Choose an image and the flags of the engine that runs it."""
 
-    image: Annotated[str, Setting("The name of the image. Pull it before the run.")]
+    image: Annotated[str, Setting("Name of the image. Pull it before the run.")]
     mounts: Annotated[
         list[str], Setting("Further mounts: SOURCE:TARGET[:OPTIONS], full paths.")
     ] = field(default_factory=list)
@@ -65,14 +65,14 @@ class Image:
         bool,
         Setting("Mount full paths of the servers' command lines under the same path, read-only."),
     ] = True
-    ipc: Annotated[str | None, Setting("The --ipc of the engine.")] = HOST
+    ipc: Annotated[str | None, Setting("Value of the engine's --ipc.")] = HOST
     shm_size: Annotated[
-        str | None, Setting("The --shm-size of the engine. It needs another ipc than host.")
+        str | None, Setting("Value of the engine's --shm-size. It needs an ipc other than host.")
     ] = None
-    ulimits: Annotated[dict[str, int | str], Setting("The --ulimit of the engine, by name.")] = (
-        field(default_factory=ULIMITS.copy)
-    )
-    user: Annotated[str | None, Setting("The user in the container. Not set: the image's.")] = None
+    ulimits: Annotated[
+        dict[str, int | str], Setting("Values of the engine's --ulimit, by name.")
+    ] = field(default_factory=ULIMITS.copy)
+    user: Annotated[str | None, Setting("User in the container. Not set: the image's.")] = None
     pass_env: Annotated[
         list[str],
         Setting(
@@ -80,21 +80,21 @@ class Image:
             " line."
         ),
     ] = field(default_factory=lambda: ["HF_TOKEN"])
-    run_args: Annotated[list[str], Setting("Further options of the engine's run.")] = field(
+    run_args: Annotated[list[str], Setting("Further options of the engine's run command.")] = field(
         default_factory=list
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Container(Image):
-    """The same with the engine that runs it, and the network that the engine gives it."""
+    """Choose the image, the engine that runs it, and the network."""
 
-    engine: Annotated[Engine, Setting("What runs the containers.")] = "docker"
+    engine: Annotated[Engine, Setting("Engine that runs the containers.")] = "docker"
     network: Annotated[
         str,
         Setting(
-            "The network of the containers. Another one than the host's is for one server, and"
-            " publishes its port."
+            "Network of the containers. Any other than host works for one server only"
+            " and publishes its port."
         ),
     ] = HOST
 
@@ -102,62 +102,63 @@ class Container(Image):
 def check(
     container: Container, deployment: Deployment, model: str, where: str = "launcher"
 ) -> None:
-    """Raises PlanError for what cannot work, before anything starts. `model` is what is loaded,
-    `where` the place of these options in a plan.
+    """Raise PlanError for options that cannot work.
+
+    `model` is the model to load, `where` the place of these options in a plan.
     """
     problems = [
         *(f"{where}.{problem}" for problem in _option_problems(container, deployment)),
         *(f"{where}.{problem}" for problem in _word_problems(container)),
     ]
     if model.startswith((".", "~")):
-        problems.append(f"{where}: the model {model}: a container knows full paths only")
+        problems.append(f"{where}: the model {model}: a container accepts full paths only")
     if problems:
         raise PlanError(problems)
     environment.check_names(container.pass_env, f"{where}.pass_env")
     for name in (*container.pass_env, *deployment.pass_env):
         if name.endswith("*"):
             raise PlanError(
-                f"{where}.pass_env: {name}: a container gets variables by their whole names"
+                f"{where}.pass_env: {name}: a container needs the full names of variables"
             )
     environment.check_words(container.run_args, f"{where}.run_args")
 
 
 def _option_problems(container: Container, deployment: Deployment) -> Iterator[str]:
-    """Name the options that cannot work, alone or together."""
+    """Yield the options that cannot work, alone or together."""
     if not container.image or container.image.startswith("-"):
         yield "image: the name of an image is required"
     if container.network != HOST and not isinstance(deployment, Aggregated):
-        yield "network: servers that talk to each other need the network of the host"
+        yield "network: servers that talk to each other need the network host"
     if container.shm_size is not None and container.ipc == HOST:
-        yield "shm_size: with ipc: host the size is the host's; set ipc: private besides"
+        yield "shm_size: with ipc: host the size is that of the host; also set ipc: private"
 
 
 def _word_problems(container: Container) -> Iterator[str]:
-    """Name the mounts and arguments that an engine would misread, or that are ours."""
+    """Yield the mounts and arguments that an engine would misread, or that are ours."""
     for mount in container.mounts:
         if mount.startswith((".", "~")) or ":/" not in mount:
             yield f"mounts: {mount}: give full paths, SOURCE:TARGET[:OPTIONS]"
     for argument in container.run_args:
         flag = argument.partition("=")[0]
         if flag in OURS or (flag[:1] == "-" and flag[1:2] in [*OURS_SHORT]):
-            yield (
-                f"run_args: {flag} is an option of the launcher, or takes the container away"
-                " from it"
-            )
+            yield (f"run_args: {flag} is set by the launcher, or takes the container away from it")
 
 
 def wrap(server: Server, container: Container, launch: str = "", *, tied: bool = False) -> Server:
-    """The server with a run line of the engine before its command line. `launch` keeps the names of
-    containers apart.
+    """Return the server with a run line of the engine before its command line.
 
-    Its environment goes with it, but for CUDA_VISIBLE_DEVICES: inside, the GPUs of the engine's
-    device option are all that there are. A server without GPUs sees all of them, as on a machine:
-    the libraries of the driver, which TensorRT-LLM cannot be imported without, come with the GPUs
-    only. With a network of its own the server binds every address in there, and its port is
-    published at the host that it was to bind. The engine's client ends with the container and hands
-    signals on; what a client that was killed leaves behind is removed by name, at the end. `tied`:
-    it ends without that as well, since the engine closes its stdin when its client is gone; the
-    client's own stdin must not end before, and the image needs bash.
+    `launch` makes the container's name unique.
+
+    The container gets the server's environment except CUDA_VISIBLE_DEVICES: inside, it has only the
+    GPUs of the engine's device option. A server without GPUs sees all of them, as on a machine,
+    because the libraries of the driver, without which TensorRT-LLM cannot be imported, come only
+    with GPUs. With its own network, the server binds every address inside, and its port is
+    published at the host that it was to bind.
+
+    The engine's client ends with the container and passes signals on. If the client is killed, what
+    it leaves behind is removed by name at the end. `tied` means that the container also ends
+    without that, since the engine closes its stdin when the client is gone. The client's own stdin
+    must then not end earlier, and the image needs bash.
 
     Raises PlanError for a path that cannot be mounted.
     """
@@ -212,7 +213,7 @@ def _devices(gpus: tuple[str, ...], engine: Engine) -> tuple[str, ...]:
 
 
 def _list_shared(container: Container) -> tuple[str, ...]:
-    """What is the same for all containers of a plan."""
+    """Return the words that all containers of a plan share."""
     found = ["--network", container.network]
     found += ["--ipc", container.ipc] if container.ipc is not None else []
     found += ["--shm-size", container.shm_size] if container.shm_size is not None else []
@@ -228,7 +229,9 @@ def _list_shared(container: Container) -> tuple[str, ...]:
 def _environment_words(
     env: dict[str, str | None], names: Sequence[str], container: Container
 ) -> tuple[str, ...]:
-    """Docker removes a variable that is named without a value and not set outside; Podman has an
+    """Return the options that set or remove variables.
+
+    Docker removes a variable that is named without a value and not set outside; Podman has an
     option for that.
     """
     environment.check(env, "launcher.env")
@@ -242,7 +245,7 @@ def _environment_words(
 
 
 def _publish(server: Server, container: Container) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The options that publish the port, and the server's command line within."""
+    """Return the options that publish the port, and the command line in the container."""
     if container.network == HOST:
         return (), server.argv
     place, words = server.place, list(server.argv)
@@ -251,9 +254,10 @@ def _publish(server: Server, container: Container) -> tuple[tuple[str, ...], tup
 
 
 def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
-    """The folders of the server's files and, read-only, the full paths on its command line.
+    """Return mounts for the folders of the server's files and for full paths on its command line.
 
-    Raises PlanError for a path with a comma, which separates the parts of the option.
+    The latter are read-only. Raises PlanError for a path with a comma, which separates the parts of
+    the option.
     """
     targets = [PurePath(mount.partition(":/")[2].partition(":")[0]) for mount in container.mounts]
     covered = [PurePath("/") / target for target in targets]
@@ -267,7 +271,7 @@ def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
             found.append((str(_whole(path)), ",readonly=true"))
     for path_text, _ in found:
         if "," in path_text:
-            raise PlanError(f"launcher: {path_text} cannot be mounted: its name has a comma")
+            raise PlanError(f"launcher: {path_text} cannot be mounted: its name contains a comma")
     return tuple(
         word
         for path, more in found
@@ -276,7 +280,9 @@ def _list_mounts(server: Server, container: Container) -> tuple[str, ...]:
 
 
 def _whole(path: PurePath) -> PurePath:
-    """A snapshot in a cache of the hub consists of links into the folder of its model: that
-    folder.
+    """Return the folder to mount for a path.
+
+    A snapshot in a cache of the hub consists of links into the folder of its model, so that folder
+    is returned.
     """
     return next((parent for parent in path.parents if parent.name.startswith("models--")), path)

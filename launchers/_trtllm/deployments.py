@@ -1,8 +1,7 @@
-"""Deployments as a plan names them: one trtllm-serve, or context and generation servers with their
-orchestrator.
+"""Deployments in a plan: one trtllm-serve, or context and generation servers with an orchestrator.
 
-Pure. `parts` says what there will be and how many GPUs each part needs; whoever places them gives
-every part a Place; `servers` makes the command lines.
+Pure. `parts` lists the servers and the GPUs that each needs. The launcher gives every part a Place,
+and `servers` builds the command lines.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from serve_eval.schema import LaunchContext
 
 Model = Annotated[
     str | None,
-    Setting("What is loaded: a name of the hub, or a folder. Not set: the plan's model."),
+    Setting("Model to load: a name on the hub, or a folder. Not set: the plan's model."),
 ]
 Backend = Annotated[
-    str | None, Setting("The --backend of trtllm-serve. Not set: the version's own.")
+    str | None, Setting("Value of trtllm-serve's --backend. Not set: the version's default.")
 ]
 
 
@@ -32,11 +31,11 @@ class ServeCommand(Variables):
     pass_env: Annotated[
         list[str],
         Setting(
-            "Names of your variables that servers get in addition to those of docs/trust.md, also"
-            " in a container."
+            "Names of your variables to pass to the servers, in addition to those of"
+            " docs/trust.md, also in a container."
         ),
     ] = field(default_factory=list)
-    command: Annotated[str | list[str], Setting("The executable, or all words before serve.")] = (
+    command: Annotated[str | list[str], Setting("Executable, or all words before serve.")] = (
         "trtllm-serve"
     )
 
@@ -51,15 +50,16 @@ class Aggregated(WorkerOptions, ServeCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSide(WorkerOptions):
-    """Choose the number and the options of the servers of one role. `env` adds to that of all
-    servers.
+    """Choose the number and the options of the servers of one role.
+
+    `env` adds to the variables of all servers.
     """
 
-    num_instances: Annotated[int, Setting("How many of these servers there are.")] = 1
+    num_instances: Annotated[int, Setting("Number of these servers.")] = 1
     router: Annotated[
         str | dict[str, Any] | None,
         Setting(
-            "How the orchestrator chooses among these servers: a type, or a mapping that has one."
+            "How the orchestrator chooses among these servers: a type, or a mapping with a type."
         ),
     ] = None
     env: Env = field(default_factory=dict)
@@ -67,34 +67,38 @@ class ServerSide(WorkerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Disaggregated(ServeCommand):
-    """Context and generation servers behind an orchestrator, the front door.
+    """Choose context and generation servers behind an orchestrator.
 
-    `discovery`: the servers are not listed in the orchestrator's file. `perf_metrics` is written
-    below the logs. `request_timeout_s` None: twice what the client waits for a sample, at least
-    7200 s.
+    With `discovery`, the orchestrator's file does not list the servers. `perf_metrics` are written
+    below the logs. `request_timeout_s` None: twice the time that the client waits for a sample, at
+    least 7200 s.
     """
 
     model: Model = None
-    context_servers: Annotated[ServerSide, Setting("The servers that read prompts.")] = field(
+    context_servers: Annotated[ServerSide, Setting("Servers that process prompts.")] = field(
         default_factory=ServerSide
     )
-    generation_servers: Annotated[ServerSide, Setting("The servers that generate.")] = field(
+    generation_servers: Annotated[ServerSide, Setting("Servers that generate answers.")] = field(
         default_factory=ServerSide
     )
     backend: Backend = None
     cache_transceiver: Annotated[
         dict[str, Any],
-        Setting("The cache_transceiver_config of both sides, unless both configs have the same."),
+        Setting(
+            "The cache_transceiver_config of both sides, unless both configs contain the same one."
+        ),
     ] = field(default_factory=lambda: {"backend": kv_transfer.BACKEND})
     discovery: Annotated[
         bool | str,
-        Setting("The servers register with the orchestrator, or with an etcd (etcd://HOST:PORT)."),
+        Setting(
+            "Let the servers register with the orchestrator, or with an etcd (etcd://HOST:PORT)."
+        ),
     ] = False
     auth_key: Annotated[
         bool | None,
         Setting(
-            "The servers share a key that is drawn for the launch. Not set: where their version has"
-            " one."
+            "Give the servers a shared key, drawn for the launch. Not set: if their"
+            " version has one."
         ),
     ] = None
     orchestrator: Annotated[dict[str, Any], Setting("Further keys of the orchestrator's file.")] = (
@@ -103,15 +107,15 @@ class Disaggregated(ServeCommand):
     perf_metrics: Annotated[
         bool,
         Setting(
-            "The report says which server had which request. Some versions write prompts down"
-            " for it."
+            "Report which server handled each request. Some versions write prompts to"
+            " disk for this."
         ),
     ] = False
     request_timeout_s: Annotated[
         int | None,
         Setting(
-            "The orchestrator's limit for a request in seconds. Not set: twice the client's, or"
-            " 7200."
+            "Seconds that the orchestrator gives a request. Not set: twice the client's"
+            " limit, at least 7200."
         ),
     ] = None
 
@@ -129,42 +133,38 @@ Deployment = Aggregated | Disaggregated
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentChoice:
-    """Choose an aggregated or a disaggregated deployment. Without either, one server is started."""
+    """Choose an aggregated or a disaggregated deployment; without either, one server."""
 
     trtllm: Annotated[
         Aggregated | None,
-        Setting("One server is started, with these options of the launcher trtllm."),
+        Setting("Start one server, with these options of the launcher trtllm."),
     ] = None
     trtllm_disaggregated: Annotated[
         Disaggregated | None,
         Setting(
-            "Servers and their orchestrator are started, with these options of"
-            " trtllm_disaggregated."
+            "Start servers and their orchestrator, with these options of trtllm_disaggregated."
         ),
     ] = None
 
 
 def choose_deployment(options: DeploymentChoice) -> Deployment:
-    """Return the deployment that the options name; one server without either. Raises PlanError for
-    both.
-    """
+    """Return the deployment that the options name, else one server. Raise PlanError for both."""
     named = [one for one in (options.trtllm, options.trtllm_disaggregated) if one is not None]
     if len(named) > 1:
         raise PlanError(
-            "launcher: trtllm and trtllm_disaggregated are two ways to serve a model: give one of"
-            " them"
+            "launcher: trtllm and trtllm_disaggregated are two ways to serve a model: give only one"
         )
     return named[0] if named else Aggregated()
 
 
 def name_model(deployment: Deployment, context: LaunchContext) -> str:
-    """What is loaded. Raises PlanError when neither the launcher nor the plan names it."""
+    """Return the model to load. Raise PlanError if neither launcher nor plan names it."""
     model = deployment.model or context.model
     if model is None:
-        raise PlanError("launcher.model: required: a name of the hub or a folder with a checkpoint")
+        raise PlanError("launcher.model: required: a name on the hub or a folder with a checkpoint")
     return model
 
 
 def role(kind: str) -> str:
-    """`context` or `generation`."""
+    """Return `context` or `generation`."""
     return kind.removesuffix("_servers")

@@ -1,4 +1,7 @@
-"""Disaggregated serving, pure: what both sides must agree on, and the file of the orchestrator."""
+"""Disaggregated serving: settings on which both sides must agree, and the orchestrator's file.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,12 @@ KNOWN = (
     "gen_tokids_ctxbytes",
     "server_keep_alive_timeout",
 )
-"""Further keys. The orchestrator takes any other one, and a typo, for an argument of the workers
-and says nothing."""
+"""Further keys. The orchestrator takes any other key, even a typo, for an argument of the workers,
+without a warning."""
 HEARTBEAT_S, INACTIVE_S = 5, 10
 ETCD = re.compile(r"etcd://(\[[0-9a-fA-F:]+\]|[^\s/@:,\[\]]+):\d{1,5}")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-"""What versions with a limit take for it: names and addresses as they are written."""
+"""Hosts that versions with a limit accept as loopback: names and addresses as they are written."""
 
 
 def agree_configs(
@@ -44,12 +47,12 @@ def agree_configs(
     transceiver: Mapping[str, Any],
     cache_types: Sequence[str | None] = (None, None),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The configs of both sides, with `transceiver` where neither has one. `cache_types` are those
-    of the KV cache that their command lines say besides.
+    """Return the configs of both sides, with `transceiver` if neither has one.
 
-    The overlap scheduler is off on context servers unless their config says otherwise: older
-    versions refuse it there. Raises PlanError where the sides differ in what must be the same,
-    which the servers themselves do not diagnose.
+    `cache_types` are the KV cache types of the command lines. The overlap scheduler is off on
+    context servers unless their config sets it, as older versions refuse it there. Raises PlanError
+    if the sides differ in settings that must be the same, which the servers themselves do not
+    diagnose.
     """
     sides = {"context_servers": dict(context), "generation_servers": dict(generation)}
     if not any(TRANSCEIVER in side for side in sides.values()):
@@ -65,7 +68,7 @@ def agree_configs(
 def _differences(
     sides: Mapping[str, Mapping[str, Any]], cache_types: Sequence[str | None]
 ) -> Iterator[str]:
-    """Name what must be the same on both sides and is not."""
+    """Yield the settings that differ but must be the same on both sides."""
     same = {
         TRANSCEIVER: TRANSCEIVER,
         CACHE_TYPE: "the type of the KV cache",
@@ -85,18 +88,18 @@ def _differences(
 
 
 def _own_problems(sides: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Name what a side says that cannot work, or that the launcher writes itself."""
+    """Yield settings of a side that cannot work, or that the launcher writes itself."""
     for name, side in sides.items():
         if CLUSTER in side:
             yield f"launcher.{name}: {CLUSTER} is written by the launcher: set discovery instead"
         if shared_key.NAME in side:
             yield (
-                f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a plan holds no"
-                " secret"
+                f"launcher.{name}: {shared_key.NAME}: the launcher draws one, and a"
+                " plan must not contain a secret"
             )
         given = side.get(TRANSCEIVER)
         if given is not None and not (isinstance(given, Mapping) and given.get("backend")):
-            yield f"launcher.{name}: {TRANSCEIVER} has no backend, which turns it off"
+            yield f"launcher.{name}: {TRANSCEIVER} has no backend, which disables it"
 
 
 def _at(config: Mapping[str, Any], path: str) -> Any:
@@ -107,8 +110,9 @@ def _at(config: Mapping[str, Any], path: str) -> Any:
 
 
 def etcd(discovery: bool | str) -> str | None:
-    """The addresses of etcd, where they are given; None for the orchestrator's own. Raises
-    PlanError for others.
+    """Return the addresses of etcd; None for the orchestrator's own discovery.
+
+    Raises PlanError for other addresses.
     """
     if isinstance(discovery, bool):
         return None
@@ -116,7 +120,7 @@ def etcd(discovery: bool | str) -> str | None:
     if not all(ETCD.fullmatch(address) for address in addresses):
         raise PlanError(
             f"launcher.discovery: {discovery}: not an address of etcd",
-            hint="Give true, or etcd://HOST:PORT, several with commas between them.",
+            hint="Give true, or etcd://HOST:PORT; separate several addresses with commas.",
         )
     return discovery
 
@@ -130,8 +134,10 @@ def cluster(
     etcd: str | None = None,
     tag: str | None = None,
 ) -> dict[str, Any]:
-    """The section for service discovery, the same for all. Its name keeps launches apart: in an
-    etcd, which others use too, by a `tag` that no other launch has.
+    """Return the section for service discovery, the same for all servers.
+
+    Its name keeps launches apart. In an etcd, which others use too, it contains the `tag` that no
+    other launch has.
     """
     name = f"serve-eval-{port}"
     return {
@@ -144,8 +150,9 @@ def cluster(
 
 
 def list_refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, str]:
-    """What a version that limits discovery over HTTP to one machine does not do, by the option that
-    tells it.
+    """Return what a version that limits discovery over HTTP to one machine does not do.
+
+    The key is the option by which such a version is recognised.
     """
     uri = urlsplit(section["cluster_uri"]) if section is not None else None
     if uri is None or uri.scheme != "http" or {uri.hostname, hostname.lower()} <= {*LOOPBACK}:
@@ -153,9 +160,9 @@ def list_refused(section: Mapping[str, Any] | None, hostname: str) -> dict[str, 
     beyond = hostname if hostname.lower() not in LOOPBACK else uri.hostname
     return {
         version.NEWEST: (
-            "launcher.discovery: this version lets servers register over HTTP on loopback only,"
-            f" and the orchestrator is to listen at {beyond}: give discovery: etcd://HOST:PORT, or"
-            " leave it out"
+            "launcher.discovery: this version lets servers register over HTTP on"
+            f" loopback only, but the orchestrator would listen at {beyond}: give"
+            " discovery: etcd://HOST:PORT, or leave it out"
         )
     }
 
@@ -168,8 +175,9 @@ def orchestrator(
     discovery: Mapping[str, Any] | None,
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of the orchestrator's file. `more` are keys of the user's own. Raises PlanError
-    for one that is not known, for a router without a known type, and for an IPv6 address.
+    """Return the content of the orchestrator's file; `more` are the user's own keys.
+
+    Raises PlanError for an unknown key, a router without a known type, and an IPv6 address.
     """
     for key in more:
         if key in OWN:
@@ -178,7 +186,7 @@ def orchestrator(
             raise PlanError(
                 f"launcher.orchestrator.{key}: unknown key", hint=f"Known: {', '.join(KNOWN)}."
             )
-    # A hidden second try would make the same request twice and hide what failed.
+    # A hidden retry would send the same request twice and hide the failure.
     content: dict[str, Any] = {
         "hostname": hosts.check_ipv4(host),
         "port": port,

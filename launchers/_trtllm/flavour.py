@@ -1,6 +1,4 @@
-"""Which options the trtllm-serve of a launch knows: versions differ, and only its own --help
-tells.
-"""
+"""Find the options of the trtllm-serve in use: versions differ, and only --help lists them."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ from launchers._trtllm.command_line import Server
 from serve_eval.errors import LaunchError, PlanError
 
 HELP_S = 300.0
-"""How long --help may take: it imports the whole of TensorRT-LLM, from a cold disk or in a
+"""Seconds that --help may take: it imports all of TensorRT-LLM, from a cold disk or in a
 container."""
 HELP_GRACE_S = 2.0
-"""How long what stands before it may take after SIGTERM: srun ends its step then, and not when it
+"""Seconds that commands before it may take after SIGTERM: srun then ends its step, but not when it
 is killed."""
 FLAG = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 
@@ -30,12 +28,13 @@ Probe = tuple[str, ...]
 
 
 async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) -> list[Server]:
-    """The servers as their version needs them, with the `key` that they share where it has one.
-    Raises PlanError when one is given what its version does not know or do, and LaunchError when
-    --help does not work.
+    """Return the servers adapted to their version, with the shared `key` if it has one.
 
-    What --help told is remembered on disk, but for servers that run elsewhere, of whose files
-    nothing is known here; a refusal rests on what it tells now.
+    Raises PlanError if a server is given an option or task that its version does not have, and
+    LaunchError if --help does not work.
+
+    Options from --help are cached on disk, except for servers that run elsewhere, whose files are
+    not known here. A refusal relies only on a fresh answer.
     """
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {
@@ -58,18 +57,14 @@ async def adapt_to_machine(servers: Sequence[Server], key: str | None = None) ->
 
 
 def forget(servers: Sequence[Server]) -> None:
-    """Takes off the record what --help told: the version behind the same command may be another one
-    by now.
-    """
+    """Drop the cached options: the command may start another version by now."""
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     for server in servers:
         known_flags.forget(known_flags.key(server.probe, environ, server.image))
 
 
 def adapt_shown(servers: Sequence[Server]) -> list[Server]:
-    """The servers for a dry run, which asks nobody: adapted as far as what was told before is
-    remembered.
-    """
+    """Return the servers for a dry run, adapted with cached options only."""
     environ = environment.over(environment.inherit(os.environ, servers[0].pass_env), servers[0].env)
     keys = {
         one.probe: known_flags.key(one.probe, environ, one.image) for one in servers if one.here
@@ -85,8 +80,9 @@ def adapt_shown(servers: Sequence[Server]) -> list[Server]:
 def adapt(
     servers: Sequence[Server], known: Mapping[Probe, frozenset[str]], key: str | None = None
 ) -> list[Server]:
-    """The same for versions whose options are known, by the probe of a server. Pure. Raises
-    PlanError.
+    """Return the servers adapted to known options, by the probe of a server. Pure.
+
+    Raises PlanError.
     """
     found = version.fit_servers(servers, known, key)
     problems: dict[str, None] = {}
@@ -110,7 +106,7 @@ def adapt(
 
 
 async def _ask(probes: Sequence[Probe], environ: Mapping[str, str]) -> dict[Probe, frozenset[str]]:
-    """What each of them tells, all asked at the same time."""
+    """Return the options of each probe, all asked at the same time."""
     tasks = [asyncio.create_task(_flags(probe, environ)) for probe in probes]
     try:
         return dict(zip(probes, await asyncio.gather(*tasks), strict=True))
@@ -123,7 +119,7 @@ async def _ask(probes: Sequence[Probe], environ: Mapping[str, str]) -> dict[Prob
 async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
     if shutil.which(probe[0], path=environ.get("PATH", os.defpath)) is None:
         raise LaunchError(
-            f"{probe[0]} is not there",
+            f"{probe[0]} is not on PATH",
             hint="Put it on PATH, or set launcher.command to its full path.",
         )
     code, out, error = await _help(probe, environ)
@@ -132,7 +128,7 @@ async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
         last = "\n  ".join(said.splitlines()[-5:])
         told, hint = cause(said) or (
             "",
-            "launcher.command is the executable, or all that stands before `serve`.",
+            "launcher.command is the executable, or all words before `serve`.",
         )
         message = (
             f"{' '.join(probe)} --help ended with exit code {code}{told and ': '}{told}:\n  {last}"
@@ -142,8 +138,9 @@ async def _flags(probe: Probe, environ: Mapping[str, str]) -> frozenset[str]:
 
 
 async def _help(probe: Sequence[str], environ: Mapping[str, str]) -> tuple[int | None, str, str]:
-    """Exit code, output and errors of --help, which ends with us as a server does: it may hang as
-    well.
+    """Return exit code, output and errors of --help.
+
+    It may hang, so it ends with us as a server does.
     """
     pipe = asyncio.subprocess.PIPE
     try:
@@ -158,7 +155,8 @@ async def _help(probe: Sequence[str], environ: Mapping[str, str]) -> tuple[int |
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            async with asyncio.timeout(HELP_S):  # communicate() would close stdin, and so end it
+            # communicate() would close stdin and so end it.
+            async with asyncio.timeout(HELP_S):
                 out, err, _ = await asyncio.gather(
                     process.stdout.read(), process.stderr.read(), process.wait()
                 )
@@ -172,7 +170,7 @@ async def _help(probe: Sequence[str], environ: Mapping[str, str]) -> tuple[int |
     except TimeoutError as error:
         raise LaunchError(
             f"{' '.join(probe)} --help did not end within {HELP_S:g} s",
-            hint="A container image that is not here yet is best pulled before.",
+            hint="If it is in a container image, pull the image first.",
         ) from error
     except OSError as error:
         raise LaunchError(f"{' '.join(probe)} --help does not work: {error}") from error

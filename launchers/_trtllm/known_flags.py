@@ -1,7 +1,6 @@
-"""What --help told of a trtllm-serve, kept in the user's cache folder: asking takes as long as
-TensorRT-LLM to import.
+"""Cache the options of trtllm-serve, as --help takes as long as importing TensorRT-LLM.
 
-One JSON file per thing that was asked. Whatever is wrong with one, it is as if it were not there.
+The user's cache folder has one JSON file per probe. A file with an error counts as missing.
 """
 
 from __future__ import annotations
@@ -17,13 +16,15 @@ from contextlib import suppress
 from pathlib import Path
 
 KEPT_S = 24 * 3600.0
-"""How long it holds. An executable may stay as it is while the package behind it changes, and a tag
-of an image may move; only an image that is named by its digest is the same for ever."""
+"""Seconds for which an entry is valid. The package behind an executable may change, and a tag of an
+image may move; only an image named by its digest never changes."""
 
 
 def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> list[str | int]:
-    """What the answer to `probe --help` depends on: the words, and the executable's file with its
-    time and size, or the container image, which is among the words.
+    """Return the cache key of `probe --help`.
+
+    It is the words, with the executable's file, time and size, or with the container image, which
+    is among the words.
     """
     if image is not None:
         return ["image", image, *probe]
@@ -36,9 +37,7 @@ def key(probe: Sequence[str], environ: Mapping[str, str], image: str | None) -> 
 
 
 def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
-    """The options that are on record for the key; None when there are none, or none that hold any
-    more.
-    """
+    """Return the cached options for the key; None if there are none or they are too old."""
     try:
         content = json.loads(_file(key).read_bytes())
         age_s = time.time() - content["asked"]
@@ -57,7 +56,7 @@ def read_remembered(key: Sequence[str | int]) -> frozenset[str] | None:
 
 
 def remember(key: Sequence[str | int], flags: frozenset[str]) -> None:
-    """Puts them on record, if the folder can be written."""
+    """Cache the options, if the folder can be written."""
     with suppress(OSError, RuntimeError):
         file = _file(key)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +66,7 @@ def remember(key: Sequence[str | int], flags: frozenset[str]) -> None:
 
 
 def forget(key: Sequence[str | int]) -> None:
-    """Takes them off the record."""
+    """Remove the options from the cache."""
     with suppress(OSError, RuntimeError):
         _file(key).unlink(missing_ok=True)
 

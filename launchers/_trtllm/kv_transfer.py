@@ -1,8 +1,8 @@
-"""Transfer of the KV cache from a context server to a generation server: the library, and the ways
-of UCX.
+"""Transfer of the KV cache from a context server to a generation server.
 
-Every version takes the name of the library from the config. What DEFAULT means they decide
-themselves (NIXL on main, UCX before), and a variable that names a library counts for DEFAULT only.
+It has a library and, for UCX, transports. Every version takes the name of the library from the
+config. Versions decide what DEFAULT means (NIXL on main, UCX before), and a variable that names a
+library counts only for DEFAULT.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launchers._process import environment
 from serve_eval.schema import KvTransfer
 
 BACKEND = "UCX"
-"""The default of a plan: NVIDIA's own accuracy test of disaggregated serving runs with it."""
+"""The default of a plan: NVIDIA's own accuracy test of disaggregated serving uses it."""
 BY_NIXL = ("DEFAULT", "NIXL")
 LINK = re.compile(r"Link \d+:\s+[\d.]+\s+GB/s")
 TLS = "UCX_TLS"
@@ -27,8 +27,10 @@ OWN = "as it was inherited"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """Facts on a machine. `nvlink`: whether its GPUs have links (None: not known). `own`: variables
-    that the servers get from the user, which the launcher leaves alone.
+    """Facts about a machine.
+
+    `nvlink`: True if its GPUs have links (None: not known). `own`: variables that the servers get
+    from the user, which the launcher does not change.
     """
 
     nvlink: bool | None = None
@@ -36,7 +38,7 @@ class Ways:
 
 
 def nvlink() -> bool | None:
-    """Return true if nvidia-smi shows a link between GPUs; None where it cannot be asked."""
+    """Return True if nvidia-smi shows a link between GPUs; None if it does not work."""
     if (answer := smi.answer("nvlink", "-s")) is None:
         return None
     code, lines = answer
@@ -46,9 +48,9 @@ def nvlink() -> bool | None:
 def list_inherited(
     names: Collection[str], environ: Mapping[str, str] = os.environ
 ) -> frozenset[str]:
-    """Return the variables of UCX that a server inherits and that the launcher leaves alone.
+    """Return the variables of UCX that a server inherits and that the launcher does not change.
 
-    UCX_TLS is among them only where it is named: many clusters export one, such as tcp, that cannot
+    UCX_TLS is among them only if it is named: many clusters export one, such as tcp, that cannot
     move a KV cache.
     """
     found = {name for name in environment.inherit(environ, names) if name.startswith("UCX_")}
@@ -58,8 +60,9 @@ def list_inherited(
 
 
 def variables(backend: str, ways: Ways | None) -> dict[str, str]:
-    """Return variables for the transfer on one machine, as in NVIDIA's own tests, without those of
-    the user.
+    """Return variables for the transfer on one machine, without those of the user.
+
+    They follow NVIDIA's own tests.
     """
     if ways is None:
         return {}
@@ -70,8 +73,9 @@ def variables(backend: str, ways: Ways | None) -> dict[str, str]:
 
 
 def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> KvTransfer:
-    """Return what the report has: the library, whether the GPUs have links, and UCX_TLS. `env` are
-    the variables of the plan.
+    """Return the facts for the report: the library, links between the GPUs, and UCX_TLS.
+
+    `env` are the variables of the plan.
     """
     inherited = OWN if ways is not None and TLS in ways.own else None
     ours = {TLS: inherited, **variables(backend, ways)}
@@ -83,7 +87,7 @@ def summary(backend: str, ways: Ways | None, env: Mapping[str, str | None]) -> K
 
 
 def describe_transfer(summary: KvTransfer) -> str:
-    """The same in a line."""
+    """Return this summary as one line."""
     backend = summary.backend
     library = "DEFAULT, as this version reads it" if backend.upper() == "DEFAULT" else backend
     links = {True: "NVLink found", False: "no NVLink", None: "NVLink not known"}[summary.nvlink]

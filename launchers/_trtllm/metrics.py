@@ -1,9 +1,9 @@
-"""What a deployment is asked to tell of its requests, in every version at once. Pure.
+"""Settings that make every version of a deployment report on its requests. Pure.
 
-The 1.2 line tells at GET /perf_metrics, and takes what it does not know in the orchestrator's file
-for arguments of workers that it does not start, as it takes a variable for nothing. Main has no
-such route: its orchestrator writes files, and tells in the answers. Which of them a version does is
-seen by what comes.
+The 1.2 line reports at GET /perf_metrics. It takes unknown keys in the orchestrator's file for
+arguments of workers that it does not start, and ignores unknown variables. Main has no such route:
+its orchestrator writes files, and reports in responses. The reports that arrive show which of them
+a version does.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from serve_eval.schema import PerfMetricsFolders
 
 WORKER = {"return_perf_metrics": True, "perf_metrics_max_requests": 10_000}
-"""Makes a worker keep what became of its last requests until it is read. A worker of the 1.2 line
-refuses a key that it does not know, so that there is nothing here that only main knows."""
+"""Makes a worker keep reports of its last requests until they are read. A worker of the 1.2 line
+refuses keys that it does not know, so this has none that only main knows."""
 TRACE_VARIABLE = "TRTLLM_REQUEST_TRACE_DIR"
-"""Of the orchestrator alone: its workers leave out what it sends them."""
+"""For the orchestrator alone: its workers leave out what it sends them."""
 
 
 def orchestrator_keys(log_dir: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The environment that MPI needs in a server that starts its own ranks, and lines on it."""
+"""The environment that MPI needs in a server that starts its own ranks, and messages about it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ SETTINGS = ("OMPI_MCA_", "PMIX_MCA_", "UCX_")
 
 
 def for_ranks() -> dict[str, str]:
-    """Return the variables for a server on this machine or in a step, which run as the user that we
-    are.
-    """
+    """Return the variables for a server on this machine or in a step, which runs as our user."""
     return AS_ROOT if we_are_root() else {}
 
 
@@ -26,22 +24,18 @@ def we_are_root() -> bool:
 
 
 def for_container(user: str | None) -> dict[str, str]:
-    """Return the variables for a server in a container: it runs as root where no other user is
-    named.
-    """
+    """Return the variables for a server in a container, which runs as root by default."""
     return AS_ROOT if (user or "").partition(":")[0] in ROOT else {}
 
 
 def describe_ranks(servers: Sequence[Server], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the lines for the user: that ranks may run as root, and which settings of the user
-    servers do not get.
-    """
+    """Return messages about ranks that run as root and settings that servers do not get."""
     name = next(iter(AS_ROOT))
     lines = []
     if any(f"{name}=1" in server.line() for server in servers):
         lines.append(
-            f"{name}=1 and {name}_CONFIRM=1 are set: Open MPI 5 starts no ranks for root without"
-            " them"
+            f"{name}=1 and {name}_CONFIRM=1 are set: without them Open MPI 5 starts no"
+            " ranks for root"
         )
     for setting, value in sorted(environment.inherit(environ).items()):
         if setting.startswith(SETTINGS):
@@ -58,7 +52,7 @@ def _not_passed_on(servers: Sequence[Server], setting: str, value: str) -> list[
             outside.append(server.name)
     why = {
         "the launcher or the plan sets it there": replaced,
-        "a container gets it where its pass_env names it": outside,
+        "to pass it into a container, name it in its pass_env": outside,
     }
     return [
         f"not passed on to {_few(names)}: your {setting}; {reason}"

@@ -1,7 +1,6 @@
-"""Parts of a deployment before they have a place: the servers that there will be, and the GPUs that
-each needs.
+"""Parts of a deployment before they have a place: servers, and the GPUs that each needs.
 
-Pure, but for config files that a plan names.
+Pure, except for config files that a plan names.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ ORCHESTRATOR = "orchestrator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A server to be placed: `width` GPUs (an orchestrator: none) for tp * pp * cp ranks. `given`
-    are the options that go to its command line, `content` is that of its config file.
+    """A server to be placed on `width` GPUs (an orchestrator: none) for tp * pp * cp ranks.
+
+    `given` are the options for its command line, `content` is that of its config file.
     """
 
     name: str
@@ -39,10 +39,9 @@ class Part:
 
 
 def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
-    """List one server; or context servers, generation servers and the orchestrator, the front, in
-    this order.
+    """Return one server; or context servers, generation servers and the orchestrator, in order.
 
-    Raises PlanError for options that contradict each other.
+    Raises PlanError if options contradict each other.
     """
     name_model(deployment, context)
     environment.check(deployment.env, "launcher.env")
@@ -78,10 +77,9 @@ def list_parts(deployment: Deployment, context: LaunchContext) -> list[Part]:
 def summarise_transfer(
     deployment: Deployment, context: LaunchContext, ways: Ways | None
 ) -> KvTransfer | None:
-    """Summarise the transfer between the servers, by the context servers' settings; None for a
-    single server.
+    """Return a summary of the KV transfer by the context servers' settings; None for one server.
 
-    `ways` None: they are on several machines, and nothing is set.
+    `ways` None: the servers are on several machines, and nothing is set.
     """
     if isinstance(deployment, Aggregated):
         return None

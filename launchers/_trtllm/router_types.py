@@ -1,6 +1,4 @@
-"""Routers of an orchestrator: their types, and what a version answers with an error to every
-request. Pure.
-"""
+"""Routers of an orchestrator: their types, and settings with which a version always fails. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +17,15 @@ TYPES = (
     "centralized_kv_cache_aware",
     "remote_http",
 )
-"""Of all versions together: all that were read have the first three, those of 2026 `conversation`
-too, and one of main all. An orchestrator that does not know one ends at once and names those that
-it has."""
+"""Types of all versions together: all versions that were read have the first three, those of 2026
+also `conversation`, and one of main all. An orchestrator that does not know a type ends immediately
+and names those that it has."""
 SINCE_MAIN = frozenset({"--schedule_style", "--telemetry", "--no-telemetry"})
 """Options of `trtllm-serve disaggregated` that the 1.2 line does not have."""
 
 
 def section(side: str, router: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return what stands under `router` in the orchestrator's file. Raises PlanError without a
-    known type.
-    """
+    """Return `router` for the orchestrator's file. Raise PlanError without a known type."""
     found = dict(router) if isinstance(router, Mapping) else {"type": router}
     if "type" not in found:
         raise PlanError(
@@ -48,9 +44,7 @@ def _nearest(name: str) -> str:
 
 
 def problems(server: Server, flags: Collection[str]) -> list[str]:
-    """Return what is wrong with the routers of an orchestrator whose version knows these
-    options.
-    """
+    """Return problems with the routers of an orchestrator whose version has these options."""
     import yaml
 
     if server.probe[-1] != "disaggregated" or SINCE_MAIN & set(flags):

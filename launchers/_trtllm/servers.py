@@ -1,6 +1,4 @@
-"""Servers of a deployment whose parts have their places: command lines, config files and
-environments. Pure.
-"""
+"""Build the servers of placed parts: command lines, config files and environments. Pure."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import LaunchContext
 
 REQUEST_S = 7200
-"""The least time that the orchestrator gives a request; its own default of 180 s cuts long
+"""Minimum seconds that the orchestrator gives a request; its own default of 180 s cuts long
 answers."""
 START_MARGIN_S = 60
-"""By how much longer than we the orchestrator waits for its servers, so that it is us who tell
+"""Seconds by which the orchestrator waits longer for its servers than we do, so that we report
 which one is late."""
 
 
@@ -34,13 +32,13 @@ def build_servers(
     ways: Ways | None = Ways(),  # noqa: B008 - frozen
     tag: str | None = None,
 ) -> list[Server]:
-    """Build what to start, in the order of the parts.
+    """Build the servers to start, in the order of the parts.
 
-    `ways` is what is known of the one machine that all of them share, for which settings of UCX are
-    made (None: they are on several). `tag` is the launch's own name.
+    `ways` are facts about the one machine that all parts share, from which settings of UCX follow
+    (None: they are on several machines). `tag` is the launch's own name.
 
-    Raises PlanError for extra arguments that are the launcher's own and for time limits that
-    contradict each other.
+    Raises PlanError for extra arguments that the launcher sets and for time limits that contradict
+    each other.
     """
     words = command_line.words(deployment.command)
     model = name_model(deployment, context)

@@ -1,7 +1,6 @@
-"""The key that the servers of one launch share, so that no one else can have the KV cache of a
-request moved.
+"""The key that the servers of a launch share, so that no one else can move a request's KV cache.
 
-Every launch draws a new one. Only the config files hold it, which this user alone can read, and
+Every launch draws a new one. Only the config files contain it, readable by this user alone, and
 only until the servers have read them.
 """
 
@@ -22,24 +21,24 @@ from serve_eval.schema import LaunchContext
 
 NAME = "internal_request_auth_key"
 SHOWN = "drawn for each launch"
-"""Stands for it in a dry run."""
+"""Placeholder for the key in a dry run."""
 GONE = f"# {NAME} was here while the servers started.\n"
 
 
 def draw_key() -> str:
-    """A new key."""
+    """Return a new key."""
     return secrets.token_hex(32)
 
 
 def give_key(server: Server, key: str) -> Server:
-    """The server with the key in its config files."""
+    """Return the server with the key in its config files."""
     return replace(
         server, files={path: f"{text}{NAME}: {key}\n" for path, text in server.files.items()}
     )
 
 
 def is_given(servers: Iterable[Server]) -> bool:
-    """Tell whether servers have a key in their files."""
+    """Return True if servers have a key in their files."""
     return any(_line(text) for server in servers for text in server.files.values())
 
 
@@ -73,8 +72,9 @@ def secret(
 
 
 def forget(servers: Iterable[Server], logs: Iterable[Path], key: str) -> None:
-    """Takes the key out of what was written: its line out of the config files, and each piece of it
-    out of the logs, in which as many stars take its place, since a server may be writing on.
+    """Remove the key from written files: its line from configs, and each piece of it from logs.
+
+    In logs, stars of the same length replace it, since a server may still be writing.
     """
     for path, text in {
         path: text for server in servers for path, text in server.files.items()

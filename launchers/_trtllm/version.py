@@ -1,7 +1,6 @@
-"""What a version of trtllm-serve is given that others do not know, by the options that its --help
-lists. Pure.
+"""Adapt servers to their version of trtllm-serve, by the options that its --help lists. Pure.
 
-The newest option stands for what came to main before it: `--report_addr` is of August 2026, two
+The newest option indicates all that came to main before it: `--report_addr` is of August 2026, two
 weeks after the key between servers and three months after the limit of service discovery over HTTP.
 No option came together with either.
 """
@@ -15,22 +14,22 @@ from launchers._trtllm import shared_key
 from launchers._trtllm.command_line import Server
 
 CONFIG, OLD_CONFIG = "--config", "--extra_llm_api_options"
-"""The option that names the config file; all versions know the second, those from November 2025 on
+"""Options that name the config file: all versions know the second, those from November 2025 on
 both."""
 REPORT = "--report_addr"
-"""An option of a server that finds a port itself and tells it in a file."""
+"""Option of a server that finds a port itself and reports it in a file."""
 NEWEST = REPORT
 ONE_FRONT_DOOR = ("--num_serve_frontends", "--grpc", "--enable_visual_gen")
-"""With one of these a server cannot tell its port."""
+"""With one of these options, a server cannot report its port."""
 
 Known = Mapping[tuple[str, ...], frozenset[str]]
-"""The options of a version, by what asked for them."""
+"""The options of a version, by probe."""
 
 
 def fit_servers(servers: Sequence[Server], known: Known, key: str | None = None) -> list[Server]:
-    """The servers as their version needs them; those of which nothing is known stay as they are.
+    """Return the servers as their version needs them; unchanged if nothing is known of it.
 
-    `key` is the one that they share where all of their versions know such a key.
+    `key` is given to the servers if all of their versions know such a key.
     """
     found = [
         _fit(server, known[server.probe]) if server.probe in known else server for server in servers
@@ -45,7 +44,7 @@ def fit_servers(servers: Sequence[Server], known: Known, key: str | None = None)
 
 
 def refusals(server: Server, flags: frozenset[str]) -> list[str]:
-    """Why a version with these options would not do what this server is for."""
+    """Return why a version with these options would not do what this server is for."""
     return [reason for flag, reason in server.refused.items() if flag in flags]
 
 

@@ -1,9 +1,8 @@
-"""Cases in YAML that are a user's own: from files to what is asked of an endpoint. docs/cases.md
-has the format.
-"""
+"""Turn a user's own cases in YAML files into questions. docs/cases.md describes the format."""
 
 __all__ = [
     "biochatter",
+    "case_problems",
     "case_scorers",
     "expansion",
     "failure_modes",

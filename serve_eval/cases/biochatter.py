@@ -1,9 +1,9 @@
-"""The rules of BioChatter's own case files (`*_data.yaml`), and what they need that is not in them.
+"""The rules for BioChatter's own case files (`*_data.yaml`), and for what these files lack.
 
-Its benchmark keeps part of many prompts, and the agents that some cases are for, in Python code. A
-case runs here when its file says all that is asked and expected. The others are skipped by name
-with a reason, and run when the task's options give what is missing. Answers of the modules that it
-has tests for are scored as these tests score them, unless told otherwise.
+Its benchmark keeps parts of many prompts, and the agents of some cases, in Python code. A case runs
+here if its file contains everything that is asked and expected. The others are skipped by name with
+a reason, and run if the task's options supply what is missing. By default, answers of the modules
+with tests in BioChatter are scored as these tests score them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Literal
 from serve_eval.schema import Spec
 
 AS_BIOCHATTER = "as_biochatter"
-"""The option of scorers and tasks that chooses BioChatter's way of scoring."""
+"""The option of scorers and tasks that selects BioChatter's scoring."""
 RESULTS = "BioChatter's results"
-"""First words of the source of a reference that was imported from its result files."""
+"""Start of the source of a reference that was imported from its result files."""
 EXTRACTION, ONTOLOGY = "text_extraction", "mcp_edam_qa"
 TESTED = frozenset(
     {
@@ -31,13 +31,12 @@ TESTED = frozenset(
         "rag_interpretation",
     }
 )
-"""The modules that its benchmark has tests for: any other in a file of such a name is a user's
+"""The modules with tests in its benchmark. Any other module in a file of such a name is a user's
 own."""
 _BY_MODULE = {
     "api_calling": "BioChatter asks it through an agent that knows the parameters of an API",
     ONTOLOGY: (
-        "BioChatter asks it with a system message of its Python code, and with tools of an MCP"
-        " server"
+        "BioChatter asks it with a system message from its Python code and tools of an MCP server"
     ),
 }
 _SCORED = ("answer", "parts_of_query", "words_in_response")
@@ -48,19 +47,20 @@ _BRACES = re.compile(r"\{\{|\}\}|\{contexts\}")
 SCORED_ELSEWHERE = {
     **dict.fromkeys(
         ("entity_selection", "relationship_selection", "property_selection", "property_exists"),
-        "a test that looks into BioChatter's prompt engine",
+        "a test that inspects BioChatter's prompt engine",
     ),
-    "implicit_relevance_of_multiple_fragments": "a model that BioChatter had judge the answers",
+    "implicit_relevance_of_multiple_fragments": "a model that BioChatter uses as a judge",
     "multimodal_answer": "pairs of images and captions that BioChatter draws at random",
 }
-"""Result files whose scores come from something else than a scorer of answers, with that source."""
+"""Result files whose scores do not come from a scorer of answers, each with the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lacking:
-    """The reason why a case cannot be asked or scored as its file has it. `option` is the task's
-    option that supplies what is missing, and `value` an example for it, as YAML; both are empty
-    where no option helps.
+    """The reason why a case of a file cannot be asked or scored.
+
+    `option` is the task's option that supplies what is missing, and `value` is an example of it in
+    YAML. Both are empty if no option helps.
     """
 
     module: str
@@ -70,7 +70,7 @@ class Lacking:
 
     @property
     def reason(self) -> str:
-        """Return what is missing, and the setting that supplies it on the command line."""
+        """The missing part, and the setting that supplies it on the command line."""
         return f"{self.what}: {self.setting}" if self.option else self.what
 
     @property
@@ -79,8 +79,9 @@ class Lacking:
 
 
 def assemble(cases: Sequence[Any]) -> list[Any]:
-    """Return the list of a module with BioChatter's longevity cases in our form: fragments are
-    joined, and the system messages that all of them share become an axis.
+    """Return the cases of a module with BioChatter's longevity cases in serve-eval's form.
+
+    Fragments are joined, and the system messages that all of them share become an axis.
     """
     shared = {
         key: one[key]
@@ -93,9 +94,7 @@ def assemble(cases: Sequence[Any]) -> list[Any]:
 
 
 def holds_shared(content: Any) -> bool:
-    """Return True for an entry of the list that is no case but holds system messages of the
-    others.
-    """
+    """Return True for an entry that is not a case but holds system messages of the others."""
     return _is_shared(content) and "input" not in content
 
 
@@ -120,8 +119,9 @@ def _with_messages(content: Any, shared: Mapping[str, Any]) -> Any:
 
 
 def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the input of an expanded case as BioChatter sends it: retrieved texts stand in its
-    system messages.
+    """Return the input of an expanded case as BioChatter sends it.
+
+    Retrieved texts are inserted into its system messages.
     """
     values = content["input"]
     if (
@@ -145,28 +145,31 @@ def as_sent(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def explain_missing(
     module: str, case: Mapping[str, Any], *, told: bool, judged: bool
 ) -> Lacking | None:
-    """Return why a case cannot be asked or scored by these rules, or None. A name that BioChatter
-    does not test may stand in a user's own file, so the reason says how to leave the rules. `told`
-    and `judged` are as in `_missing`.
+    """Return why a case cannot be asked or scored by these rules, or None.
+
+    A module that BioChatter does not test may be in a user's own file, so the reason explains how
+    to avoid the rules. `told` and `judged` are as in `_explain_missing`.
     """
     lacking = _explain_missing(module, case, told=told, judged=judged)
     if lacking is None or module in TESTED:
         return lacking
     return replace(
         lacking,
-        what=f"{lacking.what} (for a file of your own, use a name that does not end in _data.yaml)",
+        what=f"{lacking.what} (give your own file a name that does not end in _data.yaml)",
     )
 
 
 def _explain_missing(
     module: str, case: Mapping[str, Any], *, told: bool, judged: bool
 ) -> Lacking | None:
-    """Why a case cannot be asked or scored as the file has it; None: it can. `told`: the task's
-    options say what its prompt or its system messages are; `judged`: they name a scorer.
+    """Return why a case of a file cannot be asked or scored, or None if it can.
+
+    `told` means that the task's options contain a prompt or system messages; `judged` means that
+    they name a scorer.
     """
     values, expected = case.get("input"), case.get("expected")
     if not isinstance(values, Mapping) or not isinstance(case.get("case"), str):
-        return Lacking(module=module, what="it is no case: it has no input")
+        return Lacking(module=module, what="it is not a case: it has no input")
     prompt = values.get("prompt")
     fragments = isinstance(prompt, Mapping) and any(
         isinstance(part, Mapping) for part in prompt.values()
@@ -174,21 +177,21 @@ def _explain_missing(
     if fragments and "join" not in case:
         return Lacking(
             module=module,
-            what=f"its prompt is of fragments, and its list has no {_MESSAGES} for it",
+            what=f"its prompt consists of fragments, but its list has no {_MESSAGES} for it",
         )
     if not told and "prompt" not in values:
         names = [f"${{{name}}}" for name in values if name != "system_messages"]
         what = (
-            f"it has no prompt, which BioChatter's Python code makes of {', '.join(names)}; set"
-            " your own"
+            f"it has no prompt, because BioChatter's Python code builds it from"
+            f" {', '.join(names)}; set your own"
         )
         return Lacking(module=module, what=what, option="prompt", value=f'"{" ".join(names)}"')
     if not told and "kg_schema" in values:
-        what = "BioChatter's Python code puts a knowledge graph's schema before it; set how"
+        what = "BioChatter's Python code adds a knowledge graph's schema; set your own text for it"
         value = '["Schema: ${kg_schemas[kg_schema]}"]'
         return Lacking(module=module, what=what, option="system_messages", value=value)
     if not told and module in _BY_MODULE:
-        what = f"{_BY_MODULE[module]}; to ask without, set your own"
+        what = f"{_BY_MODULE[module]}; to ask without them, set your own system messages"
         return Lacking(
             module=module, what=what, option="system_messages", value='["Answer with ..."]'
         )
@@ -196,18 +199,16 @@ def _explain_missing(
         return None
     if isinstance(expected, Mapping) and any(key in expected for key in _JUDGED):
         value = "{judge: {judges: [{model: MODEL, base_url: URL}]}}"
-        what = "BioChatter has a model judge its answer; name a scorer"
+        what = "BioChatter uses a model as a judge of its answer; name a scorer"
         return Lacking(module=module, what=what, option="scorer", value=value)
     if not isinstance(expected, Mapping) or not any(key in expected for key in _SCORED):
-        what = "what it expects is scored by BioChatter's Python code alone; name a scorer"
+        what = "only BioChatter's Python code can score its answer; name a scorer"
         return Lacking(module=module, what=what, option="scorer", value="words")
     return None
 
 
 def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
-    """Return the expectation, and the scorer that counts as BioChatter's test of that module does
-    (None: none does).
-    """
+    """Return the expectation, and the scorer that matches the module's test, or None."""
     if not isinstance(expected, Mapping):
         return expected, None
     answer = expected.get("answer")
@@ -226,7 +227,7 @@ def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
 
 
 def readable(expected: Any) -> Any:
-    """What is expected, with synonyms as scorers take them: `[[a, b], c]` becomes `[a|b, c]`."""
+    """Return the expectation with synonyms in the form of scorers: `[[a, b], c]` is `[a|b, c]`."""
     if not isinstance(expected, Mapping) or not isinstance(expected.get("words_in_response"), list):
         return expected
     words = [
@@ -239,11 +240,11 @@ def readable(expected: Any) -> Any:
 def strictness(
     module: str, cases: Iterable[tuple[str, Any, bool]], *, chosen: bool
 ) -> tuple[str, ...]:
-    """Return a line about the cases that are compared in BioChatter's strict form, and one for each
-    kind of case in which this form cannot tell right from wrong.
+    """Return lines about the cases that are compared in BioChatter's strict form.
 
-    Each of `cases` has a name, an expectation, and False where no answer can be right. `chosen`:
-    the user named the strict form, which then needs no line.
+    There is one for all of them, and one for each kind of case in which the strict form cannot
+    distinguish right from wrong. Each of `cases` has a name, an expectation, and False if no answer
+    can be right. `chosen` means that the user selected the strict form, which then needs no line.
     """
     strict, never, nearly = 0, [], []
     for name, expected, reachable in cases:
@@ -254,13 +255,11 @@ def strictness(
         elif isinstance(words, list) and any(isinstance(word, str) for word in words):
             nearly.append(name)
     why = {
-        "no answer is right, since it puts the answer into lower case and not what is expected": (
-            never
-        ),
-        "of a word without synonyms any letter will do": nearly,
+        "no answer is right, because only the answer is converted to lower case": never,
+        "any letter of a word without synonyms is accepted": nearly,
     }
     lines = [
-        f"{_format_count(len(names))}, such as {names[0]}: as BioChatter scores, {what}"
+        f"{_format_count(len(names))}, such as {names[0]}: in BioChatter's scoring, {what}"
         for what, names in why.items()
         if names
     ]
@@ -268,10 +267,10 @@ def strictness(
         return tuple(lines)
     verb = "are" if strict > 1 else "is"
     how = (
-        f"{_format_count(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong where"
+        f"{_format_count(strict)} {verb} compared in BioChatter's strict form (`B)` is wrong if"
         " b is expected)"
     )
-    return (f"{how}; to compare what is meant: --set cases:{module}.{AS_BIOCHATTER}=false", *lines)
+    return (f"{how}; to compare the meaning: --set cases:{module}.{AS_BIOCHATTER}=false", *lines)
 
 
 def _format_count(cases: int) -> str:

@@ -1,6 +1,4 @@
-"""Scorers of cases: by name and options, by what a case expects, and checked before they are
-used.
-"""
+"""Find and check the scorer of a case, by its name and options or by the expectation."""
 
 from __future__ import annotations
 
@@ -18,14 +16,12 @@ from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Scorer, Spec
 
 _BY_FIELD = {"parts_of_query": "regex", "words_in_response": "words"}
-"""Scorers of cases that name none, by what they expect; else the answer is compared exactly."""
+"""Scorers by the key of an expectation. Without such a key the answer is compared exactly."""
 _EXACT = "exact"
 
 
 def spec_of(raw: Any) -> Spec | None:
-    """A scorer as files and options name it: `words`, or `{words: {ignore_case: true}}`. Raises
-    PlanError.
-    """
+    """Return the Spec of a scorer: `words`, or `{words: {ignore_case: true}}`. Raises PlanError."""
     if raw is None or isinstance(raw, str):
         return None if raw is None else Spec(name=raw)
     if isinstance(raw, Mapping) and len(raw) == 1:
@@ -37,13 +33,13 @@ def spec_of(raw: Any) -> Spec | None:
 
 
 def scorer_of(spec: Spec) -> Scorer:
-    """The scorer of a name and its options. Raises PlanError for what is unknown."""
+    """Return the scorer of a name and its options. Raises PlanError if they are unknown."""
     return _scorer(current(), spec.name, canonical(spec.options))
 
 
 @lru_cache(maxsize=256)
 def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
-    """Kept, since thousands of cases share a scorer, for the scope in which its name was found."""
+    """Return a cached scorer: thousands of cases share one. Names belong to a scope."""
     make = registry.load(SCORERS, name)
     checked = registry.check_options(make, msgspec.json.decode(options), f"scorer.{name}")
     made: Scorer = make(**checked)
@@ -51,7 +47,7 @@ def _scorer(scope: Scope | None, name: str, options: str) -> Scorer:
 
 
 def check_scorer(spec: Spec, place: str) -> None:
-    """Raise PlanError for a scorer of the whole module that is none, once and not at each case."""
+    """Raise PlanError for an invalid scorer of a whole module, once and not for each case."""
     try:
         scorer_of(spec)
     except PlanError as error:

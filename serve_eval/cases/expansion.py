@@ -1,12 +1,13 @@
-"""One case to many: the product over its axes. Pure.
+"""Expand a case to the product over its axes. The functions are pure.
 
-An axis is a value of `input` with a key for each variant. A case that names its `axes` has those
-and no others, in that order; its `zip_with` names inputs, or parts, that go with an axis and are
-none; an expectation that depends on axes is `{by: [axis, ...], values: {key: ...}}`. `join:
-{prompt: " "}` makes one text of the parts of a mapping; a part that is a mapping itself is an axis,
-named `prompt.PART`. A case without `axes` follows BioChatter's rule: each value that is a mapping
-is an axis, but for `format`, which goes with `query`; and with an axis `caption`, `expected.answer`
-is looked up by caption and query.
+An axis is a value of `input` with a key for each variant. A case with `axes` has only those, in
+that order. Its `zip_with` names inputs or parts that vary with an axis and are not axes. An
+expectation that depends on axes is `{by: [axis, ...], values: {key: ...}}`. `join: {prompt: " "}`
+joins the parts of a mapping to one text; a part that is a mapping itself is an axis named
+`prompt.PART`.
+
+A case without `axes` follows BioChatter's rule: each mapping is an axis, except `format`, which
+varies with `query`. With an axis `caption`, `expected.answer` is looked up by caption and query.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Any
 
 FORMAT, QUERY, CAPTION = "format", "query", "caption"
 _OF_THE_API = ("messages", "images", "tools", "tool_choice")
-"""Inputs that stand as the API has them, mappings or lists as they are: never an axis."""
+"""Inputs in the form of the API. Their mappings and lists are never axes."""
 
 
 class ExpansionError(Exception):
-    """A case that cannot be expanded; `key` is where in the case the reason stands."""
+    """A case that cannot be expanded. `key` is the position of the reason in the case."""
 
     def __init__(self, message: str, *key: str) -> None:
         super().__init__(message)
@@ -32,8 +33,10 @@ class ExpansionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """A case without axes. `content` is the mapping of the case with the chosen values in it and
-    its parts joined; `chosen` has the key that was chosen for each axis.
+    """A case without axes.
+
+    `content` is the mapping of the case with the chosen values and joined parts. `chosen` has the
+    chosen key of each axis.
     """
 
     name: str
@@ -42,9 +45,7 @@ class Expanded:
 
 
 def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The axes of a case with their variants, in the order in which names are joined. Raises
-    ExpansionError.
-    """
+    """Return the axes of a case with their variants, in order. Raises ExpansionError."""
     values = _inputs(case)
     if "axes" not in case:
         none = (FORMAT, *_OF_THE_API, *case.get("zip_with", ()))
@@ -58,14 +59,14 @@ def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for name in case["axes"]:
             if name in _OF_THE_API:
                 raise ExpansionError(
-                    f"{name!r} can be no axis: it stands as the API has it", "axes"
+                    f"{name!r} cannot be an axis: it is in the form of the API", "axes"
                 )
             value = values.get(name)
             if isinstance(value, list):
                 value = _by_name(name, value)
             if not isinstance(value, Mapping):
                 raise ExpansionError(
-                    f"{name!r} is no axis: input.{name} must be a mapping or a list", "axes"
+                    f"{name!r} is not an axis: input.{name} must be a mapping or a list", "axes"
                 )
             found[name] = value
     for name, variants in found.items():
@@ -74,28 +75,28 @@ def axes_of(case: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         odd = next((key for key in variants if not isinstance(key, str)), None)
         if odd is not None:
             raise ExpansionError(
-                f"the key {odd!r} of an axis is no text: put it in quotes", "input", name
+                f"the key {odd!r} of an axis is not a text: put it in quotes", "input", name
             )
     return {name: dict(variants) for name, variants in found.items()}
 
 
 def _inputs(case: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the input by name, with the parts of a joined one in its place."""
+    """Return the values of the input by name. The parts of a joined value replace it."""
     joined, found = case.get("join", {}), dict[str, Any]()
     for name in joined:
         if name in _OF_THE_API:
             raise ExpansionError(
-                f"{name!r} cannot be joined: it stands as the API has it", "join", name
+                f"{name!r} cannot be joined: it is in the form of the API", "join", name
             )
         parts = case["input"].get(name)
         if not isinstance(parts, Mapping) or not parts:
             raise ExpansionError(
-                f"input.{name} must be a mapping of the parts that are joined", "join", name
+                f"input.{name} must be a mapping of the parts to join", "join", name
             )
     for name, value in case["input"].items():
         for key, inner in _parts(name, value).items() if name in joined else [(name, value)]:
             if key in found or (key != name and key in case["input"]):
-                raise ExpansionError(f"{key!r} is there already, as another input", "input", name)
+                raise ExpansionError(f"{key!r} already exists as another input", "input", name)
             found[key] = inner
     return found
 
@@ -105,9 +106,7 @@ def _parts(name: str, value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _join(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separator: str) -> str:
-    """Join the parts, plain or `taken` from an axis, to one text without white space at its
-    ends.
-    """
+    """Join the parts, plain or `taken` from an axis, to one stripped text."""
     chosen = {part: taken.get(part, value) for part, value in parts.items()}
     for part, value in chosen.items():
         if not isinstance(value, str | int | float) or isinstance(value, bool):
@@ -117,33 +116,35 @@ def _join(name: str, parts: Mapping[str, Any], taken: Mapping[str, Any], separat
 
 
 def _unlike_text(value: Any, variant: bool) -> str:
-    """Name what stands in the place of a text."""
+    """Describe a value that is not a text."""
     if isinstance(value, Mapping):
-        return "a mapping, and must be a text" if variant else "a mapping that `axes` leaves out"
-    return "a list, and must be a text" if isinstance(value, list) else "no text: put it in quotes"
+        return "a mapping, but must be a text" if variant else "a mapping that `axes` leaves out"
+    return (
+        "a list, but must be a text" if isinstance(value, list) else "not a text: put it in quotes"
+    )
 
 
 def _by_name(axis: str, values: list[Any]) -> dict[str, Any]:
-    """The variants of an axis that is a list: each is called as it is written."""
+    """Return the variants of an axis that is a list. Each has its own text as its name."""
     found: dict[str, Any] = {}
     for one in values:
         if one is None or isinstance(one, bool):
             raise ExpansionError(
-                f"YAML reads {one!r} there, which is no text: put it in quotes", "input", axis
+                f"YAML reads {one!r}, which is not a text: put it in quotes", "input", axis
             )
         if str(one) in found:
-            raise ExpansionError(f"{str(one)!r} stands there twice", "input", axis)
+            raise ExpansionError(f"{str(one)!r} occurs twice", "input", axis)
         found[str(one)] = one
     return found
 
 
 def count(case: Mapping[str, Any]) -> int:
-    """How many cases `expand` would give. Raises ExpansionError."""
+    """Return the number of cases that `expand` yields. Raises ExpansionError."""
     return math.prod(len(variants) for variants in axes_of(case).values())
 
 
 def expand(case: Mapping[str, Any]) -> Iterator[Expanded]:
-    """The cases that a case stands for, itself where it has no axis. Raises ExpansionError."""
+    """Yield the cases of a case: itself if it has no axis. Raises ExpansionError."""
     axes, explicit = axes_of(case), "axes" in case or "zip_with" in case
     zipped, inputs = dict(case.get("zip_with", {})), _inputs(case)
     if not explicit and QUERY in axes and isinstance(case["input"].get(FORMAT), Mapping):
@@ -173,7 +174,7 @@ def _check_zip(
 ) -> None:
     if axis not in axes:
         raise ExpansionError(
-            f"{axis!r} is no axis of this case: {', '.join(axes) or 'it has none'}",
+            f"{axis!r} is not an axis of this case: {', '.join(axes) or 'it has none'}",
             "zip_with",
             name,
         )
@@ -183,14 +184,14 @@ def _check_zip(
     missing = [key for key in axes[axis] if not isinstance(values, Mapping) or key not in values]
     if missing:
         raise ExpansionError(
-            f"goes with the axis {axis!r} and has nothing for {', '.join(missing[:3])}",
+            f"varies with the axis {axis!r} but has no value for {', '.join(missing[:3])}",
             "input",
             name,
         )
 
 
 def _by_caption(expected: Any, chosen: Mapping[str, str]) -> Any:
-    """BioChatter's address of an answer: by caption, then by query."""
+    """Return the expectation with its answer looked up by caption, then by query."""
     if not isinstance(expected, Mapping) or not isinstance(expected.get("answer"), Mapping):
         return expected
     by = [axis for axis in (CAPTION, QUERY) if axis in chosen]
@@ -198,7 +199,7 @@ def _by_caption(expected: Any, chosen: Mapping[str, str]) -> Any:
 
 
 def _select_expected(expected: Any, chosen: Mapping[str, str]) -> Any:
-    """What is expected for the chosen keys, of an expectation or of the fields of one."""
+    """Return the expectation, or the fields of one, for the chosen keys."""
     if _is_address(expected):
         return _look_up(expected["values"], _names(expected["by"]), chosen, ("expected",))
     if isinstance(expected, Mapping):
@@ -225,10 +226,11 @@ def _look_up(values: Any, by: list[str], chosen: Mapping[str, str], place: tuple
     for axis in by:
         if axis not in chosen:
             raise ExpansionError(
-                f"by {axis!r}, which is no axis of this case: {', '.join(chosen) or 'it has none'}",
+                f"by {axis!r}, which is not an axis of this case:"
+                f" {', '.join(chosen) or 'it has none'}",
                 *place,
             )
         if not isinstance(values, Mapping) or chosen[axis] not in values:
-            raise ExpansionError(f"nothing is expected for {axis} {chosen[axis]!r}", *place)
+            raise ExpansionError(f"no expectation for {axis} {chosen[axis]!r}", *place)
         values = values[chosen[axis]]
     return values

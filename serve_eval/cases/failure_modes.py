@@ -1,8 +1,7 @@
-"""In which way an answer to a case failed, in a word or two that can be counted. Pure.
+"""Classify how an answer to a case failed, in one or two words that can be counted. Pure.
 
-The categories for texts are those of BioChatter's benchmark as far as they say something: case,
-format, partial match, words missing. Its synonyms are left out, since any two nouns were synonyms
-to it.
+The categories for texts are the meaningful ones of BioChatter's benchmark: case, format, partial
+match, words missing. Its category of synonyms is left out, because it accepts any two nouns.
 """
 
 from __future__ import annotations
@@ -26,9 +25,11 @@ _DIGIT = re.compile(r"\d")
 
 
 def failure_mode(expected: object, response: Response, score: Score) -> str:
-    """The mode of an answer that has no full marks: what became of the answer as a whole (empty,
-    refused, reasoning only, truncated), else what its scorer says, else what running it gave, else
-    that nothing could be read, else how its text differs from the expected ones.
+    """Return the failure mode of an answer that is not correct.
+
+    The first of these applies: the answer as a whole (empty, refused, reasoning only, truncated),
+    the mode from the scorer, the result of running the answer, an unparsed answer, the difference
+    of its text from the expected ones.
     """
     if score.outcome in _NO_ANSWER:
         return score.outcome.value.replace("_", " ")
@@ -46,8 +47,10 @@ def failure_mode(expected: object, response: Response, score: Score) -> str:
 
 
 def text_mode(expected: str, text: str) -> str:
-    """How a text differs from the one that was expected: by case, by white space, punctuation or
-    digits for words, by having more or less of it, or altogether.
+    """Return how a text differs from the expected one.
+
+    The difference is in case, in format (white space, punctuation, digits for words), in length
+    (more or less of the same text), or other.
     """
     expected, text = expected.strip(), text.strip()
     if text.casefold() == expected.casefold():
@@ -65,12 +68,12 @@ def text_mode(expected: str, text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    """Letters and digits alone, in one case."""
+    """Return only the letters and digits of a text, case-folded."""
     return "".join(character for character in text.casefold() if character.isalnum())
 
 
 def _texts(expected: object) -> Iterable[str]:
-    """The texts of an expectation: itself, its items, those under `answer`."""
+    """Yield the texts of an expectation: itself, its items, those under `answer`."""
     if isinstance(expected, Mapping):
         yield from _texts(expected.get("answer"))
     elif isinstance(expected, list | tuple):

@@ -1,11 +1,10 @@
-"""Case files to modules of cases. Every problem of every file is reported at once, with file, line
-and case.
+"""Read case files into modules of cases. All problems are reported together, with file and line.
 
-A top-level key of a file is a module: a list of cases, or a mapping with `cases` and what is common
-to them. Any other mapping is shared by the prompts of all files (`resources` is the key for such).
-Modules of the same name in several files are one. A folder stands for the case files in it. Files
-whose name ends as BioChatter's do are read by its rules, see serve_eval.cases.biochatter; files
-that end with `.enc` are encrypted, see serve_eval.cases.holdout.
+A top-level key of a file is a module: a list of cases, or a mapping with `cases` and their common
+settings. Any other mapping is shared by the prompts of all files (usually under `resources`).
+Modules of the same name in several files are one module. A folder stands for the case files in it.
+Files with the endings of BioChatter's files follow its rules, see serve_eval.cases.biochatter.
+Files that end with `.enc` are encrypted, see serve_eval.cases.holdout.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from serve_eval import yaml_source
 from serve_eval.cases import biochatter, form, holdout
+from serve_eval.cases.case_problems import case_problems, has_cases, scalar_paths
 from serve_eval.errors import PlanError
 from serve_eval.schema import SourceFile
 
@@ -32,8 +32,10 @@ _MARKS = [key for key in form.keys(form.ModuleForm) if key != "description"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RawCase:
-    """A case as it stands in a file. `where(*keys)` is "file:line" of a key of it; `folder` is
-    where its images lie (None: the file is encrypted).
+    """A case as it is in a file.
+
+    `where(*keys)` returns "file:line" of one of its keys. `folder` contains its images (None: the
+    file is encrypted).
     """
 
     name: str
@@ -49,8 +51,9 @@ class RawCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseModule:
-    """The cases of one name with what is common to them; `where(key)` is "file:line" of a common
-    key.
+    """The cases of one module, and their common settings.
+
+    `where(key)` returns "file:line" of a common key.
     """
 
     name: str
@@ -61,7 +64,7 @@ class CaseModule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFiles:
-    """What a list of files holds."""
+    """The contents of a list of case files."""
 
     modules: Mapping[str, CaseModule]
     resources: Mapping[str, Any]
@@ -69,7 +72,7 @@ class CaseFiles:
 
 
 def read(paths: Sequence[str]) -> CaseFiles:
-    """The modules of these files and folders. Raises PlanError with every problem."""
+    """Read the modules of files and folders. Raises PlanError with every problem."""
     files = _files(paths)
     stamps = tuple((str(file), *_stamp(file)) for file in files)
     return _read(stamps, os.environ.get(holdout.VARIABLE, ""))
@@ -77,8 +80,9 @@ def read(paths: Sequence[str]) -> CaseFiles:
 
 @lru_cache(maxsize=8)
 def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
-    """A plan builds each of its tasks several times; `stamps` and `key` change when the files
-    do.
+    """Read files with a cache, because a plan builds each of its tasks several times.
+
+    `stamps` and `key` change when the files change.
     """
     reader = _Reader()
     for file, *_ in stamps:
@@ -87,8 +91,8 @@ def _read(stamps: tuple[tuple[Any, ...], ...], key: str) -> CaseFiles:
         raise PlanError(list(dict.fromkeys(reader.problems)), hint=reader.hint)
     if not reader.modules:
         raise PlanError(
-            f"{', '.join(one.path for one in reader.files)}: nothing but what prompts share, and no"
-            " task"
+            f"{', '.join(one.path for one in reader.files)}: no tasks, only values that prompts"
+            " share"
         )
     modules = {name: one.module(name) for name, one in reader.modules.items()}
     return CaseFiles(modules=modules, resources=reader.resources, files=tuple(reader.files))
@@ -102,13 +106,13 @@ def _files(paths: Sequence[str]) -> list[Path]:
             problems += (
                 []
                 if inside
-                else [f"{path}: holds no case file (*.yaml, *.yml, or with {holdout.ENDING})"]
+                else [f"{path}: contains no case file (*.yaml, *.yml, also with {holdout.ENDING})"]
             )
             found += inside
         elif path.is_file():
             found.append(path)
         else:
-            problems.append(f"{path}: there is no such file or folder of cases")
+            problems.append(f"{path}: no such file or folder of cases")
     if problems:
         raise PlanError(problems, hint="serve-eval cases new FILE writes an example.")
     return list({file.resolve(): file for file in found}.values())
@@ -121,7 +125,7 @@ def _stamp(file: Path) -> tuple[int, int]:
 
 @dataclass(slots=True)
 class _Growing:
-    """A module while files are read."""
+    """A module while its files are being read."""
 
     common: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
@@ -138,7 +142,7 @@ class _Growing:
 
 
 class _Reader:
-    """Collects modules and what is wrong, over all files."""
+    """Collects modules and problems over all files."""
 
     def __init__(self) -> None:
         self.modules: dict[str, _Growing] = {}
@@ -171,7 +175,7 @@ class _Reader:
             elif isinstance(value, list):
                 self._module(document, file, name, {"cases": value}, ())
             elif isinstance(value, Mapping) and (
-                any(mark in value for mark in _MARKS) or _has_cases(value)
+                any(mark in value for mark in _MARKS) or has_cases(value)
             ):
                 self._module(document, file, name, value, ("cases",))
             elif isinstance(value, Mapping):
@@ -203,12 +207,13 @@ class _Reader:
         raw: Mapping[str, Any],
         below: tuple[str, ...],
     ) -> None:
-        """`below` are the keys between the module's and the list of its cases."""
+        """Add a module of a file. `below` are the keys between its name and its list of cases."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             self._add(
                 document,
                 (name,),
-                f"{name!r} names a task: at most 100 letters, digits, dots, dashes and underscores",
+                f"{name!r} is not a task name: use at most 100 letters, digits, dots, dashes and"
+                " underscores",
             )
             return
         one = self.modules.setdefault(name, _Growing())
@@ -227,7 +232,7 @@ class _Reader:
         cases = raw.get("cases")
         if not isinstance(cases, list):
             missing = (
-                "is missing: the list of the task's cases (what prompts share stands in"
+                "is missing: the list of the task's cases (values that prompts share go into"
                 f" `{form.RESOURCES}`)"
             )
             said = "expected a list" if "cases" in raw else missing
@@ -249,26 +254,26 @@ class _Reader:
         content: Any,
         theirs: bool,
     ) -> None:
-        """Add one case. `theirs`: the file is read by BioChatter's rules."""
+        """Add one case. `theirs` means that the file follows BioChatter's rules."""
         given = content.get("case") if isinstance(content, Mapping) else None
         name = given if isinstance(given, str) else f"number {path[-1] + 1}"
         if isinstance(content, Mapping) and theirs and "input" not in content:
-            pass  # what else BioChatter keeps in a list of cases
-        elif problems := list(_case_problems(content, strict=not theirs)):
+            pass  # BioChatter's lists of cases contain other entries too.
+        elif problems := list(case_problems(content, strict=not theirs)):
             for keys, message in problems:
                 said = f"{'.'.join(map(str, keys))}: {message}" if keys else message
                 self._add(document, (*path, *keys), f"{path[0]}: case {name}: {said}")
             return
 
-        for keys in () if theirs else _scalars(content["input"]):
+        for keys in () if theirs else scalar_paths(content["input"]):
             if (written := document.written.get((*path, "input", *keys))) is not None:
                 named, told = (
                     ".".join(map(str, ("input", *keys))),
                     "true or false" if written[0].isalpha() else "a number",
                 )
                 said = (
-                    f"{named}: YAML reads {written} as {told}, which a prompt would write"
-                    " otherwise: put it in quotes"
+                    f"{named}: YAML reads {written} as {told}, so the prompt would show it"
+                    " differently: put it in quotes"
                 )
                 self._add(document, (*path, "input", *keys), f"{path[0]}: case {name}: {said}")
 
@@ -285,61 +290,3 @@ def _document(file: Path, key: str) -> yaml_source.Document:
     if file.name.endswith(holdout.ENDING):
         return yaml_source.parse(holdout.decrypt(file, key), str(file), PlanError, text_keys=True)
     return yaml_source.read(file, PlanError, text_keys=True)
-
-
-def _scalars(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The paths of the plain values of an input which may stand in a prompt."""
-    items = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value)
-        if isinstance(value, list)
-        else None
-    )
-    if items is None:
-        yield path
-        return
-    for key, inner in items:
-        if path or key not in ("tools", "tool_choice"):
-            yield from _scalars(inner, (*path, key))
-
-
-def _has_cases(shared: Mapping[str, Any]) -> bool:
-    """Whether a list of cases stands in it, under whatever name: a task whose `cases` is
-    misspelt.
-    """
-    return any(
-        isinstance(one, Mapping) and "case" in one and "input" in one
-        for value in shared.values()
-        if isinstance(value, list)
-        for one in value
-    )
-
-
-def _case_problems(content: Any, *, strict: bool) -> Iterable[tuple[tuple[str, ...], str]]:
-    """What is wrong with the form of a case, as (keys, message) each. BioChatter's may have keys of
-    their own.
-    """
-    if not isinstance(content, Mapping):
-        yield (), "expected a mapping with case, input and expected"
-        return
-    for key, message in form.problems(
-        dict(content), form.Case, leave=("input", "sampling"), strict=strict
-    ):
-        yield (key,), message
-    for key, kind in (("input", form.Input), ("sampling", form.OwnSampling)):
-        if key not in content:
-            continue
-        if not isinstance(content[key], Mapping):
-            yield (
-                (key,),
-                "expected a mapping" + (" such as {prompt: ...}" if key == "input" else ""),
-            )
-            continue
-        for inner, message in form.problems(dict(content[key]), kind):
-            more = (
-                " (those of the whole task may say more)"
-                if key == "sampling" and "unknown" in message
-                else ""
-            )
-            yield (key, inner), message + more

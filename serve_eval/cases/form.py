@@ -1,5 +1,6 @@
-"""The form of a case file: what its mappings may hold. The checks and the JSON schema for editors
-are both made of it.
+"""The form of a case file: the keys and values of its mappings.
+
+Both the checks and the JSON schema for editors are derived from it.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ class Turn(Struct, forbid_unknown_fields=True):
 
     role: Literal["system", "user", "assistant"]
     content: str
-    images: Annotated[list[str] | UnsetType, Meta(description="Image files beside this file.")] = (
-        UNSET
-    )
+    images: Annotated[
+        list[str] | UnsetType, Meta(description="Image files in the folder of this file.")
+    ] = UNSET
 
 
 class Input(Struct):
-    """What is asked. Further keys are values for ${name}; without `axes`, each mapping among them
-    is an axis.
+    """The question of a case.
+
+    Further keys are values for ${name}. Without `axes`, each mapping among them is an axis.
     """
 
     prompt: Annotated[
@@ -48,40 +50,42 @@ class Input(Struct):
     ] = UNSET
     system_messages: Annotated[
         str | list[str] | dict[str, Any] | UnsetType,
-        Meta(description="System turns before it, in their order. A mapping is an axis."),
+        Meta(description="System turns before the prompt, in order. A mapping is an axis."),
     ] = UNSET
     messages: Annotated[
         list[Turn] | UnsetType,
-        Meta(description="Earlier turns, and without a prompt also the last one."),
+        Meta(description="Earlier turns. Without a prompt they include the last one."),
     ] = UNSET
     images: Annotated[
-        list[str] | UnsetType, Meta(description="Image files beside this file, before the text.")
+        list[str] | UnsetType,
+        Meta(description="Image files in the folder of this file; they precede the text."),
     ] = UNSET
     tools: Annotated[
         list[dict[str, Any]] | UnsetType,
-        Meta(description="Tools that the model may call, as the API has them."),
+        Meta(description="Tools that the model may call, in the form of the API."),
     ] = UNSET
     tool_choice: Annotated[
         str | dict[str, Any] | UnsetType,
-        Meta(description="Which of them it may call, as the API has it."),
+        Meta(description="Tool that the model may or must call, in the form of the API."),
     ] = UNSET
 
 
 class OwnSampling(Struct, forbid_unknown_fields=True):
-    """What a single case may ask otherwise."""
+    """Sampling options that a single case may override."""
 
     max_tokens: Whole | UnsetType = UNSET
     stop: list[str] | UnsetType = UNSET
 
 
 class SamplingForm(Struct, forbid_unknown_fields=True):
-    """How the answers of a task are sampled."""
+    """Sampling options of a task."""
 
     max_tokens: Annotated[
-        Whole | UnsetType, Meta(description="Most tokens of an answer (512).")
+        Whole | UnsetType, Meta(description="Largest number of tokens of an answer (default 512).")
     ] = UNSET
     temperature: Annotated[
-        float | UnsetType | None, Meta(description="0 is greedy (0); null leaves it out.")
+        float | UnsetType | None,
+        Meta(description="0 is greedy (default 0); null leaves the field out of requests."),
     ] = UNSET
     top_p: float | UnsetType | None = UNSET
     seed: int | UnsetType | None = UNSET
@@ -89,18 +93,18 @@ class SamplingForm(Struct, forbid_unknown_fields=True):
 
 
 class Case(Struct, forbid_unknown_fields=True):
-    """One case: a question with what is expected of its answer, or many of them by its axes."""
+    """A case: a question with its expected answer, or several of them by axes."""
 
     case: Annotated[
         str,
-        Meta(min_length=1, description="Its name; colons part the fields that tables group by."),
+        Meta(min_length=1, description="Name; colons separate the fields that tables group by."),
     ]
     input: Input
     expected: Annotated[
         Any,
         Meta(
             description=(
-                "The answer, or a mapping; {by: [axis], values: {...}} says it for each key of an"
+                "The answer, or a mapping; {by: [axis], values: {...}} lists it for each key of an"
                 " axis."
             )
         ),
@@ -109,11 +113,11 @@ class Case(Struct, forbid_unknown_fields=True):
     sampling: OwnSampling | UnsetType = UNSET
     axes: Annotated[
         list[str] | UnsetType,
-        Meta(description="Names of inputs that are axes; without it, all that are mappings."),
+        Meta(description="Names of inputs that are axes; by default, all mappings."),
     ] = UNSET
     zip_with: Annotated[
         dict[str, str] | UnsetType,
-        Meta(description="Inputs that go with an axis: {format: query}."),
+        Meta(description="Inputs that vary with an axis: {format: query}."),
     ] = UNSET
     join: Annotated[
         dict[str, str] | UnsetType,
@@ -127,24 +131,22 @@ class Case(Struct, forbid_unknown_fields=True):
 
 
 class ModuleForm(Struct, forbid_unknown_fields=True):
-    """A task: cases with what is common to them."""
+    """A task: cases and their common settings."""
 
     cases: list[Case]
     description: str | UnsetType = UNSET
     scorer: Scorer | UnsetType = UNSET
     iterations: Annotated[
-        Whole | UnsetType, Meta(description="How often each of these cases is asked (1).")
+        Whole | UnsetType, Meta(description="Number of times that each case is asked (default 1).")
     ] = UNSET
     sampling: SamplingForm | UnsetType = UNSET
-    prompt: Annotated[
-        str | UnsetType, Meta(description="The prompt of cases without one of their own.")
-    ] = UNSET
+    prompt: Annotated[str | UnsetType, Meta(description="Prompt of cases that have none.")] = UNSET
     system_messages: Annotated[
-        list[str] | UnsetType, Meta(description="System turns of cases without any of their own.")
+        list[str] | UnsetType, Meta(description="System turns of cases that have none.")
     ] = UNSET
     fields: Annotated[
         list[str] | UnsetType,
-        Meta(description="What the fields of the names are called: [kind, domain, language]."),
+        Meta(description="Names of the fields of case names: [kind, domain, language]."),
     ] = UNSET
 
 
@@ -152,15 +154,17 @@ RESOURCES = "resources"
 
 
 def keys(kind: type[Struct]) -> tuple[str, ...]:
-    """The keys that a mapping of the form may have."""
+    """Return the keys that a mapping of the form may have."""
     return tuple(field.name for field in msgspec.structs.fields(kind))
 
 
 def problems(
     raw: dict[Any, Any], kind: type[Struct], *, leave: tuple[str, ...] = (), strict: bool = True
 ) -> list[tuple[str, str]]:
-    """What is wrong with a mapping, as (key, message) each; the keys of `leave` are looked at
-    elsewhere. Without `strict` it may have others.
+    """Return the problems of a mapping as (key, message).
+
+    Other code checks the values of the keys in `leave`. Without `strict` the mapping may have other
+    keys.
     """
     found, hints = [], _hints(kind)
     strict = strict and bool(kind.__struct_config__.forbid_unknown_fields)
@@ -198,7 +202,7 @@ _WORDS = {
 
 
 def _describe(error: msgspec.ValidationError) -> str:
-    """Msgspec's message in the words of YAML."""
+    """Return msgspec's message in the words of YAML."""
     what, _, where = str(error).partition(" - at `$")
     kinds = "|".join(_WORDS)
     what = re.sub(
@@ -215,8 +219,9 @@ def _describe(error: msgspec.ValidationError) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON schema of a case file, for editors: a top-level list is a task, a mapping with a key
-    of one too, and any other mapping is shared by the prompts.
+    """Return the JSON schema of a case file, for editors.
+
+    A top-level list, or a mapping with a key of a task, is a task. Prompts share any other mapping.
     """
     (module, case), components = msgspec.json.schema_components(
         [ModuleForm, Case], ref_template="#/$defs/{name}"

@@ -1,8 +1,7 @@
-"""Case files that nobody reads without the key: for questions that must not end in what models are
-trained on.
+"""Encrypt and decrypt case files whose questions must not get into training data.
 
-The file is a Fernet token (AES in CBC mode with an HMAC) of the YAML. The key comes from the
-environment alone.
+The file is a Fernet token (AES in CBC mode with an HMAC) of the YAML. The key comes only from the
+environment.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ _NEW_KEY = f"export {VARIABLE}=$(openssl rand -base64 32 | tr '+/' '-_')"
 
 
 def decrypt(file: Path, key: str) -> str:
-    """The text of an encrypted file. Raises PlanError without the key, with a wrong one, and for a
-    damaged file.
+    """Return the text of an encrypted file.
+
+    Raises PlanError if the key is missing or wrong, or if the file is damaged.
     """
     if not key:
         raise PlanError(
-            f"{file}: is encrypted, and {VARIABLE} is not set",
-            hint="Export the key that it was made with.",
+            f"{file}: is encrypted, but {VARIABLE} is not set",
+            hint="Export the key with which it was encrypted.",
         )
     cipher = _cipher(key)
     from cryptography.fernet import InvalidToken
@@ -39,18 +39,18 @@ def decrypt(file: Path, key: str) -> str:
         raise PlanError(f"{file}: cannot be read: {error.strerror}") from error
     except (InvalidToken, UnicodeDecodeError) as error:
         raise PlanError(
-            f"{file}: cannot be decrypted: the key of {VARIABLE} is another one, or the file is"
-            " damaged",
-            hint="Export the key that it was made with.",
+            f"{file}: cannot be decrypted: the key in {VARIABLE} is wrong, or the file is damaged",
+            hint="Export the key with which it was encrypted.",
         ) from error
 
 
 def encrypt(source: Path, target: Path, key: str) -> None:
-    """Writes an encrypted copy of a file. Raises PlanError without a key, and when a file cannot be
-    read or written.
+    """Write an encrypted copy of a file.
+
+    Raises PlanError if there is no key, or if a file cannot be read or written.
     """
     if not key:
-        raise PlanError(f"{VARIABLE} is not set", hint=f"Make a key, and keep it: {_NEW_KEY}")
+        raise PlanError(f"{VARIABLE} is not set", hint=f"Create a key and keep it: {_NEW_KEY}")
     cipher = _cipher(key)
     try:
         token = cipher.encrypt(source.read_bytes())
@@ -70,4 +70,6 @@ def _cipher(key: str) -> Fernet:
     try:
         return Fernet(key.strip())
     except ValueError as error:
-        raise PlanError(f"{VARIABLE} is no key: {error}", hint=f"A new one: {_NEW_KEY}") from error
+        raise PlanError(
+            f"{VARIABLE} is not a key: {error}", hint=f"Create a new one: {_NEW_KEY}"
+        ) from error

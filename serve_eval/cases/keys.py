@@ -1,4 +1,4 @@
-"""What a case is known by."""
+"""Keys and ids that identify a case."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ KEY_HEX = 12
 
 
 def compat_md5(case: Mapping[str, Any]) -> str:
-    """BioChatter's own key of an expanded case: the MD5 of its JSON as Python writes it, keys in
-    the order of the file. It names rows of old results, and protects nothing.
+    """Return BioChatter's key of an expanded case.
+
+    It is the MD5 of the JSON that Python writes, with keys in the order of the file. It identifies
+    rows of old results and has no security purpose.
     """
     return hashlib.md5(json.dumps(case).encode(), usedforsecurity=False).hexdigest()
 
 
 def canonical_sha256(value: object) -> str:
-    """Hex SHA-256 of a value as JSON with sorted keys."""
+    """Return the hex SHA-256 of a value as JSON with sorted keys."""
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
 def question_sha256(
     turns: Sequence[Message], sampling: SamplingParams, override: Override | None
 ) -> str:
-    """Hex SHA-256 of all that is asked: turns with their images, and how the answer is sampled,
-    tools included.
-    """
+    """Return the hex SHA-256 of a question: turns with images, sampling options and tools."""
     return canonical_sha256({"turns": turns, "sampling": sampling, "override": override})
 
 
 def sample_id(name: str, question: str) -> str:
-    """The id of a sample: the name of its case, and so much of the hash of its question that
-    another question is another sample. The letter keeps it from reading as the number of a
-    repeat.
+    """Return the id of a sample: the name of its case, and the start of its question's hash.
+
+    A changed question is therefore another sample. The letter q distinguishes the hash from the
+    number of a repeat.
     """
     return f"{name}#q{question[:KEY_HEX]}"

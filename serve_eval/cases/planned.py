@@ -1,4 +1,4 @@
-"""The tasks that case files add to a plan."""
+"""Add the tasks of case files to a plan."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ FAMILY = "cases:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCases:
-    """The tasks of a plan with those of its case files; `iterations` is how often the files want
-    the prompts of a task asked, where they say so; `notes` name the modules of which nothing can be
-    asked.
+    """The tasks of a plan, including those of its case files.
+
+    `iterations` is the number of times that the files ask for the prompts of a task, if set.
+    `notes` name the modules that have no usable case.
     """
 
     tasks: list[Spec]
@@ -27,11 +28,13 @@ class PlannedCases:
 def plan_tasks(
     tasks: Sequence[Spec], paths: Sequence[str], configured: Collection[str] = ()
 ) -> PlannedCases:
-    """The tasks with a task for each module of the files: for those that `tasks` names as
-    cases:NAME, or for all where it names none. `paths` are absolute; `configured` tasks get options
-    yet, so that nobody knows what they ask. Raises PlanError with every problem of the files.
+    """Return the tasks, including a task for each module of the files.
+
+    If `tasks` names modules as cases:NAME, only these are added. `paths` are absolute. `configured`
+    tasks get further options later, so their questions are not yet known. Raises PlanError with
+    every problem of the files.
     """
-    from serve_eval.cases import file  # here, since most plans have no cases
+    from serve_eval.cases import file  # Imported here, because most plans have no cases.
     from serve_eval.cases.questions import questions
 
     files, problems, notes = file.read(paths), [], []
@@ -43,7 +46,7 @@ def plan_tasks(
     ]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
     there = {task.name for task in tasks}
-    own = there - {*named}  # with files of their own
+    own = there - {*named}  # Tasks with their own files.
     iterations = {
         f"{FAMILY}{name}": files.modules[name].common["iterations"]
         for name in wanted
@@ -53,7 +56,7 @@ def plan_tasks(
     }
     for name in wanted:
         if f"{FAMILY}{name}" in there:
-            continue  # the plan builds it with its options, and tells what is wrong with it
+            continue  # The plan builds it with its options, and reports its problems.
         if f"{FAMILY}{name}" in configured:
             tasks.append(Spec(name=f"{FAMILY}{name}", options=place))
             continue

@@ -1,6 +1,4 @@
-"""The turns that are sent for an expanded case: texts with their ${names} filled in, images as data
-URLs.
-"""
+"""Build the turns of an expanded case: fill in ${names}, and encode images as data URLs."""
 
 from __future__ import annotations
 
@@ -19,33 +17,30 @@ _NAME = re.compile(r"\$(?:\$(?=\{)|\{([^{}]*)\})")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[([^.\[\]]+)\]")
 _KINDS = ((b"\x89PNG", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF8", "gif"), (b"BM", "bmp"))
 DEEPEST = 8
-"""Values within values that are filled in: more are probably a circle."""
+"""Largest depth of values within values: more is probably a circle."""
 MOST_FILLED = 1 << 23
-"""Characters that one text may be filled in with: more than any context holds."""
+"""Largest number of characters of one filled-in text: more than any context holds."""
 
 
 def fill(text: str, names: Mapping[str, Any]) -> str:
-    """The text with each ${name} replaced by that value, which is filled in itself; `$${` stands
-    for `${`.
+    """Return the text with each ${name} replaced by its value, which is filled in as well.
 
-    A name may have a path: `${schemas.gene}`, or `${schemas[kind]}` for the entry that the value of
-    `kind` names. What is no text is written as JSON. Raises PlanError for an unknown name, for
-    values that go round in a circle, and for a text that gets longer than MOST_FILLED.
+    `$${` is a plain `${`. A name may have a path: `${schemas.gene}`, or `${schemas[kind]}` for the
+    entry that the value of `kind` names. A value that is not a text is written as JSON. Raises
+    PlanError for an unknown name, for circular values, and for a text longer than MOST_FILLED.
     """
     return _Filling(names).text(text, 0)
 
 
 class _Filling:
-    """Fills in one text: a few values that name each other several times may stand for
-    gigabytes.
-    """
+    """Fills in one text, with a limit: a few values that name each other may produce gigabytes."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self._names, self._room = names, MOST_FILLED
 
     def text(self, text: str, depth: int) -> str:
         if depth > DEEPEST:
-            raise PlanError(f"{text[:60]!r} is filled in again and again: a circle of names")
+            raise PlanError(f"{text[:60]!r} is filled in endlessly: its names form a circle")
         self._take(text)
         return _NAME.sub(lambda match: self._value(match, depth), text)
 
@@ -60,9 +55,7 @@ class _Filling:
     def _take(self, text: str) -> str:
         self._room -= len(text)
         if self._room < 0:
-            raise PlanError(
-                f"becomes longer than {MOST_FILLED} characters once its ${{names}} are filled in"
-            )
+            raise PlanError(f"exceeds {MOST_FILLED} characters after its ${{names}} are filled in")
         return text
 
 
@@ -70,8 +63,7 @@ def _look_up(path: str, names: Mapping[str, Any]) -> Any:
     name = re.match(r"[^.\[\]]*", path)[0]  # type: ignore[index]  # it matches the empty text
     if name not in names:
         raise PlanError(
-            f"${{{path}}}: nothing is called {name!r}.{nearest(name, names)} Write $${{ for a plain"
-            " ${."
+            f"${{{path}}}: unknown name {name!r}.{nearest(name, names)} Write $${{ for a plain ${{."
         )
     found, end = names[name], len(name)
     while end < len(path):
@@ -83,7 +75,7 @@ def _look_up(path: str, names: Mapping[str, Any]) -> Any:
         key = step[1] if step[1] is not None else names.get(step[2])
         if not isinstance(found, Mapping) or key not in found:
             known = [str(one) for one in found] if isinstance(found, Mapping) else []
-            raise PlanError(f"${{{path}}}: there is no {key!r}.{nearest(str(key), known)}")
+            raise PlanError(f"${{{path}}}: unknown key {key!r}.{nearest(str(key), known)}")
         found, end = found[key], step.end()
     return found
 
@@ -91,11 +83,10 @@ def _look_up(path: str, names: Mapping[str, Any]) -> Any:
 def turns(
     values: Mapping[str, Any], resources: Mapping[str, Any], folder: Path | None
 ) -> tuple[Message, ...]:
-    """The turns of a case out of its input: the system messages, the turns of `messages`, the
-    prompt.
+    """Return the turns of a case's input: system messages, turns of `messages`, the prompt.
 
-    `folder` is where images lie (None: nowhere). Raises PlanError for a name, an image or a turn
-    that is wrong.
+    `folder` contains the images (None: there are none). Raises PlanError for an invalid name, image
+    or turn.
     """
     names = {**resources, **values}
     system = values.get("system_messages") or []
@@ -118,16 +109,14 @@ def turns(
             )
         )
     elif values.get("images"):
-        raise PlanError("images: go with the prompt; a turn of `messages` has images of its own")
+        raise PlanError("images: need a prompt; a turn of `messages` has its own images")
     if not told or told[-1].role != "user":
-        raise PlanError(
-            "there is nothing to answer: give a prompt, or messages that end with the user's turn"
-        )
+        raise PlanError("no question: give a prompt, or messages that end with the user's turn")
     return tuple(told)
 
 
 def _text(key: str, value: Any) -> str:
-    """A text as the variants of an axis may have it. Raises PlanError for what is none."""
+    """Return a value as text. Raises PlanError if it is neither a text nor a number."""
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         return str(value)
     raise PlanError(f"{key}: expected a text, got {json.dumps(value)[:60]}")
@@ -143,11 +132,11 @@ def _turn(role: str, text: str, images: Sequence[str], folder: Path | None) -> M
 
 def _image(name: str, folder: Path | None) -> ImagePart:
     if folder is None:
-        raise PlanError(f"{name}: an encrypted file has no images beside it")
+        raise PlanError(f"{name}: cases in an encrypted file cannot have images")
     if "\0" in name:
-        raise PlanError(f"{name!r} is no file name")
+        raise PlanError(f"{name!r} is not a file name")
     if not (folder / name).resolve().is_relative_to(folder.resolve()):
-        raise PlanError(f"{name}: images lie beside the file or below, in {folder}")
+        raise PlanError(f"{name}: images must be in {folder} or below")
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
@@ -156,7 +145,7 @@ def _image(name: str, folder: Path | None) -> ImagePart:
     if kind is None and content[8:12] == b"WEBP":
         kind = "webp"
     if kind is None:
-        raise PlanError(f"{folder / name}: neither PNG, JPEG, GIF, BMP nor WebP")
+        raise PlanError(f"{folder / name}: not a PNG, JPEG, GIF, BMP or WebP image")
     return ImagePart(
         image_url=ImageUrl(url=f"data:image/{kind};base64,{base64.b64encode(content).decode()}")
     )

@@ -1,4 +1,4 @@
-"""Questions that cases become, and cases that are not asked: nouns only."""
+"""The types of questions and of skipped cases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from serve_eval.schema import Message, Override, SamplingParams, Spec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseQuestion:
-    """One expanded case. `question` is the hash of all that is asked, `md5` BioChatter's key of the
-    case; `as_biochatter`: it is scored as in BioChatter's benchmark.
+    """One expanded case.
+
+    `question` is the hash of the whole question. `md5` is BioChatter's key of the case.
+    `as_biochatter` means that it is scored as in BioChatter's benchmark.
     """
 
     id: str
@@ -30,8 +32,9 @@ class CaseQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A case that is not asked, and why. `md5` is BioChatter's key of it, `lacking` what options
-    could give.
+    """A case that is not asked, with the reason.
+
+    `md5` is BioChatter's key of the case. `lacking` is what options could supply.
     """
 
     name: str
@@ -43,7 +46,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Questions:
-    """The questions of a task, in the order of the files; `notes` are remarks on their scoring."""
+    """The questions of a task, in the order of the files. `notes` are about their scoring."""
 
     module: CaseModule
     sampling: SamplingParams

@@ -1,6 +1,4 @@
-"""Makes questions of the cases of a module: expanded, with their turns, their scorers and their
-keys.
-"""
+"""Make questions from the cases of a module: expand them, and add turns, scorers and keys."""
 
 from __future__ import annotations
 
@@ -18,15 +16,16 @@ from serve_eval.pace import Pace
 from serve_eval.schema import Override, SamplingParams, Spec
 
 MOST_TEXT = 1 << 29
-"""Characters of all prompts of a task."""
+"""Largest number of characters of all prompts of a task."""
 UNTOLD = 10**9
-"""So many cases are a mistake, and Python refuses to write a number of thousands of digits."""
+"""Number of cases from which messages do not show the number: it is a mistake, and Python refuses
+to print a number of thousands of digits."""
 
 
 class QuestionMaker:
-    """Make questions of the cases of a module, and collect what is wrong with them.
+    """Makes questions from the cases of a module, and collects their problems.
 
-    `twice` are the cases that ask what another one asks.
+    `twice` are the cases with the same question as another one.
     """
 
     def __init__(
@@ -50,18 +49,18 @@ class QuestionMaker:
         self.twice: list[Skipped] = []
 
     def questions(self, cases: Sequence[RawCase], most: int) -> tuple[CaseQuestion, ...]:
-        """Raises PlanError with every problem."""
+        """Return the questions of the cases. Raises PlanError with every problem."""
         total = sum(self._count(case) for case in cases)
         if total > most:
             largest = max(cases, key=self._count)
             raised = (
-                f", or raise it: --set cases:{self._module}.max_expanded={total}"
+                f", or raise the limit with --set cases:{self._module}.max_expanded={total}"
                 if total < UNTOLD
                 else ""
             )
             self.problems.append(
-                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, more"
-                f" than the {most} of max_expanded ({largest.name} alone to"
+                f"{largest.where()}: {self._module}: the cases expand to {_number(total)}, which"
+                f" exceeds max_expanded ({most}; {largest.name} alone expands to"
                 f" {_number(self._count(largest))}): leave variants out{raised}"
             )
             raise PlanError(list(dict.fromkeys(self.problems)))
@@ -84,35 +83,33 @@ class QuestionMaker:
                 if length > MOST_TEXT:
                     raise PlanError(
                         f"{question.where}: {self._module}: its prompts have more than {MOST_TEXT}"
-                        " characters together",
-                        hint=(
-                            "Leave cases out, or make several tasks of them in files of their own."
-                        ),
+                        " characters in total",
+                        hint=("Leave cases out, or split them into several tasks and files."),
                     )
                 if (
                     case.biochatter
                     and question.id in made
                     and made[question.id].md5 != question.md5
                 ):
-                    # Two cases to it, which expect something else of one question: both are asked.
+                    # BioChatter treats cases with different expectations of one question as two.
                     question = replace(question, id=f"{question.id}-{question.md5[:6]}")
                 known = made.setdefault(question.id, question)
                 if known is question:
                     continue
                 if case.biochatter:
-                    reason = f"it is the same as at {known.where}, and asked once"
+                    reason = f"it is the same as the case at {known.where}, which is asked once"
                     one = Skipped(
                         name=question.name, where=case.where(), reason=reason, md5=question.md5
                     )
                     self.twice.append(one)
                 elif (known.expected, known.scorer) == (question.expected, question.scorer):
-                    self._add(case, (), question.name, f"it is there already, at {known.where}")
+                    self._add(case, (), question.name, f"already defined at {known.where}")
                 else:
                     self._add(
                         case,
                         (),
                         question.name,
-                        f"the same question expects something else at {known.where}",
+                        f"the same question has another expectation at {known.where}",
                     )
 
     def _count(self, case: RawCase) -> int:
@@ -148,7 +145,8 @@ class QuestionMaker:
                 self._add(case, error.key, case.name, str(error))
                 return
             except _Wrong as wrong:
-                if (wrong.path, wrong.message) not in told:  # not once for each of its variants
+                # Report a problem only once, and not for each variant.
+                if (wrong.path, wrong.message) not in told:
                     told.add((wrong.path, wrong.message))
                     self._add(case, wrong.path, wrong.name, wrong.message)
 
@@ -185,7 +183,7 @@ class QuestionMaker:
         )
 
     def _choose_scorer(self, case: RawCase, content: Mapping[str, Any]) -> tuple[Any, Spec, bool]:
-        """Return the expectation, the scorer, and True where BioChatter scores the case so."""
+        """Return the expectation, the scorer, and True if the scoring is BioChatter's."""
         expected, chosen = content.get("expected"), spec_of(content.get("scorer")) or self._scorer
         if not case.biochatter:
             return expected, chosen or usual_scorer(expected), False
@@ -199,7 +197,7 @@ class QuestionMaker:
 
 
 class _Wrong(Exception):
-    """What is wrong with one expanded case."""
+    """A problem of one expanded case."""
 
     def __init__(self, name: str, path: tuple[str, ...], message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The cases of a module as they are asked, and those that are not."""
+"""Turn the cases of a module into questions and skipped cases."""
 
 from __future__ import annotations
 
@@ -31,16 +31,14 @@ def questions(
     max_expanded: int = MAX_EXPANDED,
     as_biochatter: bool | None = None,
 ) -> Questions:
-    """Return the questions of the module `name`. The options replace what the file says of the
-    whole module; `as_biochatter` scores cases in BioChatter's form as its benchmark does (None:
-    those of its modules).
+    """Return the questions of the module `name`.
 
-    Raises PlanError with every problem.
+    The options replace the settings of the whole module in the file. `as_biochatter` selects the
+    scoring of BioChatter's benchmark for cases in its form (None: only for its own modules). Raises
+    PlanError with every problem.
     """
     if name not in files.modules:
-        raise PlanError(
-            f"there are no cases called {name!r}.{registry.nearest(name, files.modules)}"
-        )
+        raise PlanError(f"no cases are named {name!r}.{registry.nearest(name, files.modules)}")
     module = files.modules[name]
     if as_biochatter is not None and (scorer or not any(case.biochatter for case in module.cases)):
         why = (
@@ -49,8 +47,8 @@ def questions(
             else "the files are not BioChatter's (*_data.yaml)"
         )
         raise PlanError(
-            f"as_biochatter: {why}: leave it out, or say it of a scorer: {{exact: {{as_biochatter:"
-            " true}}"
+            f"as_biochatter: {why}: leave it out, or set it for a scorer: {{exact:"
+            " {as_biochatter: true}}"
         )
     common = dict(module.common)
     common |= {} if prompt is None else {"prompt": prompt}
@@ -92,9 +90,7 @@ def questions(
 
 
 def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
-    """One for each of the cases that it stands for, or one alone where it cannot be expanded to at
-    most so many.
-    """
+    """Return one entry per expanded case, or only one if it does not expand to at most `most`."""
     try:
         if isinstance(case.content.get("input"), Mapping) and count(case.content) <= most:
             found = [(one.name, keys.compat_md5(one.content)) for one in expand(case.content)]
@@ -109,7 +105,7 @@ def _list_skipped(case: RawCase, lacking: Lacking, most: int) -> list[Skipped]:
 
 
 def _check_reached(question: CaseQuestion) -> tuple[str, object, bool]:
-    """A case with whether its own answer is right."""
+    """Return the name and the expectation of a case, and True if its own answer is right."""
     scorer = scorer_of(question.scorer)
     right, _ = scorer.answers(question.expected)
     score = scorer.score(question.expected, Response(text=right, finish_reason="stop"))

@@ -1,5 +1,6 @@
-"""The command line: one command per file. Heavy imports happen inside the command that needs
-them.
+"""Provide the command line, with one command per file.
+
+Each command imports its heavy modules when it is called.
 """
 
 from __future__ import annotations
@@ -8,7 +9,10 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Runs `serve-eval` as this process. The signals are taken before anything else is imported."""
+    """Run `serve-eval` in this process.
+
+    It installs the signal handlers before it imports anything else.
+    """
     import sys
 
     from serve_eval.cli._interrupts import EXIT_CODE, LINE, Interrupts

@@ -8,15 +8,15 @@ from typing import Any
 from serve_eval.cli._options import settings_of
 from serve_eval.evaluation.plan.options import ConnectionOptions
 
-ADDRESS_HELP = "host:port, .../v1 or a full path (default OPENAI_BASE_URL, or localhost)."
+ADDRESS_HELP = "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000)."
 _FROM_VARIABLES = ("base_url", "model", "api_key_env", "proxy", "ca_bundle", "max_tokens_field")
 
 
 def address_of(url: str | None, model: str | None, connection: ConnectionOptions) -> dict[str, Any]:
-    """Return how an endpoint is reached as settings of a plan: of the flags, else of their
-    SERVE_EVAL_* variables.
+    """Return the plan settings by which an endpoint is reached.
 
-    A variable may be empty, such as that of the key's name, which sends none.
+    Flags take precedence over the SERVE_EVAL_* variables. An empty variable is a value too: an
+    empty SERVE_EVAL_API_KEY_ENV sends no key.
     """
     named = {
         name: value for name, value in (("base_url", url), ("model", model)) if value is not None

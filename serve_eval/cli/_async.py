@@ -1,4 +1,4 @@
-"""The one event loop of the process, and what SIGINT and SIGTERM do to it."""
+"""Run the event loop of the process and handle SIGINT and SIGTERM while it runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """The user or a scheduler ended the run; everything that was had is in the run folder."""
+    """The user or a scheduler ended the run; finished answers are in the run folder."""
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes the fastest event loop that is installed; None for that of Python."""
+    """Return the factory of uvloop if it is installed; None stands for Python's own event loop."""
     try:
         import uvloop
     except ImportError:
@@ -27,9 +27,11 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Runs `main` to its end. The first SIGINT or SIGTERM cancels it, so that servers are stopped
-    and files closed, and raises Interrupted; a second one leaves at once. After it the signals do
-    what they did before.
+    """Run `main` to its end.
+
+    The first SIGINT or SIGTERM cancels it, so that servers are stopped and files closed, and raises
+    Interrupted. A second one ends the process immediately. Afterwards the previous signal handlers
+    are restored.
     """
     signals: list[int] = []
     before = {number: signal.getsignal(number) for number in NUMBERS}

@@ -1,4 +1,4 @@
-"""Declare the options that several commands take and that no plan has."""
+"""Declare the options that several commands share and that are not part of a plan."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ if TYPE_CHECKING:
     from serve_eval.evaluation.rerun import Rerun
 
 TrustPlan = Annotated[bool, Setting(TRUST_HELP, variable="never")]
-Reuse = Annotated[bool, Setting("Use the same servers where they are held already.")]
+Reuse = Annotated[bool, Setting("Use servers that already run with the same options.")]
 RerunWhat = Annotated[
     str,
-    Setting("What to ask again: never, failed (default), changed, version, all.", metavar="WHAT"),
+    Setting(
+        "Samples to ask again: never, failed (default), changed, version, all.", metavar="WHAT"
+    ),
 ]
-RunAll = Annotated[bool, Setting("The same as --rerun all; old answers are archived.")]
-Strict = Annotated[bool, Setting("Exit with 1 instead of 3.")]
+RunAll = Annotated[bool, Setting("Same as --rerun all. Old answers are archived.")]
+Strict = Annotated[bool, Setting("Exit with code 1 instead of 3.")]
 ReportAsJson = Annotated[bool, Setting("Print the report as one JSON object.", flags=("--json",))]
 
 
 def rerun_of(text: str, *, run_all: bool) -> Rerun:
-    """Return what is asked again, of the words of the command line. Raises PlanError for another
-    word.
+    """Return the samples to ask again, as --rerun and --run-all name them.
+
+    Raises PlanError for an unknown word, and for two options that contradict each other.
     """
     from typing import get_args
 
@@ -32,9 +35,7 @@ def rerun_of(text: str, *, run_all: bool) -> Rerun:
 
     chosen: Rerun | None = next((one for one in get_args(Rerun) if one == text), None)
     if chosen is None:
-        raise PlanError(f"--rerun: {text!r} is none of {', '.join(get_args(Rerun))}")
-    if run_all and chosen not in ("failed", "all"):  # failed: most probably not said
-        raise PlanError(
-            f"--run-all asks everything again, and --rerun {chosen} does not: give one of them"
-        )
+        raise PlanError(f"--rerun: {text!r} is not one of {', '.join(get_args(Rerun))}")
+    if run_all and chosen not in ("failed", "all"):  # failed is the default
+        raise PlanError(f"--run-all and --rerun {chosen} contradict each other: give one of them")
     return "all" if run_all else chosen

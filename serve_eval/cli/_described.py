@@ -1,4 +1,4 @@
-"""One alternative of a folder with all of its options: for a terminal of 80 columns."""
+"""Describe one task, scorer, launcher or verdict rule with all of its options, in 80 columns."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SEVERAL = {list: "list", dict: "mapping"}
 
 
 def describe_plugin(package: str, name: str) -> list[str]:
-    """Return its lines: what it is, where it comes from, and each option with type, default and
-    meaning.
+    """Return the lines that describe a plugin.
 
-    Raises PlanError for what cannot be used.
+    They hold its summary, its origin, and the type, default and meaning of each option. Raises
+    PlanError for a plugin that cannot be used.
     """
     function = registry.function(package, name)
     meanings = load_launcher(name).meanings if package == LAUNCHERS else {}
@@ -32,7 +32,7 @@ def describe_plugin(package: str, name: str) -> list[str]:
     for option in options(function):
         nested = struct_of(option.hint) is not None
         told = (
-            "options of its own, which follow"
+            "has its own options, listed below"
             if nested
             else f"{_kind(option.hint)}; {_default(option)}"
         )
@@ -43,8 +43,9 @@ def describe_plugin(package: str, name: str) -> list[str]:
 
 
 def meaning(path: str, meanings: Mapping[str, str]) -> str:
-    """Return what an option means; "" where nobody says so. What stands below others is known by
-    its name as well.
+    """Return the meaning of an option, or "" if it is not documented.
+
+    The meaning of a nested option may also be stored under its bare name.
     """
     below = path
     while below not in meanings and "." in below:
@@ -64,7 +65,7 @@ def _wrap(text: str, first: str, others: str) -> list[str]:
 
 
 def _kind(hint: Any) -> str:
-    """A type in words."""
+    """Return a type in words."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return " or ".join(map(str, parts))

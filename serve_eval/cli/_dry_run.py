@@ -1,4 +1,4 @@
-"""What a run would do, without doing it."""
+"""Show what a run would do, without sending anything."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from serve_eval.stats.early_paired import SPENT_ON_LOOKS
 from serve_eval.verdicts.exit_code import PASS, UNDECIDED
 
 SHOWN = 12_000
-"""Characters of a prompt at most: five worked examples are shown whole, a book is not."""
+"""Most characters of a prompt that are shown: enough for five worked examples, not for a book."""
 
 
 def dump(plan: Plan, file: Path) -> int:
-    """Writes every prompt as a JSON line: task, id, prompt (text or messages), target, and choices
-    where there are any. Returns how many.
+    """Write every prompt as a JSON line and return their number.
 
-    Raises PlanError when the file cannot be written.
+    A line has the task, the id, the prompt (text or messages) and the target, and the choices if
+    there are any. Raises PlanError if the file cannot be written.
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     try:
@@ -56,10 +56,10 @@ def dump(plan: Plan, file: Path) -> int:
 
 
 def show(plan: Plan, *, as_json: bool) -> int:
-    """Prints the plan, the commands of the launcher and, per task, requests, reference, threshold
-    and first prompt.
+    """Print the plan, the launcher's commands, and the requests and thresholds of each task.
 
-    Returns the exit code: 3 when the run would be refused for want of a reference that applies.
+    The reference and the first prompt of each task are shown as well. Returns the exit code: 3 if
+    the run would be refused because no reference applies.
     """
     prepared = prepare(replace(plan, allow_missing_reference=True))
     commands, files = preview(plan, Path(LOGS))
@@ -79,14 +79,14 @@ def show(plan: Plan, *, as_json: bool) -> int:
         return PASS
     lacking = ", ".join(p.task.name for p in prepared if p.reference is None)
     say(
-        f"error: the run would be refused: no reference applies to {lacking} "
-        "(see above, or add --allow-missing-reference)"
+        f"error: the run would be refused: no reference applies to {lacking} (the reason"
+        " is above; --allow-missing-reference runs it without)"
     )
     return UNDECIDED
 
 
 def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
-    """What is known of a task before anything is sent."""
+    """Return what is known of a task before anything is sent."""
     h, found = prepared.hypothesis, prepared.reference
     facts: dict[str, Any] = {
         "task": prepared.task.name,
@@ -122,23 +122,23 @@ def facts(prepared: PreparedTask, repeats: int) -> dict[str, Any]:
         )
     if prepared.task.program is not None:
         facts["runs_code"] = (
-            "its answers are run on this machine, which --allow-code-execution permits"
+            "its answers run as programs on this machine, as --allow-code-execution permits"
         )
     if judges := judges_of(prepared.task, prepared.dataset.samples):
         facts["judge_requests"] = {judge.name: repeats * count for judge, count in judges}
     if choices := prepared.dataset.samples[0].choices:
         facts["choices"] = (
-            f"{', '.join(map(repr, choices))}: a request for each, and the likeliest counts"
+            f"{', '.join(map(repr, choices))}: one request for each; the likeliest is the answer"
         )
     first = prepared.dataset.samples[0]
     facts["first_prompt"] = (
-        "(of a hold-out set, and not shown)" if HOLDOUT in first.metadata else first.prompt
+        "(not shown: it is part of a hold-out set)" if HOLDOUT in first.metadata else first.prompt
     )
     return facts
 
 
 def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
-    """Say how alpha is split where a paired rule may stop early."""
+    """Return how alpha is split, if a paired rule may stop early."""
     if (
         plan.early_stop is None
         or prepared.reference is None
@@ -149,8 +149,8 @@ def _early_stop(plan: Plan, prepared: PreparedTask) -> dict[str, str]:
     looks = SPENT_ON_LOOKS * alpha
     return {
         "early_stop": (
-            f"alpha {looks:g} is for the looks, {alpha - looks:g} for the verdict of a run to"
-            " its end"
+            f"alpha {looks:g} for the interim looks, {alpha - looks:g} for the verdict at"
+            " the end of the run"
         )
     }
 
@@ -189,12 +189,12 @@ def _text(
     most = "at most " if plan.early_stop is not None else ""
     judged = sum(count for facts in tasks for count in facts.get("judge_requests", {}).values())
     to_judges = f", and at most {judged} to judges" if judged else ""
-    lines.append(f"{most}{total} requests in all{to_judges}; nothing was sent")
+    lines.append(f"{most}{total} requests in total{to_judges}; nothing was sent")
     return clean("\n".join(lines) + "\n")
 
 
 def _readable(messages: Prompt) -> str:
-    """Messages as JSON, of images no more than their kind and size."""
+    """Return messages as JSON, with images reduced to their type and size."""
     text = msgspec.json.format(msgspec.json.encode(messages), indent=2).decode()
     return re.sub(
         r'"(data:[\w/.+-]*;base64,)([^"]*)"',
@@ -204,11 +204,11 @@ def _readable(messages: Prompt) -> str:
 
 
 def _ends(text: str) -> str:
-    """A text that is no longer than a person reads: of another its beginning and its end."""
+    """Return a text, or the beginning and the end of one longer than SHOWN."""
     left_out = len(text) - SHOWN
     if left_out <= 0:
         return text
-    mark = f"\n... {left_out} characters are left out; --dump-prompts FILE writes them ...\n"
+    mark = f"\n... {left_out} characters left out; --dump-prompts FILE writes them all ...\n"
     return f"{text[: SHOWN // 2]}{mark}{text[-SHOWN // 2 :]}"
 
 

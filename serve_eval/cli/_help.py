@@ -1,7 +1,7 @@
-"""Write the help of a command as plain text: usage, purpose, examples, then the options by panel.
+"""Write the help of a command as plain text: usage, purpose, examples, and options by panel.
 
-A command with many options shows the usual ones, and all of them with --help-all. Flags are shown
-without a type, and rich is not imported: its import takes longer than the rest of `--help`.
+A command with many options shows the usual ones; --help-all shows all of them. Flags are shown
+without a type. rich is not used, since its import takes longer than the rest of `--help`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from typer.core import TyperCommand
 from serve_eval.cli._options import EVERYTHING, Examples
 
 MOST_WIDTH = 80
-"""Columns of the text, on a wider terminal too: long lines are hard to read."""
+"""Most columns of the text, even on a wider terminal: long lines are hard to read."""
 MOST_INDENT = 30
-"""Columns before the meaning of an option; where its flags need more, the meaning begins on the
-next line."""
+"""Most columns before the meaning of an option; after longer flags it starts on the next line."""
 METAVARS = {
     "int": "N",
     "float": "NUMBER",
@@ -29,20 +28,20 @@ METAVARS = {
     "path": "PATH",
     "file": "PATH",
 }
-"""What stands for a value of a type, unless an option says it."""
+"""Placeholders for a value by its type, unless an option declares its own."""
 
 Row = tuple[str, str]
-"""What is typed, and its meaning."""
+"""The text to type, and its meaning."""
 
 
 class HelpedCommand(TyperCommand):
-    """A command whose help is plain text."""
+    """A command with plain-text help."""
 
     usual: tuple[str, ...] = ()
     examples: Examples = ()
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, or with `usual` its short form."""
+        """Write the help; if `usual` is set, its short form."""
         formatter.write(f"{page(self, ctx, everything=not self.usual)}\n")
 
     def full_help(self, ctx: Any) -> str:
@@ -91,7 +90,7 @@ def _purpose(command: Any, width: int) -> list[str]:
 
 
 def _by_panel(options: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return the options by their panels; those without one come last."""
+    """Return the options by panel; those without a panel come last."""
     panels: dict[str, list[Any]] = {}
     for option in options:
         panels.setdefault(option.rich_help_panel or "", []).append(option)
@@ -108,7 +107,7 @@ def _row(option: Any) -> Row:
 
 
 def _meaning(param: Any) -> str:
-    """Return the meaning of a parameter, with its default where the text does not tell it."""
+    """Return the meaning of a parameter, with its default unless the text states it."""
     text, default = param.help or "", param.default
     untold = (
         default is None or isinstance(default, bool | list) or callable(default) or default == ""
@@ -127,7 +126,7 @@ def _argument_row(argument: Any) -> Row:
 
 
 def _metavar(param: Any, otherwise: str = "") -> str:
-    """Return what stands for the value."""
+    """Return the placeholder for the value."""
     if param.metavar:
         return str(param.metavar)
     if otherwise:
@@ -138,7 +137,7 @@ def _metavar(param: Any, otherwise: str = "") -> str:
 
 
 def _panel(title: str, rows: Sequence[Row], width: int) -> str:
-    """Return a title with its rows in two columns."""
+    """Return a title and its rows in two columns."""
     fitting = [len(typed) for typed, _ in rows if len(typed) + 4 <= MOST_INDENT]
     indent = max(fitting, default=MOST_INDENT - 4) + 4
     lines = [f"{title}:"]

@@ -1,5 +1,6 @@
-"""`--include-path`, which every command has that may need the user's own tasks, scorers, launchers
-or verdict rules.
+"""Read `--include-path`, which names folders with the user's own code.
+
+Commands that may need the user's tasks, scorers, launchers or verdict rules have this option.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from serve_eval.schema import Plan
 
 TRUST_HELP = (
-    "Follow the plan of a folder that is not your own: run what it runs, send keys where it sends"
-    " them."
+    "Follow the plan of a folder that is not yours: run its commands and send keys to its"
+    " endpoints."
 )
 TrustPlan = Annotated[bool, typer.Option("--trust-plan", help=TRUST_HELP)]
 IncludePath = Annotated[
@@ -28,15 +29,17 @@ IncludePath = Annotated[
 
 
 def folders_of(given: Sequence[str] | None) -> list[str]:
-    """Return the full paths that flags name, else those of SERVE_EVAL_INCLUDE_PATH, one per
-    line.
+    """Return the absolute paths given by the flags or by SERVE_EVAL_INCLUDE_PATH.
+
+    The variable holds one path per line, and counts only if no flag is given.
     """
     return absolute_all(given or lines_of("SERVE_EVAL_INCLUDE_PATH"))
 
 
 def permissions(plans: Sequence[Plan]) -> str:
-    """Return the flags without which a saved plan does not go on: what runs code has to be given
-    each time.
+    """Return the flags that must be given again to resume saved plans.
+
+    Permission to run code is never saved.
     """
     paths = dict.fromkeys(path for plan in plans for path in plan.include_path)
     flags = "".join(f" --include-path {shlex.quote(path)}" for path in paths)

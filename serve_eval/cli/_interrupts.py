@@ -1,8 +1,8 @@
-"""SIGINT and SIGTERM outside of the event loop: from the start of the process to its end they exit
-with 130.
+"""Handle SIGINT and SIGTERM outside of the event loop: exit with 130.
 
-`_async.py` has what they do while a loop runs. This file imports next to nothing, since it is there
-for the time in which the others are imported.
+The handlers work from the start of the process to its end; `_async.py` has those for the event
+loop. This file imports almost nothing, since it covers the time in which the other modules are
+imported.
 """
 
 from __future__ import annotations
@@ -19,28 +19,32 @@ LINE = "Interrupted"
 
 
 class Interruption(KeyboardInterrupt):
-    """A signal came. Python notes a plain KeyboardInterrupt that passes an `eval`, as those of
-    dataclasses, and ends the process by the signal in the end, whatever its exit code.
+    """The exception raised for a signal.
+
+    Python remembers a plain KeyboardInterrupt that passes through an `eval`, such as those of
+    dataclasses, and then ends the process by the signal, with any exit code replaced.
     """
 
 
 class Interrupts:
-    """The effect of SIGINT and SIGTERM. Before `armed` is set, and from the second signal on, they
-    end the process at once. The first one after that is raised as Interruption, so that files are
-    closed, and sets `came`.
+    """The handlers of SIGINT and SIGTERM.
+
+    Before `armed` is set, a signal ends the process immediately. Afterwards, the first signal sets
+    `came` and raises Interruption, so that files are closed; the next ones end the process
+    immediately.
     """
 
     def __init__(self) -> None:
         self.armed = self.came = False
 
     def install(self) -> None:
-        """Takes the signals, except those that the parent has set to be ignored, as nohup does."""
+        """Install the handlers, except for signals that the parent ignores, as nohup does."""
         for number in NUMBERS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._take)
         sys.unraisablehook = self._unraisable
-        # Registered first, it runs last: what is left of the process then is over in milliseconds,
-        # and its code stands.
+        # Registered first, it runs last. The process then ends within milliseconds, and a signal
+        # must not change its exit code.
         atexit.register(_ignore)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
@@ -50,8 +54,9 @@ class Interrupts:
         raise Interruption
 
     def _unraisable(self, told: sys.UnraisableHookArgs) -> None:
-        """Python drops what is raised in a finalizer and prints a traceback; an interruption must
-        not get lost so.
+        """End the process for an interruption that is raised in a finalizer.
+
+        Python would print a traceback and drop it.
         """
         if isinstance(told.exc_value, KeyboardInterrupt):
             leave()
@@ -59,7 +64,7 @@ class Interrupts:
 
 
 def leave() -> None:
-    """Ends the process at once, with a line."""
+    """Write one line and end the process immediately."""
     try:
         os.write(2, f"{LINE}\n".encode())
     finally:

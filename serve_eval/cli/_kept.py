@@ -1,4 +1,4 @@
-"""What is said of the answers that a command had when it ended early."""
+"""Tell the user whether answers of an interrupted command are kept."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 
 def explain_kept(folder: Path, again: str) -> str:
-    """Return a line on how to go on by `again`: it says that answers are kept where the folder
-    holds any.
+    """Return a line with the command `again` that resumes.
+
+    It says that answers are kept only if the folder holds some.
     """
     from serve_eval.evaluation.storage.run_folder import holds_answer
 
     return (
-        f"Answers so far are kept; go on with: {again}"
+        f"Finished answers are kept. Resume with: {again}"
         if holds_answer(folder)
-        else f"No answer came yet; try: {again}"
+        else f"No answer was received yet. Try again with: {again}"
     )

@@ -1,4 +1,4 @@
-"""What a plan's launcher would write and start, ready to paste."""
+"""Show the files and commands of a plan's launcher, ready to paste."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from serve_eval.schema import LaunchContext, Plan
 
 
 def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]:
-    """The command lines of the plan's launcher, and the text of its files by path. Raises PlanError
-    for its options.
+    """Return the launcher's command lines, and the text of its files by path.
+
+    Raises PlanError for invalid launcher options.
     """
     launcher = load_launcher(plan.launcher.name)
     options = launcher.check_options(plan.launcher.options, "launcher")
@@ -24,8 +25,9 @@ def preview(plan: Plan, log_dir: Path) -> tuple[list[list[str]], dict[str, str]]
 
 
 def lines(commands: Sequence[Sequence[str]], files: Mapping[str, str]) -> list[str]:
-    """The same as text: files as here-documents, then the commands, together where there are
-    several.
+    """Return files and commands as text.
+
+    Files are here-documents. Several commands run in the background, so that they run together.
     """
     found = []
     if files:

@@ -1,9 +1,8 @@
-"""Derive the flags of a command from its structures of options, and the settings of a plan from
-what was given.
+"""Derive the flags of a command, and the settings of a plan, from structures of options.
 
-A command takes structures next to its own parameters, and gets each filled in:
+A command takes structures next to its own parameters, each filled with the given options:
 
-    @command(usual=("model", "tasks"), examples=[("Judge an endpoint:", "serve-eval run --tasks mmlu")])
+    @command(usual=("model", "tasks"), examples=[("Judge:", "serve-eval run --tasks mmlu")])
     def run(asked: AskedOptions, limits: LimitsOptions) -> None: ...
 """
 
@@ -23,14 +22,14 @@ from serve_eval.plugins.setting import Declared, list_declared
 
 EVERYTHING = "--help-all"
 Examples = Sequence[tuple[str, str]]
-"""Each a line of text and the command that it speaks of."""
+"""Pairs of a line of text and the command that it describes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command: the function that typer reads, and what its help shows.
+    """A command: the function that typer reads, and the content of its help.
 
-    `usual` names the parameters that --help shows, in this order, where --help-all shows the rest.
+    `usual` names the parameters that --help shows, in this order; --help-all shows all of them.
     """
 
     function: Callable[..., None]
@@ -41,8 +40,9 @@ class Command:
 def command(
     *, usual: Sequence[str] = (), examples: Examples = (), every_variable: bool = False
 ) -> Callable[[Callable[..., None]], Command]:
-    """Make a Command of a function; with `every_variable` each option has its SERVE_EVAL_*
-    variable.
+    """Make a Command of a function.
+
+    With `every_variable`, each option can also be set by its SERVE_EVAL_* variable.
     """
 
     def make(function: Callable[..., None]) -> Command:
@@ -53,11 +53,11 @@ def command(
 
 
 def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str, Any]:
-    """Return what the sections say as settings for `resolve`; with `only`, from the options of
-    these names alone.
+    """Return the options given in the sections as settings for `resolve`.
 
-    Of two options with the same key, lists are joined, the second replaces the first otherwise, and
-    False stays. Raises PlanError for a value that cannot be read.
+    With `only`, options with other names are skipped. If two options have the same key, lists are
+    joined, False is kept, and otherwise the second value replaces the first. Raises PlanError for a
+    value that cannot be parsed.
     """
     found: dict[str, Any] = {}
     for section in sections:
@@ -79,9 +79,7 @@ def settings_of(*sections: Any, only: Collection[str] | None = None) -> dict[str
 
 
 def list_given_flags(ctx: typer.Context) -> set[str]:
-    """Return the names of the parameters that were given as flags, not by their variables or not at
-    all.
-    """
+    """Return the names of the parameters that were given as flags, not by variables."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {
         name
@@ -91,7 +89,7 @@ def list_given_flags(ctx: typer.Context) -> set[str]:
 
 
 def lines_of(variable: str) -> list[str]:
-    """Return the values of a repeated option that a variable holds, one per line."""
+    """Return the values of a repeated option from a variable, one per line."""
     return [line for line in os.environ.get(variable, "").splitlines() if line.strip()]
 
 
@@ -104,8 +102,9 @@ def _join(first: Any, second: Any) -> Any:
 def _flatten(
     function: Callable[..., None], *, every_variable: bool, more: Sequence[inspect.Parameter]
 ) -> Callable[..., None]:
-    """Return the function with a parameter for each option of its structures, and `more` that it
-    does not get.
+    """Return the function with one parameter for each option of its structures.
+
+    The parameters `more` are added, but not passed on to the function.
     """
     hints = typing.get_type_hints(function, include_extras=True)
     structures = {
@@ -143,7 +142,7 @@ def _flatten(
 
 
 def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Parameter:
-    """Return an option as a parameter that typer reads."""
+    """Return an option as a parameter for typer."""
     reads = _reads_variable(option, every_variable) and not option.repeated
     info = typer.Option(
         *option.flags,
@@ -164,7 +163,7 @@ def _parameter(option: Declared, title: str, every_variable: bool) -> inspect.Pa
 
 
 def _value(option: Declared, value: Any, every_variable: bool) -> Any:
-    """Return a value, or the lines of its variable where a repeated option was not given."""
+    """Return a value; for a repeated option that was not given, the lines of its variable."""
     if not option.repeated:
         return value
     return (

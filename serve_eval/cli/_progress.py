@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of a run: a bar on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN_EVERY_S = 5.0
 
 
 class PatientConsole(Console):
-    """A console whose reader may go: the run does not end with it."""
+    """A console that survives the end of its reader, so that the run goes on."""
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -31,8 +31,9 @@ def _value(value: float | None) -> str:
 
 
 class BarProgress:
-    """A line per task with done, failed, running value, rate and time left, redrawn at most four
-    times a second.
+    """One line per task with done, failed, running value, rate and time left.
+
+    It is redrawn at most four times per second.
     """
 
     def __init__(self, console: Console) -> None:
@@ -57,7 +58,7 @@ class BarProgress:
             self._bar.start()
         if completed:
             self._console.print(
-                f"{task}: {completed} of {planned} answers are there already",
+                f"{task}: {completed} of {planned} answers are already there",
                 highlight=False,
                 markup=False,
             )
@@ -94,7 +95,7 @@ class BarProgress:
 
 
 class PlainProgress:
-    """One line at the beginning, every few seconds and at the end of each task."""
+    """One line per task at its beginning, every few seconds, and at its end."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -104,7 +105,7 @@ class PlainProgress:
         self._tasks[task] = _Shown(TaskID(0), planned, completed, time.monotonic())
         if completed:
             self._console.print(
-                f"{task}: {completed} of {planned} answers are there already",
+                f"{task}: {completed} of {planned} answers are already there",
                 highlight=False,
                 markup=False,
             )
@@ -134,7 +135,7 @@ class PlainProgress:
 
 
 class _Shown:
-    """A task under way: its bar, what was there when it began, and what was told last."""
+    """A task in progress: its bar, its state at the beginning, and the last figures shown."""
 
     def __init__(self, bar: TaskID, planned: int, completed: int, began: float) -> None:
         self.bar, self.planned, self._completed, self._began = bar, planned, completed, began
@@ -142,10 +143,10 @@ class _Shown:
         self.last: tuple[int, int, float | None] = (completed, 0, None)
 
     def rate(self, now: float) -> float:
-        """Answers per second of this session."""
+        """Return the answers per second of this session."""
         return (self.last[0] - self._completed) / max(now - self._began, 1e-9)
 
 
 def progress(console: Console) -> BarProgress | PlainProgress:
-    """The form that fits where the output goes."""
+    """Return the form of progress that fits the console."""
     return BarProgress(console) if console.is_terminal else PlainProgress(console)

@@ -1,5 +1,6 @@
-"""Sides of a comparison: a running endpoint, a plan file or a run folder, each resolved to a
-plan.
+"""Resolve the sides of a comparison to plans.
+
+A side is a running endpoint, a plan file or a run folder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class SidePromptOptions:
     """Choose the prompts."""
 
-    title: ClassVar[str] = "What is asked"
+    title: ClassVar[str] = "Tasks and samples"
     tasks: shared.Tasks = None
     cases: shared.Cases = None
     dataset_root: shared.DatasetRoot = None
@@ -37,7 +38,7 @@ class SidePromptOptions:
 class SendingOptions:
     """Choose how requests are sent to each endpoint."""
 
-    title: ClassVar[str] = "How the requests are sent"
+    title: ClassVar[str] = "Requests"
     concurrency: Annotated[
         int | None,
         Setting(
@@ -55,37 +56,40 @@ class SendingOptions:
 
 
 def new_folder(command: str) -> Path:
-    """Return the folder of a command that was given none, named by the time."""
+    """Return the default folder of a command, named by the time."""
     return Path("outputs") / f"{datetime.now(UTC):%Y%m%d_%H%M%S}_{command}"
 
 
 def check_launched(texts: dict[str, str], settings: dict[str, Any]) -> None:
-    """Raise PlanError for a side that is no plan, or whose plan launches nothing."""
+    """Raise PlanError for a side that is not a plan, or whose plan starts no servers."""
     from serve_eval.errors import PlanError
 
     problems = []
     for name, text in texts.items():
         if is_endpoint(text) or Path(text).is_dir():
             what = "a running endpoint" if is_endpoint(text) else "a finished run"
-            problems.append(f"--launch: {name}, {text}, is {what}, and no plan file")
+            problems.append(f"--launch: {name} is {what} ({text}), not a plan file")
         elif resolve_side(text, settings)[0].plan.launcher.name == "external":
             problems.append(
-                f"--launch: the plan of {name}, {text}, names no launcher that starts servers"
+                f"--launch: the plan of {name} ({text}) names no launcher that starts servers"
             )
     if problems:
         raise PlanError(
             problems,
-            hint="Such as launcher: {name: trtllm}. Without --launch, each side may be anything.",
+            hint=(
+                "For example launcher: {name: trtllm}. Without --launch, a side may also be"
+                " an endpoint or a run."
+            ),
         )
 
 
 def is_endpoint(text: str) -> bool:
-    """Return whether a side is the address of a running endpoint."""
+    """Return True if a side is the address of a running endpoint."""
     return not Path(text).exists() and not text.endswith((".yaml", ".yml"))
 
 
 def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | None]:
-    """Return the plan of a file or of a run folder, with that folder."""
+    """Return the plan of a file or run folder, and that folder (None for a file)."""
     from serve_eval.errors import PlanError
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_read
@@ -110,8 +114,9 @@ def resolve_side(text: str, settings: dict[str, Any]) -> tuple[Resolved, Path | 
 
 
 def with_plan(document: dict[str, Any], settings: dict[str, Any], line: Any = None) -> Resolved:
-    """Return the plan of a side. Variables that stand for an address, or ask for less, would be
-    those of both.
+    """Return the plan of a side.
+
+    Variables that name an endpoint, or ask for less, are ignored: they would apply to both sides.
     """
     from serve_eval.evaluation.plan.resolve import resolve
 

@@ -1,5 +1,6 @@
-"""Standard output and error, in any state in which the caller left them, kept apart from the output
-of others' code.
+"""Write to standard output and error, kept apart from the output of other code.
+
+The streams may be closed, full or redirected when the process starts.
 """
 
 from __future__ import annotations
@@ -17,19 +18,16 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PLAIN_EVERY_S, DRAWN_EVERY_S = 5.0, 0.25
-"""How often a long step tells of itself: by a line where nobody looks on, by another text of one
-line on a terminal."""
+"""Seconds between two reports of a long step: as lines in a log, as one line on a terminal."""
 STDOUT = tuple(map(Path, ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")))
 _reserved: list[TextIO] = []
 """The stream to standard output, once it is reserved for `emit`."""
 
 
 def prepare_streams() -> None:
-    """Gives a closed standard stream to /dev/null, and lets no character that a terminal lacks stop
-    us.
-    """
+    """Open /dev/null for closed standard streams, and escape characters that cannot be encoded."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)  # a program that we start would find it closed
+        os.set_inheritable(descriptor, True)  # else a child would find it closed
     os.close(descriptor)
     for name in ("stdin", "stdout", "stderr"):
         stream = getattr(sys, name)
@@ -40,9 +38,10 @@ def prepare_streams() -> None:
 
 
 def reserve_stdout() -> None:
-    """Keeps standard output for `emit`, for the rest of the process: its readers expect JSON. What
-    anything else writes there, code of others above all, be it by C or by a child process, goes to
-    standard error. A stream that a caller put in its place stays.
+    """Reserve standard output for `emit` for the rest of the process, since readers expect JSON.
+
+    Everything else that is written there goes to standard error: output of other Python code, of C
+    code and of child processes. A stream that a caller put in its place is left alone.
     """
     before = sys.__stdout__
     if before is None or sys.stdout is not before or _reserved:
@@ -58,20 +57,22 @@ def _stdout() -> TextIO:
 
 
 def is_terminal() -> bool:
-    """Return True where standard output is a terminal."""
+    """Return True if standard output is a terminal."""
     return _stdout().isatty()
 
 
 def path_of(file: Path) -> Path:
-    """Return the path under which a file that is asked for can be opened: standard output has
-    moved.
+    """Return the path that opens a file the user named.
+
+    It differs for standard output, which may have moved.
     """
     return Path(f"/dev/fd/{_reserved[0].fileno()}") if _reserved and file in STDOUT else file
 
 
 def emit(text: str) -> None:
-    """Writes to standard output. A reader that has gone, or a full disk behind it, does not change
-    what a run found.
+    """Write to standard output.
+
+    A reader that is gone, or a full disk, does not change the result of a run.
     """
     out = _stdout()
     try:
@@ -84,24 +85,23 @@ def emit(text: str) -> None:
 
 
 def draw(render: Callable[[Console], None]) -> None:
-    """Writes to standard output what `render` puts on a console of its width. Names that hold the
-    word of a picture, such as :sound:, stay what they are.
+    """Write to standard output what `render` prints on a console of its width.
+
+    Emoji codes such as :sound: stay as they are, since names may contain them.
     """
     from rich.console import Console
 
-    buffer = io.StringIO()  # rich's own capture would write to a standard output that may be broken
+    buffer = io.StringIO()  # rich's capture writes to a standard output that may be broken
     terminal, width = is_terminal(), Console().width
     if terminal and "COLUMNS" not in os.environ:
-        with suppress(OSError):  # rich looks at the descriptors 0 to 2
+        with suppress(OSError):  # rich reads only descriptors 0 to 2
             width = os.get_terminal_size(_stdout().fileno()).columns or width
     render(Console(file=buffer, force_terminal=terminal, width=width, highlight=False, emoji=False))
     emit(buffer.getvalue())
 
 
 def say(*lines: str) -> None:
-    """Writes lines to standard error, without what could control a terminal; empty ones are left
-    out.
-    """
+    """Write non-empty lines to standard error, without terminal control characters."""
     from serve_eval.report.text import clean
 
     try:
@@ -112,8 +112,9 @@ def say(*lines: str) -> None:
 
 
 class LongSteps:
-    """Tells on standard error how far a long step is. The line goes from a terminal when the step
-    is over.
+    """A reporter of long steps on standard error.
+
+    On a terminal, its line is erased at the end of the step.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,4 +1,4 @@
-"""What a suite would do, without doing it."""
+"""Show what a suite would do, without sending anything."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ _SHOWN = ("requests", "judge_requests", "reference", "threshold", "theta", "no_r
 
 
 def show(suite: Suite, *, as_json: bool) -> int:
-    """Prints the runs by the server that they share, with what starts it, and requests and
-    thresholds per task.
+    """Print the runs by the server that they share, with its commands and each task's threshold.
 
-    Returns the exit code: the one of the worst run that would be refused, else 0.
+    Returns the exit code of the worst run that would be refused, else 0.
     """
     servers = [_server(number, runs) for number, runs in enumerate(groups(suite.runs), start=1)]
     runs = [run for server in servers for run in server["runs"]]
@@ -55,8 +54,9 @@ def show(suite: Suite, *, as_json: bool) -> int:
 
 
 def _server(number: int, runs: Sequence[SuiteRun]) -> dict[str, Any]:
-    """What the runs share, with what starts it: a launcher whose options cannot work refuses every
-    one of them.
+    """Return the runs of a server and the commands that start it.
+
+    Invalid launcher options refuse all of its runs.
     """
     plan, refused = runs[0].plan, None
     commands: list[list[str]] = []

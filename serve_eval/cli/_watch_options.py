@@ -13,13 +13,13 @@ from serve_eval.plugins.setting import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class WatchPromptOptions:
-    """Choose what each round asks: options of a plan, which `settings_of` reads."""
+    """Choose the prompts of each round: options of a plan, which `settings_of` reads."""
 
-    title: ClassVar[str] = "What is asked"
+    title: ClassVar[str] = "Rounds and prompts"
     tasks: Annotated[
         list[str] | None,
         Setting(
-            "A task (default: sums and copies).",
+            "Task to ask (default: generated sums and copies).",
             flags=("--tasks", "-t"),
             metavar="NAME",
             parse=flag_values.names_of,
@@ -44,83 +44,85 @@ class WatchPromptOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOptions:
-    """Choose how often the endpoint is asked, and how much."""
+    """Choose how often and how much the endpoint is asked."""
 
     title: ClassVar[str] = WatchPromptOptions.title
     model: shared.Model = None
     every: Annotated[
         str,
         Setting(
-            "From the start of one round to that of the next: 90s, 10m (default), 1h.",
+            "Time between the starts of two rounds: 90s, 10m (default), 1h.",
             metavar="TIME",
         ),
     ] = "10m"
     budget_tokens: Annotated[
-        int | None, Setting("Tokens, read and generated, of a round (default 16000).", metavar="N")
+        int | None, Setting("Prompt and answer tokens per round (default 16000).", metavar="N")
     ] = None
-    smoke: Annotated[bool, Setting("Also run checks (default).", flags=("--smoke/--no-smoke",))] = (
-        True
-    )
+    smoke: Annotated[
+        bool,
+        Setting(
+            "Also run the checks of serve-eval smoke (default).", flags=("--smoke/--no-smoke",)
+        ),
+    ] = True
     seed: Annotated[
-        int | None, Setting("Seed of what is asked when (default: drawn).", metavar="N")
+        int | None, Setting("Seed of the choice of prompts (default: random).", metavar="N")
     ] = None
     rounds: Annotated[int | None, Setting("End after N rounds.", metavar="N")] = None
     timeout: Annotated[
-        float, Setting("Time that a request may take (default 60).", metavar="SECONDS")
+        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
     ] = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchJudgedOptions:
-    """Choose what counts as worse."""
+    """Choose when an endpoint counts as worse."""
 
-    title: ClassVar[str] = "How it is judged"
+    title: ClassVar[str] = "Judgement"
     passes: Annotated[
         int | None,
-        Setting("How often each prompt is asked for the baseline (default 8).", metavar="N"),
+        Setting(
+            "Answers per prompt for the baseline (default 8; 2 with --reference-value).",
+            metavar="N",
+        ),
     ] = None
     reference_value: Annotated[
         float | None,
-        Setting("The value of these prompts, instead of a learnt one.", metavar="POINTS"),
+        Setting("Known value of these prompts, instead of a learned one.", metavar="POINTS"),
     ] = None
-    tolerance: Annotated[
-        float, Setting("A fall that does not matter (default 1).", metavar="POINTS")
-    ] = 1.0
+    tolerance: Annotated[float, Setting("Drop to tolerate (default 1).", metavar="POINTS")] = 1.0
     round_means: Annotated[
         bool,
-        Setting(
-            "Bet on one value per round: also holds where whole rounds are worse or better by"
-            " chance. Slower."
-        ),
+        Setting("Test one value per round. Valid even if whole rounds vary by chance, but slower."),
     ] = False
     max_error_rate: Annotated[
-        float, Setting("Share of requests that may fail (default 0.05).", metavar="SHARE")
+        float, Setting("Tolerated share of failed requests (default 0.05).", metavar="SHARE")
     ] = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlarmOptions:
-    """Choose what an alarm does."""
+    """Choose the effects of an alarm."""
 
-    title: ClassVar[str] = "What an alarm does"
-    on_alarm: Annotated[str, Setting("exit (code 1; default), or go-on.", metavar="WHAT")] = "exit"
+    title: ClassVar[str] = "Alarms"
+    on_alarm: Annotated[str, Setting("exit (with code 1; default) or go-on.", metavar="WHAT")] = (
+        "exit"
+    )
     on_alarm_command: Annotated[
-        str | None, Setting("Run this with the alarm as JSON on its input.", metavar="'CMD'")
+        str | None,
+        Setting("Run this command with the alarm as JSON on standard input.", metavar="'CMD'"),
     ] = None
     alarm_env: Annotated[
         list[str] | None,
-        Setting(
-            "A variable that the command gets, such as its own key. Repeatable.", metavar="NAME"
-        ),
+        Setting("Variable to pass to that command, such as its key. Repeatable.", metavar="NAME"),
     ] = None
     webhook: Annotated[
         str | None,
-        Setting("POST the alarm as JSON there; ${VARIABLE} is filled in.", metavar="URL"),
+        Setting("POST the alarm as JSON; ${VARIABLE} is replaced by its value.", metavar="URL"),
     ] = None
-    forget_alarms: Annotated[bool, Setting("It is mended: begin with new evidence.")] = False
+    forget_alarms: Annotated[bool, Setting("Start with new evidence, after a repair.")] = False
     metrics_port: Annotated[
         int | None,
-        Setting("Serve figures for Prometheus at 127.0.0.1:PORT; 0: a free one.", metavar="PORT"),
+        Setting("Serve Prometheus metrics at 127.0.0.1:PORT (0: a free port).", metavar="PORT"),
     ] = None
 
 
@@ -128,13 +130,13 @@ class AlarmOptions:
 class WatchFolderOptions:
     """Choose the folder."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         Path | None,
         Setting(
-            "Folder (default outputs/watch_<host>). A watch there goes on.",
+            "Folder (default outputs/watch_<host>). A watch in it is resumed.",
             flags=("--output-dir", "-o"),
             metavar="DIR",
         ),
     ] = None
-    dry_run: Annotated[bool, Setting("Show what it costs; send nothing.")] = False
+    dry_run: Annotated[bool, Setting("Show the cost; send nothing.")] = False

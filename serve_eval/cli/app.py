@@ -1,4 +1,4 @@
-"""The door: what every command shares, and the list of commands."""
+"""List the commands, and set up the parts that all of them share."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from serve_eval.cli._streams import LongSteps, emit, prepare_streams, reserve_st
 from serve_eval.errors import ServeEvalError
 
 COMMANDS = {
-    "run": ("run.run", "Evaluate an endpoint: PASS, FAIL, INCONCLUSIVE."),
+    "run": ("run.run", "Evaluate an endpoint: PASS, FAIL or INCONCLUSIVE."),
     "compare": ("compare.compare", "Compare two endpoints: is B worse than A?"),
-    "invariants": ("invariants.invariants", "Ask one endpoint the same in other ways."),
-    "attribute": ("attribute.attribute", "Which server behind a door answers wrong?"),
-    "smoke": ("smoke.smoke", "Check an endpoint in seconds: what it does."),
-    "watch": ("watch.watch", "Watch an endpoint in production, and alarm."),
-    "diagnose": ("diagnose.diagnose", "Why is a run red, and what to change?"),
-    "capsule": ("capsule.capsule", "A folder that replays one request of a run."),
-    "suite": ("suite.suite", "Run many plans in one folder, one verdict."),
-    "serve": ("serve.serve", "Start servers and hold them for other clients."),
+    "invariants": ("invariants.invariants", "Check that caching and batching change no answers."),
+    "attribute": ("attribute.attribute", "Find the worker that gives wrong answers."),
+    "smoke": ("smoke.smoke", "Check in seconds which features an endpoint has."),
+    "watch": ("watch.watch", "Watch a production endpoint and raise alarms."),
+    "diagnose": ("diagnose.diagnose", "Explain why a run is red and what to change."),
+    "capsule": ("capsule.capsule", "Write a folder that replays one request of a run."),
+    "suite": ("suite.suite", "Run many plans for one verdict."),
+    "serve": ("serve.serve", "Start servers and keep them up for other clients."),
     "verdict": ("verdict.verdict", "Judge a finished run by another rule."),
-    "rescore": ("rescore.rescore", "Score a run's answers again."),
-    "export": ("export.export", "A run in the files of lm-eval."),
-    "drift": ("drift.drift", "Chart the runs of many days."),
-    "power": ("power.power", "What drop n samples show, and n for a drop."),
+    "rescore": ("rescore.rescore", "Score the answers of a run again."),
+    "export": ("export.export", "Write a run in the file format of lm-eval."),
+    "drift": ("drift.drift", "Chart the runs of many days to find a slow decline."),
+    "power": ("power.power", "Compute the drop that n samples can detect."),
     "list": ("listing.listing", "List tasks, launchers and verdict rules."),
-    "demo": ("demo.demo", "Judge a tiny real model, sound and damaged."),
+    "demo": ("demo.demo", "Judge a tiny real model, intact and damaged."),
     "references": ("references.app", "Show, check, register and import references."),
     "datasets": ("datasets.app", "List, fetch and verify data sets."),
-    "cases": ("cases.app", "Your own cases: write, list, encrypt, import."),
+    "cases": ("cases.app", "Write, list, encrypt and import your own cases."),
 }
-"""The module and the function of each command, and its line in `--help`. Only the command that is
-called is imported: importing all of them takes longer than the rest of `--help`."""
+"""The module and function of each command, and its line in `--help`. Only the called command is
+imported: importing all of them takes longer than the rest of `--help`."""
 
 
 class _Group(TyperGroup):
-    """Lists its commands without rich, whose import would take half of the time of `--help`."""
+    """A group that lists its commands without rich, which takes half of the time of `--help`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:  # click's types are private to typer
         self.rich_markup_mode = None
         super().format_help(ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands with a sentence each, which is wrapped and not cut off."""
+        """Write each command with one sentence, wrapped and not cut off."""
         rows = [
             (name, one.short_help or _sentence(one.help or ""))
             for name, one in self.commands.items()
@@ -65,10 +65,10 @@ def _sentence(text: str) -> str:
 
 
 class _Commands(_Group):
-    """Makes the command that is called."""
+    """The group that imports a command when it is called."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args:  # typer takes for granted that its own help, by rich, was printed by now
+        if not args:  # typer assumes that its own help, by rich, was printed
             typer.echo(ctx.get_help(), err=True)
             ctx.exit(2)
         return super().parse_args(ctx, args)
@@ -81,7 +81,7 @@ class _Commands(_Group):
 
 
 def _make_command(name: str) -> Any:
-    """A command with its options."""
+    """Return a command with its options."""
     from serve_eval.cli._help import HelpedCommand
     from serve_eval.cli._options import Command
 
@@ -104,9 +104,7 @@ def _make_command(name: str) -> Any:
 
 
 def _reserve_when_called(command: Any) -> Any:
-    """Have a command reserve standard output when it is called, which is after its help is
-    written.
-    """
+    """Make a command reserve standard output when it is called, but not for its help."""
     for inner in getattr(command, "commands", {}).values():
         _reserve_when_called(inner)
     if (call := command.callback) is not None:
@@ -126,7 +124,7 @@ def _reserve_when_called(command: Any) -> Any:
 
 app = typer.Typer(
     cls=_Commands,
-    help="Does a running LLM endpoint still answer as well as it should?",
+    help="Check whether a running LLM endpoint still answers as well as it should.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -138,7 +136,7 @@ app = typer.Typer(
 
 
 def _stand_in_list() -> None:
-    """Stands for a command in the list."""
+    """Stand for a command in the list."""
 
 
 for _name, (_, _short_help) in COMMANDS.items():
@@ -157,14 +155,15 @@ def _root(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Holds the options that stand before a command."""
+    """Hold the options before a command."""
 
 
 def main(*, interrupted: Callable[[], bool] = lambda: False) -> None:
-    """Runs the command line. Whatever ends it, it says so in a line or two and with an exit code of
-    its own: an error that the user can act on with its hint, anything else as a defect of
-    serve-eval (4, never the 1 of a FAIL). What an interruption turned into, such as the ImportError
-    of a half imported package, is raised as it is.
+    """Run the command line, and end every error with a short message and an exit code.
+
+    An error that the user can fix is shown with its hint. Any other error is reported as a defect
+    of serve-eval (4, never the 1 of a FAIL). Errors that an interruption causes, such as the
+    ImportError of a half-imported package, are raised unchanged.
     """
     if sys.platform == "win32":
         sys.exit("serve-eval runs on Linux and macOS. On Windows, use it inside WSL.")

@@ -1,6 +1,4 @@
-"""`serve-eval attribute`: the prompts of a run to each server behind its front door, and to each
-pair of them.
-"""
+"""Run `serve-eval attribute`: ask each worker of an endpoint, and each pair, a run's prompts."""
 
 from __future__ import annotations
 
@@ -20,38 +18,37 @@ def attribute(
             "--worker",
             metavar="ROLE=URL",
             help=(
-                "context=URL, generation=URL, or a URL of one of several whole servers. Repeatable."
+                "context=URL, generation=URL, or the URL of one of several complete"
+                " servers. Repeatable."
             ),
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option("--samples", metavar="N", help="Prompts of the run, chosen at random.")
+        int,
+        typer.Option("--samples", metavar="N", help="Prompts of the run to ask, chosen at random."),
     ] = 50,
     no_pairs: Annotated[
-        bool, typer.Option("--no-pairs", help="Each server alone; no pairs.")
+        bool, typer.Option("--no-pairs", help="Ask each worker alone; skip the pairs.")
     ] = False,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="Of the choice (default: that of the run).")
+        int | None, typer.Option("--seed", help="Seed of the choice (default: that of the run).")
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts asked at a time.")] = 4,
+    concurrency: Annotated[int, typer.Option("--concurrency", help="Prompts in flight.")] = 4,
     include_path: IncludePath = None,
     trust_plan: TrustPlan = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show whom it asks, and the cost; send nothing.")
+        bool, typer.Option("--dry-run", help="Show the workers and the cost; send no prompts.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
 ) -> None:
-    """Ask every server behind a front door, and every pair, the same prompts of a run: which of
-    them answers wrong?
+    """Ask each worker of an endpoint, and each pair, a run's prompts to find the faulty one.
 
-    Servers are those that the run's launcher started and that are still up
-    (--keep-servers), that are registered with the front door, that the run was
-    answered by, or --worker. Who takes more than twice as long as the others is
-    named in a warning, and fails nothing.
+    The workers are those that the run's launcher started and that still run (--keep-servers), those
+    registered with the orchestrator, those that answered the run, and those of --worker. A worker
+    that takes more than twice as long as the others causes a warning, not a failure.
 
-    Exit codes: 0 nobody is worse than the others, 1 somebody is, 2 usage, 3 not
-    the run's data any more, 4 endpoint or infrastructure, 5 nothing was answered,
-    130 interrupted.
+    Exit codes: 0 no worker is worse than the others, 1 a worker is worse, 2 usage, 3 the run's data
+    has changed, 4 endpoint or infrastructure, 5 no answers, 130 interrupted.
     """
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._streams import draw, emit, say
@@ -84,7 +81,7 @@ def attribute(
         say(f"serve-eval attribute: {run}", asking.cost())
         done = run_async(ask_each_worker(run, asking, at_a_time=concurrency, notify=say))
     except Interrupted:
-        say("Interrupted; nothing is kept")
+        say("Interrupted; nothing was saved")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
         emit(attribution_text(run))

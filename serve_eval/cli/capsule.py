@@ -1,4 +1,4 @@
-"""`serve-eval capsule`: a folder that replays one request of a run."""
+"""Run `serve-eval capsule`: write a folder that replays one request of a run."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from serve_eval.cli._include import IncludePath, folders_of
 
 def capsule(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    sample: Annotated[list[str], typer.Option("--sample", help="Id of the sample. Repeatable.")],
+    sample: Annotated[list[str], typer.Option("--sample", help="Id of a sample. Repeatable.")],
     task: Annotated[
-        str | None, typer.Option("--task", help="Its task, where several have one of that id.")
+        str | None,
+        typer.Option("--task", help="Task of the sample, if several tasks have that id."),
     ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--output-dir", "-o", help="Folder below which each gets one (default RUN/capsules)."
-        ),
+        typer.Option("--output-dir", "-o", help="Folder for the capsules (default RUN/capsules)."),
     ] = None,
     allow_holdout: Annotated[
         bool,
-        typer.Option("--allow-holdout", help="Also a sample of a hold-out set, with its texts."),
+        typer.Option(
+            "--allow-holdout", help="Allow samples of a hold-out set; their texts are written."
+        ),
     ] = False,
     include_path: IncludePath = None,
 ) -> None:
-    """Write what was sent for a sample, a curl script that sends it again, what was expected and
-    what came back.
+    """Write the request of a sample, a curl script that repeats it, and both answers.
 
-    Nothing is asked. Keys are variables in what is written. The data set of the run has to be
-    there.
+    The answers are the expected one and the one received. Nothing is sent. Keys are written as
+    variables. The data set of the run must be present.
 
     Exit codes: 0 written, 2 usage, folder or data.
     """

@@ -1,6 +1,4 @@
-"""`serve-eval cases`: writes, lists and encrypts files of one's own cases, and imports BioChatter's
-results.
-"""
+"""Run `serve-eval cases`: write, list and encrypt your own cases, and import old results."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ if TYPE_CHECKING:
     from serve_eval.cases.question import Questions
 
 app = typer.Typer(
-    help="Your own cases in YAML: write, list, encrypt, import.", no_args_is_help=True
+    help="Write, list, encrypt and import your own cases in YAML.", no_args_is_help=True
 )
 
 _Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders of them.")
+    list[Path], typer.Argument(metavar="FILE...", help="Case files, or folders with them.")
 ]
 _Set = Annotated[
     list[str] | None,
-    typer.Option("--set", help="An option of a task: cases:NAME.OPTION=VALUE. Repeatable."),
+    typer.Option("--set", help="Set an option of a task: cases:NAME.OPTION=VALUE. Repeatable."),
 ]
 
 
@@ -33,10 +31,10 @@ def expand(
     files: _Files,
     settings: _Set = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With what is asked and expected, as one JSON list.")
+        bool, typer.Option("--json", help="Print one JSON list, with prompts and expected answers.")
     ] = False,
 ) -> None:
-    """List the cases that would be asked, and those that are skipped. Nothing is sent."""
+    """List the cases that would be asked and those that are skipped. Nothing is sent."""
     from serve_eval.cli._streams import emit
     from serve_eval.evaluation.storage.private_files import pretty_json
     from serve_eval.report.text import clean
@@ -70,7 +68,7 @@ def new(
         "cases.yaml"
     ),
 ) -> None:
-    """Write an example with comments, which runs as it is."""
+    """Write an example file with comments, ready to run."""
     from serve_eval import cases
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
@@ -80,10 +78,10 @@ def new(
         with file.open("x", encoding="utf-8") as out:
             out.write(text.replace("FILE", str(file)))
     except FileExistsError as error:
-        raise PlanError(f"{file} is there already", hint="Choose another name.") from error
+        raise PlanError(f"{file} already exists", hint="Choose another name.") from error
     except OSError as error:
         raise PlanError(f"{file}: cannot be written: {error.strerror}") from error
-    emit(f"{file} written; try it: serve-eval cases expand {file}\n")
+    emit(f"{file} written. Try it: serve-eval cases expand {file}\n")
 
 
 @app.command()
@@ -103,8 +101,9 @@ def encrypt(
         Path | None, typer.Option("--to", "-o", help="File to write (default FILE.enc).")
     ] = None,
 ) -> None:
-    """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY. The file must be right; images
-    cannot go with it.
+    """Encrypt a hold-out set with the key in SERVE_EVAL_HOLDOUT_KEY.
+
+    The file must be valid, and must not refer to images.
     """
     from serve_eval.cases import file as case_file
     from serve_eval.cases import holdout
@@ -113,7 +112,7 @@ def encrypt(
     case_file.read([str(file)])
     target = to or file.with_name(file.name + holdout.ENDING)
     holdout.encrypt(file, target, os.environ.get(holdout.VARIABLE, ""))
-    emit(f"{target} written; keep {file} and the key out of every repository\n")
+    emit(f"{target} written. Keep {file} and the key out of every repository\n")
 
 
 @app.command("import-results")
@@ -122,17 +121,15 @@ def import_results(
         list[Path], typer.Argument(metavar="CSV...", help="Result files of BioChatter's benchmark.")
     ],
     cases: Annotated[
-        list[Path], typer.Option("--cases", help="The case files that they are of. Repeatable.")
+        list[Path], typer.Option("--cases", help="Case file of these results. Repeatable.")
     ],
-    references_dir: Annotated[
-        Path, typer.Option(help="Folder of your own that gets the references.")
-    ],
+    references_dir: Annotated[Path, typer.Option(help="Folder for the references.")],
     settings: _Set = None,
     reason: Annotated[
-        str | None, typer.Option(help="Why entries are replaced; they are kept with this.")
+        str | None, typer.Option(help="Reason for replacing entries; stored with the old ones.")
     ] = None,
 ) -> None:
-    """Make references of old results, matched by BioChatter's own hash of each case."""
+    """Make references of old results, matched by BioChatter's hash of each case."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.report.text import clean
     from serve_eval.workflows.references import import_biochatter
@@ -153,14 +150,15 @@ def import_results(
         )
     say(*(f"warning: {clean(warning)}" for warning in found.warnings))
     emit(
-        f"{found.matched} of {found.rows} rows matched a case; {found.orphans} are of no case that"
-        " is asked\n"
+        f"{found.matched} of {found.rows} rows matched a case; {found.orphans} belong to"
+        " no case that is asked\n"
     )
 
 
 def _indent(line: str) -> str:
-    """Indent a line and wrap it at the terminal's width. A setting stays whole, so that it can be
-    copied.
+    """Indent a line and wrap it at the terminal's width.
+
+    A setting is not wrapped, so that it can be copied.
     """
     width = max(40, shutil.get_terminal_size().columns)
     told, flag, setting = line.partition("--set ")
@@ -176,7 +174,7 @@ def _indent(line: str) -> str:
 
 
 def _tasks(files: list[Path], settings: list[str] | None) -> Any:
-    """The tasks of these files, with their options."""
+    """Return the tasks of these files, with their options."""
     from serve_eval.evaluation.plan.resolve import resolve
 
     given = {"cases": list(map(str, files)), "set": settings or [], "launcher": "simulated"}
@@ -184,7 +182,7 @@ def _tasks(files: list[Path], settings: list[str] | None) -> Any:
 
 
 def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str, Questions]]:
-    """What every task of the files asks, those of which nothing is asked included."""
+    """Return the questions of every task of the files, also if none of them is asked."""
     from serve_eval.cases import file
     from serve_eval.cases.case_scorers import spec_of
     from serve_eval.cases.questions import questions
@@ -205,7 +203,7 @@ def _questions(files: list[Path], settings: list[str] | None) -> list[tuple[str,
 
 
 def _lines(task: str, one: Questions) -> list[dict[str, Any]]:
-    """A JSON object per case. Of a hold-out set neither questions nor answers."""
+    """Return a JSON object per case; for a hold-out set without questions and answers."""
     asked = []
     for q in one.asked:
         line = {

@@ -1,4 +1,4 @@
-"""`serve-eval compare`: two endpoints, plans or finished runs, B judged against A."""
+"""Run `serve-eval compare`: judge B against A, two endpoints, plans or finished runs."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ USUAL = (
 )
 EXAMPLES = (
     (
-        "Is the new deployment worse than the old one?",
+        "Test whether a new deployment is worse than the old one:",
         "serve-eval compare old:8000 new:8000 --tasks gsm8k -o OUT",
     ),
     (
-        "Start both by their plans; a drop of 1 point matters:",
+        "Start both from their plans, and test for a drop of 1 point:",
         "serve-eval compare --launch a.yaml b.yaml --margin 1.0 -o OUT",
     ),
-    ("A finished run, and an endpoint of today:", "serve-eval compare RUN host:8000 -o OUT"),
+    ("Compare a running endpoint with a finished run:", "serve-eval compare RUN host:8000 -o OUT"),
 )
 
 
@@ -67,16 +67,23 @@ class ComparedPromptOptions(SidePromptOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class RuleOptions:
-    """Choose the rule by which B is judged."""
+    """Choose the verdict rule for B."""
 
-    title: ClassVar[str] = "How it is judged"
+    title: ClassVar[str] = "Verdict"
     verdict: Annotated[
-        str, Setting("paired, noninferiority or (with --repeats) anchors.", metavar="RULE")
+        str,
+        Setting(
+            "Verdict rule: paired (default), noninferiority or, with --repeats, anchors.",
+            metavar="RULE",
+        ),
     ] = "paired"
     margin: Annotated[
         float | None,
         Setting(
-            "Drop in points that matters (default: paired the classic test's own, else 1).",
+            (
+                "Drop in points that matters (default 1; for paired the one that the classic"
+                " test detects)."
+            ),
             metavar="POINTS",
             key="set",
             parse=margin_of_verdict,
@@ -87,27 +94,27 @@ class RuleOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SideOptions:
-    """Choose how A and B are asked and what is looked at."""
+    """Choose how A and B are asked and which flips are examined."""
 
-    title: ClassVar[str] = "How both are asked"
+    title: ClassVar[str] = "Comparison"
     model_b: Annotated[
-        str | None, Setting("Model name of B, where it is another one.", metavar="NAME")
+        str | None, Setting("Model name of B, if it differs from --model.", metavar="NAME")
     ] = None
     again: Annotated[
         int | None,
         Setting(
-            "Prompts per task that A is asked twice (default 200; 0: none).",
+            "Prompts per task to ask A twice (default 200; 0: none).",
             flags=("--self",),
             metavar="N",
         ),
     ] = None
     show_flips: Annotated[
-        int | None, Setting("Flips per task to list and look at closely (default 20).", metavar="N")
+        int | None, Setting("Flips per task to list and examine (default 20).", metavar="N")
     ] = None
     launch: Annotated[
-        bool, Setting("Insist that A and B are plans whose launchers start their servers.")
+        bool, Setting("Require that A and B are plans whose launchers start servers.")
     ] = False
-    one_after_the_other: Annotated[bool, Setting("First all of A, then all of B.")] = False
+    one_after_the_other: Annotated[bool, Setting("Ask all of A, then all of B.")] = False
     trust_plan: TrustPlan = False
 
 
@@ -115,11 +122,11 @@ class SideOptions:
 class CompareResultOptions:
     """Choose the folder and the output."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         Path | None,
         Setting(
-            "Folder (default outputs/<time>_compare). One that is there goes on.",
+            "Folder (default outputs/<time>_compare). An existing one is resumed.",
             flags=("--output-dir", "-o"),
             metavar="DIR",
         ),
@@ -130,7 +137,7 @@ class CompareResultOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class MovedOptions:
-    """Refuse what `serve-eval invariants` takes: these were options of this command."""
+    """Refuse the options that `serve-eval invariants` took over from this command."""
 
     title: ClassVar[str] = ""
     invariants: Annotated[
@@ -138,8 +145,11 @@ class MovedOptions:
         Setting(
             "",
             refused=(
-                f"--invariants is a command of its own now: {_INVARIANTS}",
-                f"Such as {_INVARIANTS} host:8000 --tasks gsm8k; the other options are the same.",
+                f"--invariants is now a separate command: {_INVARIANTS}",
+                (
+                    f"For example {_INVARIANTS} host:8000 --tasks gsm8k; the other options are"
+                    " the same."
+                ),
             ),
         ),
     ] = False
@@ -168,15 +178,15 @@ def compare(
     result: CompareResultOptions,
     moved: MovedOptions,
     b: Annotated[
-        str | None, typer.Argument(metavar="B", help="What is judged: one of the same.")
+        str | None, typer.Argument(metavar="B", help="The side to judge, in one of the same forms.")
     ] = None,
 ) -> None:
-    """Ask two endpoints the same prompts at the same time, and judge B with A as the reference.
+    """Ask two endpoints the same prompts at the same time, and judge B against A.
 
-    The same command again goes on where it was ended.
+    With the same -o, the command resumes an interrupted comparison.
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint
-    or infrastructure, 130 interrupted.
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or not comparable, 4 endpoint or
+    infrastructure, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.compare.compare import SELF, SHOW_FLIPS, CompareRules
@@ -186,7 +196,9 @@ def compare(
             raise PlanError(f"--{name} must be 0 or more")
     settings = settings_of(prompts, rule, sending)
     if b is None:
-        raise PlanError("name A and B", hint=f"One endpoint against itself: {_INVARIANTS} {a}")
+        raise PlanError(
+            "name A and B", hint=f"To compare an endpoint with itself: {_INVARIANTS} {a}"
+        )
     if asked.launch:
         check_launched({"A": a, "B": b}, settings)
     sides, verdict = _sides(a, b, settings, asked.model_b, trust_plan=asked.trust_plan)
@@ -205,8 +217,8 @@ def _sides(
 ) -> tuple[tuple[CompareSide, CompareSide], Any]:
     """Return both sides and the rule.
 
-    An endpoint is asked what the other side asks, where that is a plan or a run; of a run of
-    somebody else, what else that would reach has to be trusted.
+    An endpoint is asked the prompts of the other side, if that is a plan or a run. If the run
+    belongs to another user, its plan must be trusted to reach other endpoints.
     """
     from serve_eval.evaluation.plan.serialise import to_file
     from serve_eval.evaluation.trust import to_follow
@@ -244,7 +256,7 @@ def _execute(
     *,
     show_flips: int,
 ) -> int:
-    """Compare with progress on stderr and the result on stdout; return the exit code."""
+    """Compare, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
@@ -276,7 +288,7 @@ def _execute(
         if stopped and (out_dir / COMPARISON_PLAN).exists():
             say(explain_kept(out_dir, f"the same command with -o {out_dir}"))
         elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing is kept")
+            say("Interrupted; nothing was saved")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED

@@ -1,6 +1,4 @@
-"""`serve-eval datasets`: what is known, fetches it, and says whether it is still what was
-fetched.
-"""
+"""Run `serve-eval datasets`: list, fetch and verify data sets."""
 
 from __future__ import annotations
 
@@ -24,16 +22,14 @@ _Names = Annotated[
 _Root = Annotated[
     Path | None,
     typer.Option(
-        help="Dataset root. Default: SERVE_EVAL_DATASET_ROOT, else a folder of the user's cache."
+        help=("Dataset root (default SERVE_EVAL_DATASET_ROOT, else a folder in the user's cache).")
     ),
 ]
 
 
 @app.command("list")
 def list_sets() -> None:
-    """List the known data sets: rows, licence, where from, and how many checksums are known
-    beforehand.
-    """
+    """List the known data sets with rows, licence, source and number of known checksums."""
     from serve_eval.datasets.known import KNOWN
 
     for name, source in KNOWN.items():
@@ -52,10 +48,10 @@ def fetch(
         list[str], typer.Argument(metavar="NAME...", help="Data sets; see `datasets list`.")
     ],
     to: Annotated[
-        Path | None, typer.Option(help="Dataset root to fill; it can be copied to another machine.")
+        Path | None, typer.Option(help="Dataset root to fill. It can be copied to another machine.")
     ] = None,
 ) -> None:
-    """Fetch data sets, check or record their checksums, and say where they are."""
+    """Fetch data sets, check or record their checksums, and print their paths."""
     from serve_eval.datasets import vault
 
     root = to or vault.default_root(os.environ)
@@ -68,8 +64,9 @@ def fetch(
 
 @app.command()
 def verify(names: _Names = None, root: _Root = None) -> None:
-    """Compare the files of a dataset root with the known and the recorded checksums. A difference
-    exits with 2.
+    """Compare the files of a dataset root with the known and recorded checksums.
+
+    Exit codes: 0 no difference, 2 a difference.
     """
     from serve_eval.datasets import vault
     from serve_eval.errors import DatasetError
@@ -81,24 +78,25 @@ def verify(names: _Names = None, root: _Root = None) -> None:
     bad = [str(one.path) for one in found if one.state != vault.OK]
     if bad:
         raise DatasetError(
-            f"not what was fetched or published: {', '.join(bad)}",
-            hint="Delete what changed and fetch it again: serve-eval datasets fetch NAME.",
+            f"changed since they were fetched or published: {', '.join(bad)}",
+            hint="Delete these files and fetch them again: serve-eval datasets fetch NAME.",
         )
     if not found:
-        _say(f"{root}: nothing was fetched there, and no file of a known checksum lies there")
+        _say(f"{root}: holds no fetched file and no file with a known checksum")
 
 
 @app.command()
 def path(
     name: Annotated[
-        str | None, typer.Argument(help="A data set; without one, the root itself.")
+        str | None, typer.Argument(help="A data set (default: the root itself).")
     ] = None,
     root: _Root = None,
 ) -> None:
-    """Print the dataset root, or the folder of one data set below it: where it is, else where
-    `fetch` would put it.
+    """Print the dataset root, or the folder of a data set below it.
 
-    Exit codes: 0 the folder is there, 2 it is not (which standard error says).
+    For a data set that is missing, it is the folder that `fetch` would create.
+
+    Exit codes: 0 the folder exists, 2 it does not (with a message on standard error).
     """
     from serve_eval.cli._streams import say
     from serve_eval.datasets import vault
@@ -108,12 +106,12 @@ def path(
     _say(str(folder))
     if not folder.is_dir():
         fill = f"serve-eval datasets fetch {name or 'NAME'} --to {shlex.quote(str(root))}"
-        say(f"nothing is there yet; to fill it: {fill}")
+        say(f"the folder does not exist yet. To create it: {fill}")
         raise typer.Exit(2)
 
 
 def _choose(names: Sequence[str] | None) -> dict[str, Source]:
-    """The known sets of these names, or all. Raises PlanError for an unknown one."""
+    """Return the data sets with these names, or all. Raises PlanError for an unknown name."""
     from serve_eval.datasets.known import KNOWN
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry

@@ -1,4 +1,4 @@
-"""`serve-eval demo`: the main job on a real model, without a GPU and without a download."""
+"""Run `serve-eval demo`: judge a real model, without a GPU and without a download."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Judge the embedded model: sound and in 8 bits (PASS), in 3 bits (FAIL), in 4 bits (it takes
-    pairs to see it).
+    """Judge the embedded model, intact and damaged.
+
+    Intact and in 8 bits it passes, in 3 bits it fails. In 4 bits only a comparison of pairs shows
+    the damage.
     """
     from datetime import UTC, datetime
 

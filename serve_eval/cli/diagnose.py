@@ -1,4 +1,4 @@
-"""`serve-eval diagnose`: why is a run red or undecided, and what is to be changed?"""
+"""Run `serve-eval diagnose`: explain why a run is red or undecided and what to change."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def diagnose(
     include_path: IncludePath = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say why a run is red or undecided, by what its folder holds, with the option to change.
-    Nothing is asked.
+    """Explain why a run is red or undecided, and name the option to change.
 
-    Exit codes: 0 whatever is found, since a diagnosis is no verdict; 2 for a folder that cannot be
+    It reads the folder and sends nothing.
+
+    Exit codes: 0 for any finding, since a diagnosis is not a verdict; 2 for a folder that cannot be
     read.
     """
     from serve_eval.cli._streams import emit

@@ -1,4 +1,4 @@
-"""`serve-eval drift`: is an endpoint getting slowly worse, over the runs of many days?"""
+"""Run `serve-eval drift`: find a slow decline over the runs of many days."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 NOTES_SHOWN = 20
 MOST_DRAWN = 4
-"""Series in one picture."""
+"""Most series in one picture."""
 MOST_DOTS = 100
-"""Runs that are still drawn as dots of their own."""
+"""Most runs that are drawn as separate dots."""
 DATES_SHOWN = 6
 """Dates below the axis of a picture."""
 
 
 def drift(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Folder below which the run folders lie.")
+        Path, typer.Argument(metavar="DIR", help="Folder that holds the run folders, at any depth.")
     ],
     task: Annotated[str | None, typer.Option(help="Only the series of this task.")] = None,
     model: Annotated[str | None, typer.Option(help="Only the series of this model.")] = None,
@@ -31,18 +31,21 @@ def drift(
         float | None,
         typer.Option(
             "--h",
-            help="Sum, in standard deviations of a run, beyond which it alarms. "
-            "Default: 8, raised where the standard deviation is an estimate.",
+            help="Alarm limit of the cumulative sum, in standard deviations of a run (default"
+            " 8, higher if the standard deviation is estimated).",
         ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw values and sums into this .svg, .png or .pdf (extra: plots)."),
+        typer.Option(
+            help="Draw values and sums into this .svg, .png or .pdf file (needs the extra plots)."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Chart the finished runs below a folder: a decline too slow for any single verdict. It warns,
-    it never fails.
+    """Chart the finished runs below a folder to find a decline too slow for a single verdict.
+
+    An alarm is a warning and never fails the command.
 
     Exit codes: 0 also on an alarm, 2 usage, or no finished run.
     """
@@ -68,7 +71,7 @@ def drift(
     notes = [*history.notes, *(f"left out: {error}" for error in bare)]
     if plot is not None and len(charts) > MOST_DRAWN:
         raise PlanError(
-            f"--plot: {len(charts)} series are more than the {MOST_DRAWN} of a picture",
+            f"--plot: {len(charts)} series do not fit, a picture holds {MOST_DRAWN}",
             hint="Choose with --task and --model.",
         )
     if as_json:
@@ -83,7 +86,7 @@ def drift(
         lines = [line for one in charts for line in _lines(one, folder)]
         lines += [f"note: {note}" for note in notes[:NOTES_SHOWN]]
         if len(notes) > NOTES_SHOWN:
-            lines.append(f"note: and {len(notes) - NOTES_SHOWN} more: --json lists them all")
+            lines.append(f"note: and {len(notes) - NOTES_SHOWN} more: --json lists all")
         emit("".join(f"{clean(line)}\n" for line in lines))
     if plot is not None:
         draw(plot, [panel for one in charts for panel in _panels(one)])
@@ -91,7 +94,7 @@ def drift(
 
 
 def _choose(history: History, task: str | None, model: str | None) -> list[Series]:
-    """The series of that task and model. Raises PlanError where there is none."""
+    """Return the series of that task and model. Raises PlanError if there is none."""
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest
 
@@ -101,7 +104,9 @@ def _choose(history: History, task: str | None, model: str | None) -> list[Serie
             known = sorted({getattr(one, field) for one in chosen})
             chosen = [one for one in chosen if getattr(one, field) == name]
             if not chosen:
-                raise PlanError(f"{flag} {name}: no finished run has it.{nearest(name, known)}")
+                raise PlanError(
+                    f"{flag} {name}: no finished run has this {field}.{nearest(name, known)}"
+                )
     if not chosen:
         raise PlanError("no run can be charted", hint="\n".join(history.notes))
     return chosen
@@ -135,7 +140,7 @@ def _lines(one: Chart, folder: Path) -> list[str]:
             f" {'ALARM' if point.alarm else '':5}  {where}"
         )
     if len(nights) == 1:
-        lines.append("  one run: there is nothing yet to compare it with")
+        lines.append("  one run only: nothing to compare it with yet")
     return [*lines, *(f"  warning: {warning}" for warning in one.warnings), ""]
 
 
@@ -190,7 +195,7 @@ def _json(one: Chart) -> dict[str, Any]:
 
 
 def _panels(one: Chart) -> list[Panel]:
-    """The value of each run, and below it the sum with its limit."""
+    """Return two panels: the value of each run, and the cumulative sum with its limit."""
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.workflows.drift.chart import date
 

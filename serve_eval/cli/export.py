@@ -1,4 +1,4 @@
-"""`serve-eval export`: a finished run in the files of another tool."""
+"""Run `serve-eval export`: write a finished run in the file format of another tool."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ FORMATS = ("lm-eval",)
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder with a report.")],
     to_format: Annotated[
-        str, typer.Option("--format", help="lm-eval: results_*.json and samples_*.jsonl.")
+        str,
+        typer.Option(
+            "--format", help="lm-eval, which writes results_*.json and samples_*.jsonl (default)."
+        ),
     ] = "lm-eval",
     output_dir: Annotated[
         Path | None,
@@ -23,9 +26,7 @@ def export(
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Write the results and the samples of a run as lm-evaluation-harness does, for tools that read
-    those.
-    """
+    """Write the results and samples of a run in the file format of lm-evaluation-harness."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
     from serve_eval.plugins.registry import nearest

@@ -1,6 +1,4 @@
-"""`serve-eval invariants`: one endpoint against itself, under changes that should change no
-answer.
-"""
+"""Run `serve-eval invariants`: test an endpoint under changes that must not change answers."""
 
 from __future__ import annotations
 
@@ -39,15 +37,15 @@ USUAL = (
 )
 EXAMPLES = (
     (
-        "Ask 200 problems in several passes, each changed in one respect:",
+        "Ask 200 problems in several passes, each with one change:",
         "serve-eval invariants host:8000 --tasks gsm8k --dataset-root DIR --limit 200",
     ),
     (
-        "Start the server by a plan, so that the first pass is a cold one:",
+        "Start the server from a plan, so that its cache is empty at first:",
         "serve-eval invariants PLAN.yaml --launch -o OUT",
     ),
     (
-        "Render the chat here too; texts around 4096 tokens:",
+        "Also render the chat here, and try texts around 4096 tokens:",
         "serve-eval invariants PLAN.yaml --tokenizer DIR --chunk-tokens 4096",
     ),
 )
@@ -60,28 +58,28 @@ class PassOptions:
     title: ClassVar[str] = "Passes"
     tokenizer: Annotated[
         str | None,
-        Setting("Folder with the chat template, to render it here in a pass more.", metavar="DIR"),
+        Setting("Folder with the chat template: adds a pass that renders it here.", metavar="DIR"),
     ] = None
     chunk_tokens: Annotated[
         list[int] | None,
         Setting(
-            "Chunk size to try (default 2048 and 8192; 0: none). Repeatable.",
+            "Chunk size in tokens to try (default 2048 and 8192; 0: none). Repeatable.",
             metavar="N",
             variable="never",
         ),
     ] = None
-    launch: Annotated[bool, Setting("Insist on a plan whose launcher starts its servers.")] = False
+    launch: Annotated[bool, Setting("Require a plan whose launcher starts servers.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class InvariantsResultOptions:
     """Choose the folder and the output."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         Path | None,
         Setting(
-            "Folder (default outputs/<time>_invariants). One that is there goes on.",
+            "Folder (default outputs/<time>_invariants). An existing one is resumed.",
             flags=("--output-dir", "-o"),
             metavar="DIR",
         ),
@@ -102,14 +100,14 @@ def invariants(
     sending: SendingOptions,
     result: InvariantsResultOptions,
 ) -> None:
-    """Ask an endpoint the same prompts under changes that should change no answer: cache, order,
-    batch, streams.
+    """Ask an endpoint the same prompts under changes that must not change any answer.
 
-    It needs no right answer and no reference. It asks 100 prompts per task unless --limit says
-    otherwise. The same command again goes on where it was ended.
+    The changes concern the cache, the order, the batch and streaming. No right answers and no
+    reference are needed. Without --limit, 100 prompts per task are asked. With the same -o, the
+    command resumes an interrupted check.
 
-    Exit codes: 0 all hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure,
-    5 nothing was answered, 130 interrupted.
+    Exit codes: 0 all invariants hold, 1 one is broken, 2 usage, 4 endpoint or infrastructure, 5 no
+    answers, 130 interrupted.
     """
     from serve_eval.errors import PlanError
     from serve_eval.workflows.invariants.check import CHUNKS
@@ -139,7 +137,7 @@ def _execute(
     *,
     as_json: bool,
 ) -> int:
-    """Check an endpoint with progress on stderr and the result on stdout; return the exit code."""
+    """Check an endpoint, with progress on stderr and the result on stdout. Return the exit code."""
     from serve_eval.cli._async import Interrupted, run_async
     from serve_eval.cli._kept import explain_kept
     from serve_eval.cli._progress import PatientConsole, progress
@@ -152,7 +150,7 @@ def _execute(
     from serve_eval.workflows.invariants.text import render
 
     if Path(a).is_dir():
-        raise PlanError(f"{a} is a finished run, and this command asks an endpoint")
+        raise PlanError(f"{a} is a finished run; name a running endpoint or a plan file")
     plan = (
         with_plan({}, {**settings, "base_url": a})
         if is_endpoint(a)

@@ -1,4 +1,4 @@
-"""`serve-eval list`: what can be named in a plan."""
+"""Run `serve-eval list`: show the names that a plan can use."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import typer
 from serve_eval.cli._include import IncludePath, folders_of
 
 NOT_BUILT = ("voxpopuli", "videomme", "mixed_modality_*")
-"""Tasks of the original that ask by sound or by video."""
+"""Tasks of the original suite that ask with sound or video."""
 
 
 def listing(
     kind: str = typer.Argument("all", help="tasks, scorers, launchers, verdicts or all."),
     name: Annotated[
-        str | None, typer.Argument(help="One of them, with what each of its options means.")
+        str | None, typer.Argument(help="Name of one of them, to show the meaning of each option.")
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """List tasks, scorers, launchers and verdict rules with their options, and where those come
-    from that are not ours.
+    """List tasks, scorers, launchers and verdict rules with their options.
 
-    Exit codes: 0, and 2 where something of others cannot be used.
+    Each one that is not part of serve-eval is shown with its origin.
+
+    Exit codes: 0, or 2 if one of them cannot be used.
     """
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
@@ -54,13 +55,16 @@ def listing(
                         f" {clean(str(file))}\n"
                     )
                 emit(f"  and for every task: {', '.join(sorted(OPTIONS))}\n")
-                emit(f"  not built, though their references import: {', '.join(NOT_BUILT)}\n")
+                emit(
+                    "  not implemented, although their references can be imported:"
+                    f" {', '.join(NOT_BUILT)}\n"
+                )
     if broken:
         raise typer.Exit(2)
 
 
 def _one(package: str | None, kind: str, name: str) -> None:
-    """Raises PlanError for a name that there is not."""
+    """Print one plugin. Raises PlanError for an unknown name."""
     from serve_eval.cli._described import describe_plugin
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
@@ -69,8 +73,8 @@ def _one(package: str | None, kind: str, name: str) -> None:
 
     if package is None:
         raise PlanError(
-            f"{kind} {name}: say of which kind it is",
-            hint="Such as serve-eval list launchers trtllm.",
+            f"{kind} {name}: name the kind",
+            hint="For example serve-eval list launchers trtllm.",
         )
     file = name.partition(":")[0]
     if file not in (known := registry.names(package)):
@@ -79,14 +83,12 @@ def _one(package: str | None, kind: str, name: str) -> None:
         )
     lines = describe_plugin(package, file)
     if package == "launchers":
-        lines += ["", "Set them by --set launcher.OPTION=VALUE, or under launcher in a plan."]
+        lines += ["", "Set them with --set launcher.OPTION=VALUE, or below launcher in a plan."]
     emit("".join(f"{clean(line)}\n" for line in lines))
 
 
 def _entry(package: str, name: str) -> list[str]:
-    """A name with its summary, its options and its origin. Raises PlanError for what cannot be
-    used.
-    """
+    """Return a name with its summary, options and origin. Raises PlanError if it is unusable."""
     from serve_eval.plugins import extensions, registry
     from serve_eval.plugins.declarations import is_structure
 
@@ -98,6 +100,6 @@ def _entry(package: str, name: str) -> list[str]:
     for option in registry.options_of(function).values():
         default = "required" if option.required else repr(option.default)
         if is_structure(type(option.default)):
-            default = f"options of its own: serve-eval list launchers {name} shows them"
+            default = f"has its own options: see serve-eval list launchers {name}"
         lines.append(f"    {option.path}: {default}")
     return lines

@@ -1,6 +1,4 @@
-"""`serve-eval power`: what can be seen with how many samples, and how many a wanted effect
-takes.
-"""
+"""Run `serve-eval power`: compute detectable drops by sample size, and the reverse."""
 
 from __future__ import annotations
 
@@ -14,38 +12,39 @@ if TYPE_CHECKING:
     from serve_eval.workflows.measured import Measured
 
 USUAL_MARGIN = 1.0
-"""Margin in points of the non-inferiority rule where none is wanted."""
+"""Margin in points of the non-inferiority rule, unless one is given."""
 DROPS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Drops in points of which the power is shown."""
+"""Drops in points for which the power is shown."""
 CURVE_STEPS = 100
 
 
 def power(
     total: Annotated[
-        int | None, typer.Option(help="Samples that the data set has: prints the table by n.")
+        int | None, typer.Option(help="Samples in the data set: print the table by n.")
     ] = None,
     theta: Annotated[
         float | None,
-        typer.Option(help="Wanted minimum detectable effect in points: prints the smallest n."),
+        typer.Option(help="Minimum detectable effect in points: print the smallest n."),
     ] = None,
     detect: Annotated[
         float | None,
-        typer.Option(help="Drop in points to be seen: prints n for each verdict rule."),
+        typer.Option(help="Drop in points to detect: print n for each verdict rule."),
     ] = None,
     probability: Annotated[
-        float, typer.Option("--power", help="Probability of seeing that drop.")
+        float, typer.Option("--power", help="Probability of detecting that drop.")
     ] = 0.8,
     flip_rate: Annotated[
         float,
         typer.Option(
             help=(
-                "Share of the prompts on which two runs of one endpoint disagree (0.19 if sampled)."
+                "Share of prompts on which two runs of one endpoint disagree (default"
+                " 0.034; about 0.19 with sampling)."
             )
         ),
     ] = 0.034,
     from_run: Annotated[
         Path | None,
-        typer.Option("--from", help="Run folder: its spread and its throughput are used."),
+        typer.Option("--from", help="Run folder whose spread and throughput to use."),
     ] = None,
     sigma: Annotated[
         float, typer.Option(help="Standard deviation of a sample's score, in points.")
@@ -58,11 +57,16 @@ def power(
     ] = 0.2,
     plot: Annotated[
         Path | None,
-        typer.Option(help="Draw power against drop into this .svg, .png or .pdf (extra: plots)."),
+        typer.Option(
+            help=(
+                "Draw power against drop into this .svg, .png or .pdf file (needs the extra plots)."
+            )
+        ),
     ] = None,
 ) -> None:
-    """Print what the classic test detects by number of samples, and how many samples a wanted
-    effect takes.
+    """Compute the drop that n samples can detect, or the samples that a drop takes.
+
+    Give at least one of --total, --theta, --detect and --from.
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError
@@ -73,7 +77,7 @@ def power(
         check_plot(plot)
     if total is None and theta is None and detect is None and from_run is None:
         raise PlanError(
-            "say what is wanted: --total N, --theta POINTS, --detect POINTS or --from RUN"
+            "give at least one of --total N, --theta POINTS, --detect POINTS and --from RUN"
         )
     if total is not None and total < 1:
         raise PlanError(f"--total must be 1 or more, not {total}")
@@ -113,9 +117,7 @@ def _compute_needed(
     alpha: float,
     beta: float,
 ) -> int:
-    """Return the number of samples that the wanted effect takes. Raise PlanError where none is
-    wanted.
-    """
+    """Return the number of samples for the wanted effect. Raises PlanError without one."""
     from serve_eval.errors import PlanError
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import num_pairs_for
@@ -125,7 +127,7 @@ def _compute_needed(
     if theta is not None:
         return num_samples_for(theta, sigma, alpha, beta)
     raise PlanError(
-        "--plot draws one number of samples, and this run has several tasks", hint="Give --total N."
+        "--plot needs one number of samples, but this run has several tasks", hint="Give --total N."
     )
 
 
@@ -164,7 +166,7 @@ def _detect(
     alpha: float,
     per_second: float | None,
 ) -> list[str]:
-    """Samples for each rule, and the power of two of them by the drop with so many."""
+    """Return the samples that each rule needs, and the power of two rules with that number."""
     from serve_eval.stats.classic import num_samples_for
     from serve_eval.stats.planning import (
         classic_power,
@@ -187,7 +189,7 @@ def _detect(
         time = (
             "" if per_second is None else f"  {n / per_second:10.0f} s at the measured throughput"
         )
-        what = " (excluded as a margin, at no drop)" if rule == "noninferiority" else ""
+        what = " (to exclude such a drop if there is none)" if rule == "noninferiority" else ""
         lines.append(f"  {rule:15} {n:>8} samples{time}{what}")
     n = wanted["paired"]
     lines += [
@@ -207,8 +209,9 @@ def _detect(
 def _curves(
     n: int, detect: float | None, probability: float, flip_rate: float, sigma: float, alpha: float
 ) -> Panel:
-    """The chance of noticing a drop with n samples, by each verdict rule, from no drop to one that
-    the classic rule sees nearly always.
+    """Return the chance of noticing a drop with n samples, by verdict rule.
+
+    The drops range from zero to one that the classic rule nearly always notices.
     """
     from serve_eval.report.plots import LevelLine, Panel, PlotLine
     from serve_eval.stats.classic import classic_test
@@ -232,12 +235,12 @@ def _curves(
     ]
     if detect is not None:
         levels.append(
-            LevelLine(label=f"drop to be seen: {detect:g} points", at=detect, upright=True)
+            LevelLine(label=f"drop to detect: {detect:g} points", at=detect, upright=True)
         )
     return Panel(
         title=f"{n} samples, flip rate {flip_rate:g}, sigma {sigma:g} points, alpha {alpha:g}",
         x_label="true drop (points)",
-        y_label="probability of being noticed",
+        y_label="probability of detection",
         lines=[
             PlotLine(label="classic: the verdict is FAIL", x=drops, y=classic),
             PlotLine(label="paired: a drop is proven", x=drops, y=paired),

@@ -1,4 +1,4 @@
-"""`serve-eval references`: looks at, checks and imports reference files."""
+"""Run `serve-eval references`: show, check, register and import reference files."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ if TYPE_CHECKING:
     from serve_eval.schema import Reference
 
 OLD_DAYS = 180
-"""Age from which on a reference is worth a word."""
+"""Age in days from which a reference gets a warning."""
 
 app = typer.Typer(
-    help="Show, check and import the registered values that runs are compared with.",
+    help="Show, check, register and import the values that runs are compared with.",
     no_args_is_help=True,
 )
 
 _ReferencesDir = Annotated[
-    Path | None, typer.Option(help="Folder of your own that comes before the shipped files.")
+    Path | None,
+    typer.Option(help="Folder of your own references, searched before the shipped ones."),
 ]
 
 
 @app.command("list")
 def list_files(references_dir: _ReferencesDir = None) -> None:
-    """List the reference files with the number of their models and entries."""
+    """List the reference files with their numbers of models and entries."""
     from serve_eval.verdicts import references
 
     folder = None
@@ -50,7 +51,7 @@ def show(
     model: Annotated[str | None, typer.Option(help="Only the entries of this model.")] = None,
     references_dir: _ReferencesDir = None,
 ) -> None:
-    """Show the entries of a reference file in the order in which they are tried."""
+    """Show the entries of a reference file, in the order in which they are tried."""
     from serve_eval.errors import PlanError
     from serve_eval.plugins import registry
     from serve_eval.verdicts import references
@@ -72,10 +73,13 @@ def show(
 @app.command()
 def check(
     path: Annotated[
-        Path | None, typer.Argument(help="A file or a folder; default: the shipped files.")
+        Path | None, typer.Argument(help="A file or a folder (default: the shipped files).")
     ] = None,
 ) -> None:
-    """Check reference files. Every problem is listed; any makes the exit code 2."""
+    """Check reference files and list every problem.
+
+    Exit codes: 0 no problem, 2 problems.
+    """
     from serve_eval.errors import ReferenceFileError
     from serve_eval.verdicts import references
 
@@ -92,22 +96,23 @@ def check(
 def register(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Finished run folders; the first ones count."),
+        typer.Argument(
+            metavar="RUN...", help="Finished run folders; the first --wanted ones are used."
+        ),
     ],
-    references_dir: Annotated[
-        Path, typer.Option(help="Folder of your own that holds the entry, made if missing.")
-    ],
-    wanted: Annotated[int, typer.Option(min=1, help="Runs to take.")] = 3,
+    references_dir: Annotated[Path, typer.Option(help="Folder for the entry; created if missing.")],
+    wanted: Annotated[int, typer.Option(min=1, help="Runs to use.")] = 3,
     hardware: Annotated[
-        str | None, typer.Option(help='What the endpoint ran on, such as "8x H200".')
+        str | None, typer.Option(help='Hardware of the endpoint, such as "8x H200".')
     ] = None,
     reason: Annotated[
-        str | None, typer.Option(help="Why an entry is replaced; it is kept with this.")
+        str | None, typer.Option(help="Reason for replacing an entry; stored with the old one.")
     ] = None,
     include_path: IncludePath = None,
 ) -> None:
-    """Register the mean of finished runs as the reference of their model, with the score of every
-    sample.
+    """Register the mean of finished runs as the reference of their model.
+
+    The score of every sample is stored with it.
     """
     from serve_eval.cli._streams import say
     from serve_eval.workflows.references.register import register as register_runs
@@ -133,17 +138,19 @@ def import_files(
     ],
     to: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("references"),
     commit: Annotated[
-        str | None, typer.Option(help="Commit of that checkout, written into the files.")
+        str | None, typer.Option(help="Commit of that checkout, to write into the files.")
     ] = None,
     snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="DIR is the copy the shipped files were made of.")
+        bool,
+        typer.Option("--snapshot", help="DIR is the copy from which the shipped files were made."),
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="List everything odd about the files.")
+        bool, typer.Option("--verbose", "-v", help="List all oddities in the files.")
     ] = False,
 ) -> None:
-    """Import TensorRT-LLM's own reference files. What of them is lost is told, and with --verbose
-    whatever is odd.
+    """Import the reference files of TensorRT-LLM.
+
+    It lists the entries that are lost; with --verbose, it lists all oddities.
     """
     import datetime
 
@@ -169,12 +176,12 @@ def import_files(
     _say(f"imported {entries} entries ({old} of them old) from {source} into {to}: {files}{odd}")
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # printing
 
 
 def _entries(files: list[Path]) -> dict[str, list[str]]:
-    """Model -> a line per entry: the value, the specification, overrides and provenance."""
+    """Return a line per entry for each model: value, specification, overrides and provenance."""
     from serve_eval.verdicts import references
 
     shown = (
@@ -202,9 +209,7 @@ def _entries(files: list[Path]) -> dict[str, list[str]]:
 
 
 def _noise(found: Reference) -> list[str]:
-    """How far a reference from runs can be trusted: their values, how unstable they are, their
-    age.
-    """
+    """Return lines on the quality of a reference from runs: values, instability and age."""
     import datetime
 
     from serve_eval.stats.instability import instability
@@ -236,23 +241,24 @@ def _noise(found: Reference) -> list[str]:
             found.runs.hardware,
             found.runs.endpoint and f"endpoint version {found.runs.endpoint}",
         ]
-        told.append("taken on " + ", ".join(part for part in where if part))
+        told.append("measured on " + ", ".join(part for part in where if part))
     if len(stored.runs) < WANTED_RUNS:
         told.append(
-            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as what it judges"
+            f"warning: {WANTED_RUNS} runs are wanted: this reference is as noisy as the"
+            " runs that it judges"
         )
     age = datetime.datetime.now(datetime.UTC).date() - datetime.date.fromisoformat(
         found.date or "1970-01-01"
     )
     if age.days > OLD_DAYS:
         told.append(
-            f"warning: {age.days} days old: register anew when the software or the model changed"
+            f"warning: {age.days} days old: register again if the software or the model has changed"
         )
     return told
 
 
 def _lengths(files: list[Path]) -> dict[str, list[str]]:
-    """Test -> its acceptance length."""
+    """Return the acceptance length of each test."""
     from serve_eval.verdicts import references
 
     return {

@@ -1,4 +1,4 @@
-"""`serve-eval rescore`: score the answers of a run again, and say what changed."""
+"""Run `serve-eval rescore`: score the answers of a run again and show the changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from serve_eval.evaluation.rescore import Changed, Rescored, RescoreSummary
 
 SHOWN = 5
-"""Changed samples that are shown per task."""
+"""Changed samples shown per task."""
 TARGET_CHARACTERS = 40
 
 
@@ -23,29 +23,31 @@ def rescore(
         list[str] | None,
         typer.Option(
             "--set",
-            help="An option that concerns scoring alone: gsm8k.filter=strict-match. Repeatable.",
+            help="Set a scoring option: gsm8k.filter=strict-match. Repeatable.",
         ),
     ] = None,
     output_dir: Annotated[
         Path | None,
-        typer.Option("--output-dir", "-o", help="New run folder with the same answers, scored so."),
+        typer.Option(
+            "--output-dir", "-o", help="New run folder for the same answers with the new scores."
+        ),
     ] = None,
     allow_code_execution: Annotated[
         bool,
         typer.Option(
-            "--allow-code-execution", help="Run programs that the run itself has not run."
+            "--allow-code-execution", help="Allow programs that the run itself did not run."
         ),
     ] = False,
     include_path: IncludePath = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, with every changed sample.")
+        bool, typer.Option("--json", help="Print one JSON object with every changed sample.")
     ] = False,
 ) -> None:
-    """Score what a run folder holds again, and say what changed. Nothing is asked; the folder stays
-    as it is.
+    """Score the answers in a run folder again and show what changed.
 
-    Exit codes: 0 also when something changed, 2 usage, folder or data, 5 when there is no answer to
-    score.
+    Nothing is sent, and the folder stays as it is.
+
+    Exit codes: 0 also if something changed, 2 usage, folder or data, 5 no answer to score.
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.rescore import rescore as again
@@ -78,7 +80,7 @@ def _lines(one: Rescored) -> list[str]:
     lines.append(f"value {_number(one.before)} -> {_number(one.after)}{change}")
     if one.changed:
         only = len(one.changed) - one.moved
-        rest = f"; {only} more changed value or extracted answer alone" if only else ""
+        rest = f"; {only} more changed only the value or the extracted answer" if only else ""
         lines.append(f"{one.moved} of {one.answered} samples changed outcome{rest}")
     else:
         lines.append(f"none of {one.answered} samples changed")
@@ -89,7 +91,7 @@ def _lines(one: Rescored) -> list[str]:
         lines += [f"  {old:{width}} -> {new:{to}}  {count:>7}" for old, new, count in one.moves]
     lines += [f"  {_sample(changed)}" for changed in one.changed[:SHOWN]]
     if len(one.changed) > SHOWN:
-        lines.append(f"  and {len(one.changed) - SHOWN} more: --json lists them all")
+        lines.append(f"  and {len(one.changed) - SHOWN} more: --json lists all")
     lines += [f"warning: {note}" for note in one.notes]
     return [f"{one.task}: {line}" for line in lines]
 

@@ -1,11 +1,11 @@
-"""`serve-eval run`: evaluate an endpoint and judge it."""
+"""Run `serve-eval run`: evaluate an endpoint and judge it."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
@@ -19,7 +19,8 @@ from serve_eval.cli._common_options import (
     rerun_of,
 )
 from serve_eval.cli._include import permissions
-from serve_eval.cli._options import command, list_given_flags, settings_of
+from serve_eval.cli._options import command, list_given_flags
+from serve_eval.cli._run_plan import name_model, new_folder, read_settings, resolve_plan
 from serve_eval.evaluation.plan.limits_options import LimitsOptions
 from serve_eval.evaluation.plan.options import (
     AddressOptions,
@@ -60,24 +61,27 @@ EXAMPLES = (
         "serve-eval run --base-url host:8000 --tasks mmlu,gsm8k --dataset-root DIR",
     ),
     (
-        "See what that would ask, and what it would be judged by:",
+        "Show the requests and thresholds of a plan, and send nothing:",
         "serve-eval run PLAN.yaml --dry-run",
     ),
-    ("Your own questions, without a reference:", "serve-eval run --cases my-cases/ --no-reference"),
     (
-        "Start the server too, with two GPUs:",
+        "Ask your own questions, without a reference:",
+        "serve-eval run --cases my-cases/ --no-reference",
+    ),
+    (
+        "Start the server as well, on two GPUs:",
         "serve-eval run PLAN.yaml --launcher trtllm --set launcher.tp=2",
     ),
-    ("Go on with a run that was interrupted:", "serve-eval run --resume outputs/RUN"),
+    ("Resume an interrupted run:", "serve-eval run --resume outputs/RUN"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldServerOptions:
-    """Keep the servers of the launcher, or use those that are held."""
+    """Keep the launcher's servers, or reuse servers that are up."""
 
     title: ClassVar[str] = AddressOptions.title
-    keep_servers: Annotated[bool, Setting("Leave the launcher's servers up after the run.")] = False
+    keep_servers: Annotated[bool, Setting("Keep the launcher's servers up after the run.")] = False
     reuse: Reuse = False
 
 
@@ -89,7 +93,10 @@ class EndingOptions:
     resume: Annotated[
         Path | None,
         Setting(
-            "Go on with the run in this folder, with its own plan; variables are not considered.",
+            (
+                "Resume the run in this folder, with its saved plan; SERVE_EVAL_* variables"
+                " are ignored."
+            ),
             metavar="DIR",
         ),
     ] = None
@@ -101,7 +108,7 @@ class EndingOptions:
     ] = False
     dump_prompts: Annotated[
         Path | None,
-        Setting("Write every prompt as JSON lines to this file; send nothing.", metavar="FILE"),
+        Setting("Write all prompts to this file as JSON lines; send nothing.", metavar="FILE"),
     ] = None
     strict: Strict = False
     as_json: ReportAsJson = False
@@ -121,25 +128,23 @@ def run(
     ending: EndingOptions,
     plan: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="PLAN", help="A plan file (YAML) with the same content as the flags."
-        ),
+        typer.Argument(metavar="PLAN", help="Plan file (YAML); its keys correspond to the flags."),
     ] = None,
 ) -> None:
-    """Evaluate an endpoint, compare it with its references, say PASS, FAIL or INCONCLUSIVE.
+    """Evaluate an endpoint against its references: PASS, FAIL or INCONCLUSIVE.
 
-    Every flag has a variable SERVE_EVAL_<FLAG>; flags beat environment beats plan
-    file.
+    Each flag can also be set by a variable SERVE_EVAL_<FLAG>. Flags take precedence over variables,
+    and variables over the plan file.
 
-    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint
-    or infrastructure, 5 nothing scored, 130 interrupted.
+    Exit codes: 0 pass, 1 fail, 2 usage, 3 undecided or no reference, 4 endpoint or infrastructure,
+    5 nothing scored, 130 interrupted.
     """
     sections = (address, asked, judged, connection, limits, folder)
-    settings = _settings(
+    settings = read_settings(
         sections, protocol, flags=list_given_flags(ctx), resuming=ending.resume is not None
     )
     only_shown = ending.dry_run or ending.dump_prompts is not None
-    resolved = _resolve(
+    resolved = resolve_plan(
         plan, ending.resume, settings, follow=not only_shown, trust_plan=ending.trust_plan
     )
     what = rerun_of(ending.rerun, run_all=ending.run_all)
@@ -152,22 +157,6 @@ def run(
         return
     moved = ending.resume is not None and "base_url" in list_given_flags(ctx)
     raise typer.Exit(_evaluate(resolved, held, ending, moved=moved, rerun=what))
-
-
-def _settings(
-    sections: tuple[Any, ...], protocol: ProtocolOptions, *, flags: set[str], resuming: bool
-) -> dict[str, Any]:
-    """Return the settings without what a higher level overrules: on resuming, all that variables
-    say, since the saved plan is what the run was started with; else the address or the launcher
-    that only a variable names next to a flag.
-    """
-    settings = settings_of(*sections, only=flags if resuming else None)
-    for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
-        if name in flags and other not in flags and settings.get("launcher") != "external":
-            settings.pop(other, None)
-    if choices := settings_of(protocol, only=flags if resuming else None):
-        settings["choices"] = choices
-    return settings
 
 
 def _show(plan: Plan, ending: EndingOptions) -> None:
@@ -187,15 +176,13 @@ def _show(plan: Plan, ending: EndingOptions) -> None:
 def _evaluate(
     resolved: Resolved, held: HeldServerOptions, ending: EndingOptions, *, moved: bool, rerun: Rerun
 ) -> int:
-    """Run the plan in its folder, with servers that are held where that is wanted; return the exit
-    code.
-    """
+    """Run the plan in its folder, with kept or reused servers if wanted. Return the exit code."""
     from functools import partial
 
     plan, out_dir = resolved.plan, ending.resume or resolved.out_dir
     if out_dir is None:
-        plan = _with_model(plan)
-        out_dir = _new_folder(plan)
+        plan = name_model(plan)
+        out_dir = new_folder(plan)
     finish = partial(
         execute,
         plan,
@@ -219,8 +206,8 @@ def _evaluate(
     finally:
         if held.keep_servers and (entry := up(plan)) is not None and entry.endpoint is not None:
             say(
-                f"The servers stay up at {entry.endpoint.base_url}; end them with: serve-eval serve"
-                f" --stop {entry.id}"
+                f"The servers stay up at {entry.endpoint.base_url}. Stop them with:"
+                f" serve-eval serve --stop {entry.id}"
             )
 
 
@@ -234,7 +221,7 @@ def execute(
     launching: Launching | None = None,
     rerun: Rerun = "failed",
 ) -> int:
-    """Runs a plan with progress on stderr and the verdicts on stdout; returns the exit code."""
+    """Run a plan, with progress on stderr and verdicts on stdout. Return the exit code."""
     import shlex
 
     from serve_eval.cli._async import Interrupted, run_async
@@ -281,7 +268,7 @@ def execute(
             again = f"serve-eval run --resume {shlex.quote(str(out_dir))}{permissions([plan])}"
             say(explain_kept(out_dir, f"{again}{flag_of([plan], own=plan_and_owner(out_dir)[1])}"))
         elif isinstance(ending, Interrupted):
-            say("Interrupted; nothing is kept")
+            say("Interrupted; nothing was saved")
         if isinstance(ending, ServeEvalError):
             raise
         return INTERRUPTED
@@ -291,81 +278,3 @@ def execute(
     else:
         draw(lambda console: render(report, out_dir, console))
     return report.exit_code
-
-
-def _resolve(
-    plan: Path | None,
-    resume: Path | None,
-    settings: dict[str, Any],
-    *,
-    follow: bool,
-    trust_plan: bool,
-) -> Resolved:
-    """The plan of a file, a folder or flags alone. That of a folder is looked at alone unless it is
-    to be followed.
-    """
-    from dataclasses import replace
-
-    from serve_eval.errors import PlanError
-    from serve_eval.evaluation.plan.resolve import resolve
-    from serve_eval.evaluation.plan.serialise import to_file
-    from serve_eval.evaluation.trust import to_follow, to_read
-    from serve_eval.yaml_source import read
-
-    if resume is not None and (plan is not None or "output_dir" in settings):
-        raise PlanError(
-            "--resume takes the plan and the folder of the run: give neither a plan file nor -o"
-            " with it"
-        )
-    if resume is None and trust_plan:
-        raise PlanError("--trust-plan is for --resume: a plan that is given is your own")
-    if resume is not None:
-        included = settings.get("include_path", ())
-        saved = (
-            to_follow(resume, settings, trust_plan=trust_plan)
-            if follow
-            else to_read(resume, included, writes=False)
-        )
-        replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
-        inherited = {name: value for name, value in os.environ.items() if name not in replaced}
-        resolved = resolve(to_file(saved), settings, inherited)
-        return replace(
-            resolved, plan=replace(resolved.plan, integration_test=saved.integration_test)
-        )
-    if plan is None:
-        return resolve({}, settings, os.environ)
-    document = read(plan, PlanError)
-    if not isinstance(document.value, dict):
-        raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
-    return resolve(
-        document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: "
-    )
-
-
-def _with_model(plan: Plan) -> Plan:
-    """The plan with the model that its endpoint lists where it names none: the default folder is
-    called after it.
-    """
-    from serve_eval.cli._async import Interrupted, run_async
-    from serve_eval.cli._streams import say
-    from serve_eval.evaluation.endpoint.launch import with_model
-    from serve_eval.verdicts.exit_code import INTERRUPTED
-
-    if plan.model is not None:
-        return plan
-    try:
-        return run_async(with_model(plan, os.environ, notify=say))
-    except Interrupted:
-        say("Interrupted; nothing is kept")
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _new_folder(plan: Plan) -> Path:
-    from datetime import UTC, datetime
-
-    stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
-    name = "".join(
-        c if c.isalnum() or c in "-._" else "-"
-        for c in (plan.model or "endpoint").rsplit("/", 1)[-1]
-    )[:60]
-    return Path("outputs") / f"{stamp}_{name}"

@@ -1,4 +1,4 @@
-"""`serve-eval serve`: start the servers of a launcher and hold them for other clients."""
+"""Run `serve-eval serve`: start the servers of a launcher and keep them for other clients."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     ("Show the command lines, and start nothing:", "serve-eval serve PLAN.yaml --dry-run"),
-    ("Hold a small real model for other clients:", "serve-eval serve embedded --detach"),
+    ("Keep a small real model up for other clients:", "serve-eval serve embedded --detach"),
     ("Start trtllm-serve on two GPUs:", "serve-eval serve trtllm --model NAME --set launcher.tp=2"),
-    ("See what is held, and end it:", "serve-eval serve --stop all"),
+    ("Stop all servers:", "serve-eval serve --stop all"),
 )
 
 
@@ -32,11 +32,11 @@ EXAMPLES = (
 class ServerOptions:
     """Choose how the servers are started."""
 
-    title: ClassVar[str] = "How servers are started"
+    title: ClassVar[str] = "Start"
     model: Annotated[
         str | None,
         Setting(
-            "Model name, where the plan has none.",
+            "Model name, if the plan has none.",
             flags=("--model", "-m"),
             metavar="NAME",
             variable="always",
@@ -45,7 +45,7 @@ class ServerOptions:
     settings: Annotated[
         list[str] | None,
         Setting(
-            "Set an option: launcher.tp=2. Repeatable.",
+            "Set an option of the launcher: launcher.tp=2. Repeatable.",
             flags=("--set",),
             metavar="launcher.OPTION=VALUE",
         ),
@@ -54,24 +54,28 @@ class ServerOptions:
     output_dir: Annotated[
         Path | None,
         Setting(
-            "Folder of the logs (default: see --list).", flags=("--output-dir", "-o"), metavar="DIR"
+            "Folder for the logs (default: see --list).",
+            flags=("--output-dir", "-o"),
+            metavar="DIR",
         ),
     ] = None
     detach: Annotated[
-        bool, Setting("Return when they are ready; a process of its own holds them.")
+        bool, Setting("Return when the servers are ready, and keep them up in the background.")
     ] = False
     dry_run: Annotated[bool, Setting("Show commands and files; start nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOptions:
-    """See and end what is held."""
+    """List and stop running servers."""
 
-    title: ClassVar[str] = "What is held already"
-    listed: Annotated[bool, Setting("Show what is held on this machine.", flags=("--list",))] = (
-        False
-    )
-    stop: Annotated[str | None, Setting("End what is held.", metavar="ID|all")] = None
+    title: ClassVar[str] = "Running servers"
+    listed: Annotated[
+        bool, Setting("List the servers kept up on this machine.", flags=("--list",))
+    ] = False
+    stop: Annotated[
+        str | None, Setting("Stop the servers with this id, or all.", metavar="ID|all")
+    ] = None
 
 
 @command(examples=EXAMPLES)
@@ -80,13 +84,13 @@ def serve(
     held: HeldOptions,
     what: Annotated[
         str | None,
-        typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that has one."),
+        typer.Argument(metavar="NAME|PLAN.yaml", help="A launcher, or a plan file that names one."),
     ] = None,
 ) -> None:
-    """Start the servers of a launcher and hold them until Ctrl-C or SIGTERM.
+    """Start the servers of a launcher and keep them up until Ctrl-C or SIGTERM.
 
-    Exit codes: 0 ended on request, 2 usage, 4 a server did not start or ended by itself, 130
-    interrupted in the start.
+    Exit codes: 0 stopped on request, 2 usage, 4 a server did not start or exited, 130 interrupted
+    during the start.
     """
     from serve_eval.cli._streams import emit
     from serve_eval.errors import PlanError
@@ -94,7 +98,7 @@ def serve(
 
     if (what is not None) + held.listed + (held.stop is not None) != 1:
         raise PlanError(
-            "give a launcher, a plan file, --list or --stop",
+            "give one of: a launcher, a plan file, --list, --stop",
             hint="serve-eval list launchers shows them.",
         )
     if held.listed:
@@ -121,7 +125,7 @@ def _resolve(
     from serve_eval.evaluation.plan.resolve import resolve_launcher
     from serve_eval.yaml_source import read
 
-    # Of a variable that is meant for runs as well, what concerns a launcher.
+    # SERVE_EVAL_SET also holds options for runs.
     given = settings or [
         line for line in lines_of("SERVE_EVAL_SET") if line.startswith("launcher.")
     ]
@@ -171,16 +175,16 @@ def _hold(plan: Plan, what: str, output_dir: Path | None, *, detach: bool) -> in
     except Interrupted:
         if was_ready:
             return PASS
-        say("Interrupted; the servers that had been started are ended")
+        say("Interrupted; the servers that were started have been stopped")
         return INTERRUPTED
     return PASS
 
 
 def _describe(entry: Held, what: str, *, detached: bool) -> str:
-    """What somebody who wants to use the servers has to know."""
+    """Return the lines that a user of the servers needs."""
     assert entry.endpoint is not None
     base_url = entry.endpoint.base_url
-    # What the embedded model was made for; else what every dataset root has.
+    # The embedded model was made for word_problems; every dataset root has the others.
     tasks = "word_problems" if entry.launcher == "embedded" else "gsm8k,mmlu"
     rest = ["--model", entry.model, "--tasks", tasks]
     words = [what, "--base-url", base_url] if _is_file(what) else ["--base-url", base_url, *rest]
@@ -191,7 +195,7 @@ def _describe(entry: Held, what: str, *, detached: bool) -> str:
         "id": entry.id,
         "logs": entry.log_dir,
         "evaluate": f"serve-eval run {shlex.join(words)}",
-        "end": end if detached else f"Ctrl-C, or {end}",
+        "stop": end if detached else f"Ctrl-C, or {end}",
     }
     return "".join(f"{name + ':':<10}{text}\n" for name, text in lines.items())
 
@@ -207,11 +211,11 @@ def _table() -> str:
             "  ".join([*words, f"process {entry.pid} since {entry.since}", f"logs {entry.log_dir}"])
         )
         lines += [f"          {line}" for line in entry.error.splitlines()]
-    return "".join(f"{line}\n" for line in lines or ["nothing is held"])
+    return "".join(f"{line}\n" for line in lines or ["no servers are running"])
 
 
 def _stop(wanted: str) -> int:
-    """Asks all of them to end before it waits for any."""
+    """Ask all of the wanted servers to stop before waiting for any."""
     import asyncio
 
     from serve_eval.cli._async import Interrupted, run_async
@@ -224,7 +228,7 @@ def _stop(wanted: str) -> int:
     chosen = [entry for entry in known if wanted in (entry.id, "all")]
     if not chosen and wanted != "all":
         shown = ", ".join(entry.id for entry in known) or "none"
-        raise PlanError(f"--stop: no servers {wanted} are held on this machine; held: {shown}")
+        raise PlanError(f"--stop: no servers {wanted} run on this machine; running: {shown}")
 
     async def stop_all() -> None:
         await asyncio.gather(*(daemon.stop(entry, notify=say) for entry in chosen))
@@ -232,7 +236,7 @@ def _stop(wanted: str) -> int:
     try:
         run_async(stop_all())
     except Interrupted:
-        say("Interrupted; serve-eval serve --list shows what is still held")
+        say("Interrupted; serve-eval serve --list shows the servers that still run")
         return INTERRUPTED
-    say(*(f"{entry.id}: ended" for entry in chosen), "" if chosen else "nothing is held")
+    say(*(f"{entry.id}: stopped" for entry in chosen), "" if chosen else "no servers are running")
     return PASS

@@ -1,4 +1,4 @@
-"""`serve-eval smoke`: what an endpoint does with each kind of request, in seconds."""
+"""Run `serve-eval smoke`: check in seconds what an endpoint supports."""
 
 from __future__ import annotations
 
@@ -23,43 +23,50 @@ if TYPE_CHECKING:
     from serve_eval.workflows.smoke.smoke import Smoke
 
 EXAMPLES = (
-    ("Right after a deployment:", "serve-eval smoke host:8000"),
+    ("Check a new deployment:", "serve-eval smoke host:8000"),
     (
-        "Fail where a feature that you need is missing:",
+        "Fail if a feature that you need is missing:",
         "serve-eval smoke host:8000 --require chat,json_schema",
     ),
-    ("For a CI job, as a JUnit file:", "serve-eval smoke host:8000 --level full --junit smoke.xml"),
+    (
+        "Run more checks and write a JUnit file for CI:",
+        "serve-eval smoke host:8000 --level full --junit smoke.xml",
+    ),
 )
 SHOWN = 2000
-"""Characters of a curl line that the table shows; --json and --junit have all of it."""
+"""Most characters of a curl line in the table; --json and --junit have all of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions:
     """Choose the checks."""
 
-    title: ClassVar[str] = "What is checked"
+    title: ClassVar[str] = "Checks"
     model: shared.Model = None
     level: Annotated[
         str,
-        Setting("quick, or full: with what has ended early versions of servers.", metavar="LEVEL"),
+        Setting(
+            "quick or full; full adds requests that crashed earlier server versions.",
+            metavar="LEVEL",
+        ),
     ] = "quick"
     require: Annotated[
         list[str] | None,
         Setting(
-            "Checks for which UNSUPPORTED is FAIL: chat,json_schema,... Repeatable.",
+            "Checks that must not be UNSUPPORTED: chat,json_schema,... Repeatable.",
             metavar="NAMES",
         ),
     ] = None
     passkey: Annotated[
-        int | None, Setting("Also hide a key in a prompt of so many tokens.", metavar="TOKENS")
+        int | None,
+        Setting("Also hide a key in a prompt of this length, and ask for it.", metavar="TOKENS"),
     ] = None
     context_tokens: Annotated[
         int | None,
-        Setting("Length of the context, where the endpoint does not tell it.", metavar="N"),
+        Setting("Context length, if the endpoint does not report it.", metavar="N"),
     ] = None
     timeout: Annotated[
-        float, Setting("Time that a request may take (default 60).", metavar="SECONDS")
+        float, Setting("Time limit of a request (default 60).", metavar="SECONDS")
     ] = 60.0
 
 
@@ -67,7 +74,7 @@ class CheckOptions:
 class SmokeResultOptions:
     """Choose the output."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     junit: Annotated[Path | None, Setting("Write the table as a JUnit file.", metavar="FILE")] = (
         None
     )
@@ -84,11 +91,12 @@ def smoke(
     result: SmokeResultOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Check an endpoint after its deployment: a table of PASS, FAIL and UNSUPPORTED. No data set is
-    needed.
+    """Check what a deployed endpoint supports: PASS, FAIL or UNSUPPORTED for each feature.
+
+    No data set is needed.
 
     Exit codes: 0 nothing failed, 1 a check failed, 2 usage, 4 the endpoint cannot be reached or
-    asked, 130 interrupted.
+    refuses requests, 130 interrupted.
     """
     from serve_eval.checks.run import choose_checks
     from serve_eval.errors import PlanError
@@ -122,11 +130,11 @@ def smoke(
 
 
 def _check(asked: CheckOptions) -> None:
-    """Raise PlanError for a level that there is not, and for numbers that are not above 0."""
+    """Raise PlanError for an unknown level, and for numbers that are not above 0."""
     from serve_eval.errors import PlanError
 
     if asked.level not in ("quick", "full"):
-        raise PlanError(f"--level: quick or full, not {asked.level!r}")
+        raise PlanError(f"--level: must be quick or full, not {asked.level!r}")
     numbers = (
         ("passkey", asked.passkey),
         ("context-tokens", asked.context_tokens),
@@ -214,7 +222,7 @@ def _run(
     try:
         done = run_async(main())
     except Interrupted:
-        say("Interrupted; nothing is kept")
+        say("Interrupted; nothing was saved")
         return INTERRUPTED
     if as_json:
         import msgspec
@@ -236,7 +244,7 @@ def _as_json(done: Smoke) -> dict[str, Any]:
 
 
 def clean_row(row: CheckRow) -> str:
-    """A row of the table, and below it the request that shows why it is no PASS."""
+    """Return a row of the table, followed by its request unless it is a PASS."""
     from serve_eval.cli._streams import is_terminal
     from serve_eval.report.text import clean
 
@@ -246,10 +254,10 @@ def clean_row(row: CheckRow) -> str:
             outcome, fg={"PASS": "green", "FAIL": "red"}.get(row.outcome, "yellow"), bold=True
         )
     told = clean(" ".join(row.told.split()))
-    mark = " (the model is tested)" if row.model else ""
+    mark = " (tests the model)" if row.model else ""
     line = f"{outcome} {row.name:<25} {row.time_s:>7.2f} s  {told}{mark}\n"
     if row.curl is None:
         return line
     if len(row.curl) > SHOWN:
-        return f"{line}    (a curl line of {len(row.curl)} characters: see --json or --junit)\n"
+        return f"{line}    (curl line of {len(row.curl)} characters: see --json or --junit)\n"
     return f"{line}    {clean(row.curl)}\n"

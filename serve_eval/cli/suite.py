@@ -1,4 +1,4 @@
-"""`serve-eval suite`: many runs, one verdict."""
+"""Run `serve-eval suite`: run many plans for one verdict."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ if TYPE_CHECKING:
     from serve_eval.schema import Suite, SuiteRun
 
 EXAMPLES = (
-    ("See the runs of a suite, and what each would ask:", "serve-eval suite SUITE.yaml --dry-run"),
-    ("Run them in a folder; the same command goes on:", "serve-eval suite SUITE.yaml -o OUT"),
-    ("Ask again what failed, without the file:", "serve-eval suite --resume OUT --rerun failed"),
+    ("Show the runs of a suite and their requests:", "serve-eval suite SUITE.yaml --dry-run"),
+    ("Run or resume the suite in a folder:", "serve-eval suite SUITE.yaml -o OUT"),
+    (
+        "Ask failed samples again, without the suite file:",
+        "serve-eval suite --resume OUT --rerun failed",
+    ),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteOptions:
-    """Choose what of a suite is run, and how."""
+    """Choose which runs of a suite are run, and how."""
 
-    title: ClassVar[str] = "What is run"
+    title: ClassVar[str] = "Runs"
     resume: Annotated[
         Path | None,
-        Setting("Go on with the suite in this folder, with its own plans.", metavar="DIR"),
+        Setting("Resume the suite in this folder, with its saved plans.", metavar="DIR"),
     ] = None
     rerun: RerunWhat = "failed"
     run_all: RunAll = False
@@ -57,7 +60,7 @@ class SuiteOptions:
 class SuiteResultOptions:
     """Choose the folder and the output."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         Path | None,
         Setting(
@@ -79,20 +82,19 @@ def suite(
     result: SuiteResultOptions,
     file: Annotated[Path | None, typer.Argument(metavar="SUITE.yaml", help="A suite file.")] = None,
 ) -> None:
-    """Run a list or a matrix of plans in one folder and say one verdict; each server starts once.
+    """Run a list or a matrix of plans in one folder, for one verdict.
 
-    A suite that is there goes on: finished runs are kept.
+    Each server starts once. An existing suite is resumed: finished runs are kept.
 
-    Exit codes, the first that holds: 1 any FAIL that is not waived, 4 endpoint or
-    infrastructure, 2 a plan or its data, 3 undecided or no reference, 0 pass; 130
-    interrupted.
+    Exit codes, the first that applies: 1 a FAIL without a waiver, 4 endpoint or infrastructure, 2 a
+    plan or its data, 3 undecided or no reference, 0 pass; 130 interrupted.
     """
     from serve_eval.errors import PlanError
 
     if (file is None) == (asked.resume is None):
         raise PlanError("give a suite file, or --resume with the folder of a suite")
     if asked.resume is not None and result.output_dir is not None:
-        raise PlanError("--resume takes the folder of the suite: give no -o with it")
+        raise PlanError("--resume uses the folder of the suite: do not give -o")
     known = _suite(
         file,
         asked.resume,
@@ -122,9 +124,10 @@ def _suite(
     follow: bool = True,
     trust_plan: bool = False,
 ) -> Suite:
-    """The suite of a file or a folder. A folder may come from somebody else: what it allowed, and
-    the folders of code that it names, have to be said anew, and where it is to be followed, that
-    what it runs and reaches is trusted.
+    """Return the suite of a file or a folder.
+
+    A folder may come from another user. Its permission to run code and the code folders that it
+    names must be given again. If it is followed, its commands and endpoints must be trusted.
     """
     from dataclasses import replace
 
@@ -165,7 +168,7 @@ def execute(
     reuse: bool = False,
     rerun: Rerun = "failed",
 ) -> int:
-    """Runs a suite with progress on stderr and its verdict on stdout; returns the exit code."""
+    """Run a suite, with progress on stderr and its verdict on stdout. Return the exit code."""
     import shlex
     from functools import partial
 
@@ -207,11 +210,11 @@ def execute(
         say(
             explain_kept(out_dir, again())
             if holds_suite(out_dir)
-            else "Interrupted; nothing is kept"
+            else "Interrupted; nothing was saved"
         )
         return INTERRUPTED
     if any(run.error is not None for run in report.runs):
-        say(f"Runs that ended early can be tried again: {again()}")
+        say(f"To try runs again that ended early: {again()}")
     if as_json:
         emit(read_written_text(out_dir / SUITE_REPORT_FILE))
     else:

@@ -1,4 +1,4 @@
-"""`serve-eval verdict`: judge a finished run again, without its endpoint."""
+"""Run `serve-eval verdict`: judge a finished run again, without its endpoint."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from serve_eval.evaluation.plan.shared_options import (
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedAgainOptions:
-    """Choose what the saved plan is judged by: options of a plan, which `settings_of` reads."""
+    """Choose how the saved plan is judged: options of a plan, which `settings_of` reads."""
 
-    title: ClassVar[str] = "How it is judged"
+    title: ClassVar[str] = "Verdict"
     verdict: VerdictRuleName = None
     margin: Margin = None
     references_dir: ReferencesDir = None
@@ -40,9 +40,9 @@ class JudgedAgainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictOutputOptions:
-    """Choose whose code may be used, and what is printed."""
+    """Choose the code to load and the form of the output."""
 
-    title: ClassVar[str] = "What is used and written"
+    title: ClassVar[str] = "Code and output"
     include_path: IncludePath = None
     strict: Strict = False
     as_json: ReportAsJson = False
@@ -54,10 +54,11 @@ def verdict(
     judged: JudgedAgainOptions,
     output: VerdictOutputOptions,
 ) -> None:
-    """Judge what a run folder holds again, by another rule or other references. Nothing is asked,
-    nothing replaced.
+    """Judge the results in a run folder again, by another rule or other references.
 
-    Exit codes: those of `serve-eval run`.
+    Nothing is sent, and the folder stays as it is.
+
+    Exit codes: the same as for `serve-eval run`.
     """
 
     from serve_eval.cli._streams import draw, emit
@@ -71,9 +72,9 @@ def verdict(
     plan = to_read(run, folders_of(output.include_path))
     saved, was = to_file(plan), plan.verdict.name
     if judged.verdict not in (None, was):
-        saved.pop("early_stop", None)  # it looked for another rule's verdict
+        saved.pop("early_stop", None)  # it belongs to the other rule
     if judged.verdict is not None or judged.references_dir is not None:
-        saved.pop("no_reference", None)  # it was said of another question
+        saved.pop("no_reference", None)  # it was set for another verdict
     replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
     inherited = {name: value for name, value in os.environ.items() if name not in replaced}
     report = judge_again(

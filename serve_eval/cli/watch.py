@@ -1,6 +1,4 @@
-"""`serve-eval watch`: the smoke test and a small task again and again, and an alarm when they turn
-worse.
-"""
+"""Run `serve-eval watch`: repeat the smoke test and a small task, and raise alarms."""
 
 from __future__ import annotations
 
@@ -48,13 +46,16 @@ USUAL = (
     "dry_run",
 )
 EXAMPLES = (
-    ("See what it costs, and send nothing:", "serve-eval watch host:8000 --every 10m --dry-run"),
-    ("Tell a webhook, and go on:", "serve-eval watch host:8000 --on-alarm go-on --webhook URL"),
+    ("Show the cost, and send nothing:", "serve-eval watch host:8000 --every 10m --dry-run"),
     (
-        "Your own cases, with figures for Prometheus:",
+        "Send alarms to a webhook, and continue after them:",
+        "serve-eval watch host:8000 --on-alarm go-on --webhook URL",
+    ),
+    (
+        "Ask your own cases, and serve metrics for Prometheus:",
         "serve-eval watch host:8000 --cases FILE --metrics-port 9400",
     ),
-    ("Start with new evidence once it is mended:", "serve-eval watch host:8000 --forget-alarms"),
+    ("Start with new evidence after a repair:", "serve-eval watch host:8000 --forget-alarms"),
 )
 
 
@@ -68,15 +69,15 @@ def watch(
     folder: WatchFolderOptions,
     url: Annotated[str | None, typer.Argument(metavar="URL", help=ADDRESS_HELP)] = None,
 ) -> None:
-    """Watch an endpoint in production: false alarms with probability .01 at most, however long it
-    lasts.
+    """Watch a production endpoint and raise an alarm when it gets worse.
 
-    That is so where no round is worse than the baseline by chance (with --round-means: where none
-    is expected to be), and where the answers of the baseline are independent. Evidence survives a
-    restart: the same command goes on.
+    The probability of a false alarm is at most .01, for any duration. This holds if no round is
+    worse than the baseline by chance (with --round-means: if none is expected to be), and if the
+    baseline answers are independent. Evidence survives a restart: the same command resumes the
+    watch.
 
-    Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the
-    endpoint cannot be asked at the start, 130 interrupted before it was found.
+    Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the endpoint cannot be
+    asked at the start, 130 interrupted before the endpoint was found.
     """
     plan = _plan(address_of(url, asked.model, connection), settings_of(prompts))
     job = _job(plan, prompts, asked, judged, alarm)
@@ -99,7 +100,7 @@ def _plan(address: dict[str, Any], asked: dict[str, Any]) -> Plan:
         return resolve({}, {**address, **asked, "no_reference": True}, inherited).plan
     if "set" in asked:
         raise PlanError(
-            "--set: sums and copies have no options",
+            "--set: the generated sums and copies have no options",
             hint="Name the task of the option with --tasks.",
         )
     return resolve_address(address, os.environ)
@@ -112,7 +113,7 @@ def _job(
     judged: WatchJudgedOptions,
     alarm: AlarmOptions,
 ) -> WatchJob:
-    """Return what is watched. Raise PlanError for what cannot be."""
+    """Return the job to watch. Raises PlanError for invalid options."""
     from serve_eval.errors import PlanError
     from serve_eval.workflows.watch import budget, pool
     from serve_eval.workflows.watch.alarming import delivery
@@ -123,14 +124,14 @@ def _job(
     limit = pool.PROMPTS if prompts.limit is None else prompts.limit
     usual = 8 if judged.reference_value is None else 2
     passes = usual if judged.passes is None else judged.passes
-    problems = [] if every else [f"--every: expected a time such as 10m, not {asked.every!r}"]
-    problems += [] if limit >= LEAST_PROMPTS else [f"--limit: at least {LEAST_PROMPTS} prompts"]
+    problems = [] if every else [f"--every: must be a time such as 10m, not {asked.every!r}"]
+    problems += [] if limit >= LEAST_PROMPTS else [f"--limit must be {LEAST_PROMPTS} or more"]
     problems += [] if passes >= 2 else ["--passes must be 2 or more"]
     problems += [*_wrong_numbers(asked, judged)]
     problems += (
         []
         if alarm.on_alarm in ("exit", "go-on")
-        else [f"--on-alarm: exit or go-on, not {alarm.on_alarm!r}"]
+        else [f"--on-alarm: must be exit or go-on, not {alarm.on_alarm!r}"]
     )
     if problems or every is None:
         raise PlanError(problems)
@@ -163,20 +164,20 @@ def _job(
 
 
 def _wrong_numbers(asked: RoundOptions, judged: WatchJudgedOptions) -> Iterator[str]:
-    """Yield what is wrong with points, shares and counts."""
+    """Yield the errors in points, shares and counts."""
     if not 0.0 < judged.tolerance < 100.0:
-        yield "--tolerance: points above 0 and below 100"
+        yield "--tolerance must be above 0 and below 100 points"
     if not 0.0 < judged.max_error_rate < 1.0:
-        yield "--max-error-rate: a share between 0 and 1"
+        yield "--max-error-rate must be above 0 and below 1"
     if judged.reference_value is not None and not 0.0 <= judged.reference_value <= 100.0:
-        yield "--reference-value: points from 0 to 100"
+        yield "--reference-value must be from 0 to 100 points"
     for name, number in (("rounds", asked.rounds), ("timeout", asked.timeout)):
         if number is not None and not 0 < number < math.inf:
             yield f"--{name} must be above 0"
 
 
 def _cost(job: WatchJob) -> list[str]:
-    """What it takes, by estimates from above."""
+    """Return the cost, estimated from above."""
     from serve_eval.checks.run import choose_checks
     from serve_eval.workflows.watch import budget, pool
 
@@ -196,8 +197,8 @@ def _cost(job: WatchJob) -> list[str]:
     )
     if smoke and not spending.smoke_every:
         lines.append(
-            f"the smoke test takes up to {smoke} tokens and is left out: --budget-tokens {smoke} or"
-            " more"
+            f"the smoke test is left out, since it takes up to {smoke} tokens: give"
+            f" --budget-tokens {smoke} or more"
         )
     return lines
 
@@ -245,5 +246,5 @@ def _run(job: WatchJob, folder: Path, *, metrics_port: int | None, forget: bool)
                 )
             )
         except Interrupted:
-            say(f"The same command goes on with what is in {folder}")
+            say(f"The same command resumes the watch in {folder}")
             return PASS if began else INTERRUPTED

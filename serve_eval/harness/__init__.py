@@ -1,7 +1,7 @@
-"""lm-evaluation-harness (the optional extra lm-eval) as a source of tasks: its documents, prompts,
-filters and metrics.
+"""Use lm-evaluation-harness (the optional extra lm-eval) as a source of tasks.
 
-Nothing here is imported before a task of it is named. What is asked and how is our own engine's.
+It provides documents, prompts, filters and metrics; our engine sends the requests. Nothing here is
+imported before one of its tasks is named.
 """
 
 __all__ = ["answers", "data", "instances", "layout", "library", "log", "measures", "seeds"]

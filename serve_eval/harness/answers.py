@@ -1,6 +1,4 @@
-"""Made-up answers: to find out whether a task can be scored here, and for the simulated
-endpoint.
-"""
+"""Make up answers, to test whether a task can be scored and for the simulated endpoint."""
 
 from __future__ import annotations
 
@@ -33,10 +31,11 @@ def try_scoring(
     key: Key,
     elsewhere: Callable[[], Unfinished | None],
 ) -> None:
-    """Score a made-up answer, so that a missing package is found before anything is asked. A run
-    prepares its tasks in a thread, where code that sets an alarm refuses to work: `elsewhere` then
-    tells why the same is not possible in the main thread of another process (None: it is). Raises
-    ServeEvalError.
+    """Score a made-up answer, so that a missing package is found before anything is sent.
+
+    A run prepares its tasks in a thread, where code that sets an alarm fails. `elsewhere` then
+    tries the main thread of another process, and returns the problem there (None: there is none).
+    Raises ServeEvalError.
     """
     _check_metrics(here.task)
     try:
@@ -51,20 +50,20 @@ def try_scoring(
         return
     if key not in items:
         name = here.task.config.task
-        raise PlanError(f"lm_eval:{name}: it has no {name_figure(key)}", hint=choose(name, items))
+        raise PlanError(
+            f"lm_eval:{name}: the task has no {name_figure(key)}", hint=choose(name, items)
+        )
 
 
 def _check_metrics(task: Any) -> None:
-    """Raises PlanError for a metric that lm-eval neither has nor found elsewhere, which it only
-    logs.
-    """
+    """Raise PlanError for a metric that lm-eval cannot find, since lm-eval only logs it."""
     if task.OUTPUT_TYPE != "generate_until" or task.config.process_results is not None:
         return
     lacking = [name for name, function in task._metric_fn_list.items() if function is None]
     if lacking:
         raise PlanError(
-            f"lm_eval:{task.config.task}: {', '.join(lacking)}: no metric of lm-eval, and not found"
-            " in Hugging Face's package evaluate",
+            f"lm_eval:{task.config.task}: {', '.join(lacking)}: not a metric of lm-eval,"
+            " and not found in Hugging Face's package evaluate",
             hint=(
                 "evaluate loads its metrics from the hub, and some need packages of their own: try"
                 f" it by python -c \"import evaluate; evaluate.load('{lacking[0]}')\"."
@@ -73,7 +72,7 @@ def _check_metrics(task: Any) -> None:
 
 
 def choose(name: str, items: Iterable[Key]) -> str:
-    """A hint with the figures that a task has."""
+    """Return a hint with the figures that a task has."""
     return (
         f"--set lm_eval:{name}.metric=... or .filter=...: it has"
         f" {'; '.join(name_figure(key) for key in items)}."
@@ -81,7 +80,7 @@ def choose(name: str, items: Iterable[Key]) -> str:
 
 
 def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
-    """Results in which one choice is far likelier than the others."""
+    """Return results in which one choice is far likelier than the others."""
     if sample.choices and len(here.instances[sample.metadata[DOCUMENT]][0].args) > 1:
         return [(-0.001 if i == right else -1000.0, i == right) for i in range(len(sample.choices))]
     if here.task.OUTPUT_TYPE == "loglikelihood_rolling":
@@ -90,8 +89,9 @@ def _make_up(sample: Sample, here: Documents, right: int) -> list[Any]:
 
 
 def answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
-    """A right and a wrong answer, as `Task.answers` gives them. Metrics of a task's own may see it
-    otherwise.
+    """Return a right and a wrong answer, as `Task.answers` does.
+
+    A task's own metrics may judge them differently.
     """
     with seeds.of_document(sample.metadata[DOCUMENT]):
         return _answers_of(here, sample, key)
@@ -113,7 +113,7 @@ def _answers_of(here: Documents, sample: Sample, key: Key) -> tuple[str, str]:
 
 
 def _gold_place(task: Any, doc: Mapping[str, Any], choices: Sequence[str]) -> int | None:
-    """Which choice is the right one; None where the document alone does not tell."""
+    """Return the index of the right choice; None if the document alone does not show it."""
     gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
     gold = gold[0] if isinstance(gold, list) and gold else gold
     if isinstance(gold, str):

@@ -1,4 +1,4 @@
-"""Local files in the place of a task's data."""
+"""Replace a task's data by local files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serve_eval.errors import DatasetError
 from serve_eval.schema import DataRoots, SourceFile
 
 READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet", ".txt": "text"}
-"""What Hugging Face's datasets calls a file's form, by its ending."""
+"""The loader of Hugging Face's datasets for a file, by its suffix."""
 
 
 def with_local_files(
@@ -21,8 +21,9 @@ def with_local_files(
     roots: DataRoots,
     own: Sequence[str],
 ) -> tuple[dict[str, Any], tuple[SourceFile, ...]]:
-    """Return the settings that name a task's local files, and those files. Raises DatasetError for
-    a missing one.
+    """Return the settings that name a task's local files, and those files.
+
+    Raises DatasetError for a missing file.
     """
     kwargs = dict(config.get("dataset_kwargs") or {})
     given: Any = kwargs.get("data_files") if data_files is None else dict(data_files)
@@ -43,7 +44,7 @@ def with_local_files(
             raise DatasetError(
                 f"lm_eval:{name}: {text} is not in"
                 f" {', '.join(str(place.absolute()) for place in places)}",
-                hint="Give its folder as --dataset-root, or its whole path.",
+                hint="Give its folder as --dataset-root, or its full path.",
             )
         sources.append(local.read_file(path).source)
         return str(path)
@@ -53,7 +54,8 @@ def with_local_files(
         kinds = {READERS.get(Path(file).suffix) for file in data_files.values()}
         if len(kinds) != 1 or None in kinds:
             raise DatasetError(
-                f"lm_eval:{name}: data_files have to be all of one kind: {', '.join(READERS)}"
+                f"lm_eval:{name}: data_files must all have the same suffix, one of"
+                f" {', '.join(READERS)}"
             )
         changed |= {"dataset_path": kinds.pop(), "dataset_name": None}
     return changed, tuple(sources)

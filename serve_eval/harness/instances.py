@@ -1,6 +1,4 @@
-"""lm-eval's requests of a document as one of our samples. Pure but for the types: no request is
-sent here.
-"""
+"""Convert lm-eval's requests of a document to one of our samples, without sending anything."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from serve_eval.errors import PlanError
 from serve_eval.schema import Message, Override, Prompt, Sample, SamplingParams
 
 MAX_TOKENS = 256
-"""What lm-eval's own API model generates at most where a task does not say."""
+"""The token limit of lm-eval's own API model, for tasks without one."""
 Arguments = Mapping[str, Any]
 """lm-eval's `generation_kwargs`."""
 
@@ -21,8 +19,9 @@ Arguments = Mapping[str, Any]
 def read_sampling(
     given: Arguments, max_tokens: int = MAX_TOKENS
 ) -> tuple[SamplingParams, dict[str, Any]]:
-    """The sampling that `generation_kwargs` mean, as lm-eval's own API model reads them, and what
-    is sent beside it.
+    """Return the sampling of `generation_kwargs`, and the other fields to send.
+
+    They are read as in lm-eval's own API model.
     """
     rest = {name: value for name, value in given.items() if name != "do_sample"}
     until = rest.pop("until", None) or ()
@@ -33,31 +32,33 @@ def read_sampling(
         temperature=float(rest.pop("temperature", 0.0) or 0.0),
         top_p=1.0 if top_p is None else float(top_p),
         seed=None if seed is None else int(seed),
-        # An empty one stands in every text: all answers would be cut to nothing, and scored.
+        # Every text contains the empty stop string: all answers would be cut to nothing.
         stop=tuple(text for text in ((until,) if isinstance(until, str) else until) if text),
     )
     return sampling, rest
 
 
 def as_text(messages: Sequence[Mapping[str, str]], **how: object) -> str:
-    """In the place of a chat template: messages as one text, which `as_messages` reads."""
+    """Return messages as one text, which `as_messages` reads, instead of a chat template."""
     return json.dumps(list(messages), ensure_ascii=False)
 
 
 def as_messages(text: str) -> tuple[Message, ...]:
-    """The turns that `as_text` made a text of."""
+    """Return the messages of a text from `as_text`."""
     return tuple(Message(role=turn["role"], content=turn["content"]) for turn in json.loads(text))
 
 
 Prefix = str | bool
-"""The beginning of a text to the model that nothing else stands before: a text that is sent, or
-True where the server puts a token of its own there. An empty text or False: nothing."""
+"""The beginning of a text to the model that nothing else precedes: a text to send, or True if the
+server puts its own token there. An empty text or False means nothing."""
 
 
 def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple[str, str]:
-    """What is given and what is to be judged. White space at the end of a context belongs to the
-    continuation, as lm-eval has it, since tokens begin with it; without a context `prefix` stands
-    for one, which a continuation may bring itself. Nothing is given where there is neither.
+    """Return the given text and the text to judge.
+
+    White space at the end of a context belongs to the continuation, as in lm-eval, since tokens
+    begin with it. Without a context, `prefix` replaces it; a continuation may start with the prefix
+    itself. Without both, the given text is empty.
     """
     if context:
         kept = context.rstrip()
@@ -70,17 +71,21 @@ def split_continuation(context: str, continuation: str, prefix: Prefix) -> tuple
 def build_generated(
     instances: Sequence[Any], base: Arguments, *, multiturn: bool, **told: Any
 ) -> Sample:
-    """A document whose answer is generated. Raises PlanError for one with several requests."""
+    """Return a document with a generated answer.
+
+    Raises PlanError for a document with several requests.
+    """
     if len(instances) != 1:
-        raise PlanError("a document of it needs several answers")
+        raise PlanError("one of its documents needs several answers")
     context, given = instances[0].args
     prompt: Prompt = as_messages(context) if multiturn else context
     return Sample(prompt=prompt, override=None if given == base else _override(base, given), **told)
 
 
 def build_judged(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
-    """A document of which continuations are judged. Those that nothing is given for need an
-    endpoint that puts a token of its own before a text.
+    """Return a document whose continuations are judged.
+
+    Continuations without a given text need an endpoint that puts its own token before a text.
     """
     pairs = [
         split_continuation(instance.args[0], instance.args[1], prefix) for instance in instances
@@ -99,8 +104,9 @@ def _common_start(texts: Sequence[str]) -> str:
 
 
 def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sample:
-    """A document whose whole text is judged: behind the prefix, if there is one. Else its first
-    token is left out, unless the server puts one before it.
+    """Return a document whose whole text is judged, after the prefix if there is one.
+
+    Without a prefix its first token is left out, unless the server puts one before it.
     """
     (text,) = instances[0].args
     given = prefix if isinstance(prefix, str) else ""
@@ -108,7 +114,7 @@ def build_rolled(instances: Sequence[Any], prefix: Prefix, **told: Any) -> Sampl
 
 
 def _override(base: Arguments, given: Arguments) -> Override:
-    """What a document asks otherwise than its task."""
+    """Return the sampling in which a document differs from its task."""
     (usual, _), (own, rest) = read_sampling(base), read_sampling(given)
     differing = {
         n: getattr(own, n)

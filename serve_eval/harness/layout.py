@@ -1,8 +1,8 @@
-"""The files that lm-evaluation-harness writes of a run: results_<time>.json and
-samples_<task>_<time>.jsonl. Pure.
+"""Build the files that lm-evaluation-harness writes of a run.
 
-Layout of lm-eval 0.4.9 to 0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per
-task, on lm-eval's own scale; a line of samples is one document under one filter.
+They are results_<time>.json and samples_<task>_<time>.jsonl, in the layout of lm-eval 0.4.9 to
+0.4.13: `results` has `METRIC,FILTER` and `METRIC_stderr,FILTER` per task, on lm-eval's own scale; a
+line of samples is one document under one filter. Nothing is read or written here.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import Any
 
 NO_FILTER = "none"
 MOST_BYTES = 160
-"""Of a name in that of a file; file systems take 255 bytes, of which the time and the ending need
-some."""
+"""Most bytes of a name in a file name: file systems allow 255, with the time and the suffix."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logged:
-    """One task. `values` and `stderrs` by (metric, filter), on the scale of one document; a spread
-    of None is not known. `planned` counts the documents, `rows` has those with an answer, once for
-    each filter.
+    """One task.
+
+    `values` and `stderrs` are by (metric, filter), on the scale of one document; None means an
+    unknown spread. `planned` counts the documents. `rows` has the answered ones, once for each
+    filter.
     """
 
     task: str
@@ -43,14 +44,15 @@ class Logged:
 
 
 def sanitize(model: str) -> str:
-    """A model's name as that of a folder, as lm-eval makes it."""
+    """Return a model's name as a folder name, as lm-eval does."""
     return re.sub(r"[\"<>:/|\\?*\[\]]+", "__", model)
 
 
 def file_name(name: str) -> str:
-    """A model's or a task's name as part of a file's: as lm-eval has it, wherever that can be one.
-    Control characters and halves of characters are replaced too, a name of dots alone as well, and
-    a long one is cut and told from others by its hash.
+    """Return a model's or task's name as part of a file name, as lm-eval does if possible.
+
+    In addition, control characters, surrogates and names of dots only are replaced. A long name is
+    cut, with its hash appended.
     """
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]+", "__", sanitize(name))
     if not text.strip("."):
@@ -62,7 +64,7 @@ def file_name(name: str) -> str:
 
 
 def stamp(at: datetime) -> str:
-    """The time in the names of the files."""
+    """Return the time as in the names of the files."""
     return at.replace(tzinfo=None).isoformat(timespec="microseconds").replace(":", "-")
 
 
@@ -76,8 +78,9 @@ def row(
     name: str,
     metrics: Mapping[str, Any],
 ) -> Row:
-    """A line of the samples: `arguments` and `resps` per request, `filtered` what the filter `name`
-    left of them.
+    """Return a line of the samples.
+
+    `arguments` and `resps` are per request; `filtered` is the output of the filter `name`.
     """
     prompt = arguments[0][0]
     return {
@@ -108,7 +111,7 @@ def results(
     model_args: Mapping[str, object],
     about: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The content of results_<time>.json; `about` goes over everything else."""
+    """Return the content of results_<time>.json; `about` overrides all other keys."""
     return {
         "results": {one.task: _values(one) for one in logged},
         "group_subtasks": {one.task: [] for one in logged},
@@ -151,8 +154,9 @@ def results(
 
 
 def mean_stderr(values: Sequence[float]) -> float | None:
-    """The standard error of a mean as lm-eval has it, from the sample standard deviation; None of
-    fewer than two.
+    """Return the standard error of a mean, from the sample standard deviation as in lm-eval.
+
+    Returns None for fewer than two values.
     """
     if len(values) < 2:
         return None
@@ -170,7 +174,7 @@ def _values(one: Logged) -> dict[str, Any]:
 
 
 def _texts(value: Any) -> Any:
-    """lm-eval writes every response as a text, so that a column has one type."""
+    """Return responses as texts, as lm-eval does so that a column has one type."""
     return [_texts(one) for one in value] if isinstance(value, list | tuple) else str(value)
 
 

@@ -1,7 +1,7 @@
-"""Finds a task of the installed lm-evaluation-harness, or of a folder in its format, and loads it
-with its data.
+"""Find a task of lm-evaluation-harness, or of a folder in its format, and load it with its data.
 
-A folder of tasks is code: what its YAML files name by `!function` runs here, as it does in lm-eval.
+A folder of tasks is code: functions that its YAML files name with `!function` run here, as in
+lm-eval.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from serve_eval.plugins.registry import nearest
 from serve_eval.plugins.scope import keep_in_scope
 
 FEWSHOT_SEED = 1234
-"""With which lm-eval draws worked examples, unless its command line is told otherwise."""
+"""The seed of lm-eval's worked examples, unless its command line names another."""
 NAMED = 3
-"""The number of times that lm-eval reads a task's name between loading and building it. Each time
-it draws a name that it does not use, and the draws of the prompts behind it depend on that."""
+"""Number of times that lm-eval reads a task's name between loading and building it. Each time it
+draws an unused name, and the later draws for the prompts depend on that."""
 OTHER_WAY = (
-    "Run it by lm-eval itself on our client: python -m serve_eval.lm_eval_model run --model"
-    " serve-eval --tasks {}"
+    "Run it in lm-eval itself with our client: python -m serve_eval.lm_eval_model run"
+    " --model serve-eval --tasks {}"
 )
 KINDS = ("generate_until", "multiple_choice", "loglikelihood", "loglikelihood_rolling")
-"""The output types that our engine can ask."""
+"""The output types that our engine supports."""
 _SHOWN = 80
 _STRUCTURE = frozenset({"tag", "group", "task_list"})
-"""Keys of a file that are no part of a task's configuration."""
+"""Keys of a file that are not part of a task's configuration."""
 
 
 def version() -> str:
-    """That of the installed package. Raises PlanError where there is none that can be used."""
+    """Return the version of the installed package. Raises PlanError if there is no usable one."""
     try:
         with quiet():
             package = importlib.import_module("lm_eval")
@@ -56,20 +56,17 @@ def version() -> str:
 
 @keep_in_scope
 def config(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
-    """Return what `read` returns, read once in a scope: to know a task by, and never to load it
-    with.
-    """
+    """Return the result of `read`, cached in the scope: to describe a task, not to load it."""
     version()
     with seeds.as_in_a_run():
         return read(name, own)
 
 
 def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
-    """What the YAML files say of a task, its functions imported; the folders `own` are searched
-    first.
+    """Return what the YAML files say of a task, with its functions imported.
 
-    Raises PlanError for a name that is no task, with what to name instead, and for a file that
-    cannot be loaded.
+    The folders `own` are searched first. Raises PlanError for an unknown name, with suggestions,
+    and for a file that cannot be loaded.
     """
     version()
     from lm_eval.tasks._yaml_loader import load_yaml
@@ -77,7 +74,7 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
     found = place(name, own)
     if "class" in load_yaml(found, resolve_func=False):
         raise PlanError(
-            f"lm_eval:{name} is written as a Python class, of which no file tells",
+            f"lm_eval:{name} is a Python class, and its configuration is not in a file",
             hint=_other_way(name),
         )
     try:
@@ -93,8 +90,9 @@ def read(name: str, own: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def settle_config(given: Mapping[str, Any]) -> Any:
-    """lm-eval's TaskConfig of what the files say, its defaults filled in. Raises PlanError for what
-    is none.
+    """Return lm-eval's TaskConfig of a task's file, with its defaults.
+
+    Raises PlanError for an invalid one.
     """
     from lm_eval.config.task import TaskConfig
 
@@ -109,15 +107,16 @@ def settle_config(given: Mapping[str, Any]) -> Any:
             )
     except Exception as error:  # an unknown key, a value of another type
         raise PlanError(
-            f"lm_eval:{given.get('task')}: lm-eval does not take its file: {type(error).__name__}: "
-            f"{_first_line(error)}",
-            hint="Its keys and their values: docs/task_guide.md of lm-eval.",
+            f"lm_eval:{given.get('task')}: lm-eval rejects its file:"
+            f" {type(error).__name__}: {_first_line(error)}",
+            hint="docs/task_guide.md of lm-eval describes the keys and their values.",
         ) from error
 
 
 def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
-    """lm-eval's task object of these settings, with its data. Raises DatasetError where the data is
-    not to be had.
+    """Return lm-eval's task object for these settings, with its data.
+
+    Raises DatasetError if the data cannot be loaded.
     """
     from lm_eval.api.task import ConfigurableTask
 
@@ -130,19 +129,20 @@ def load(name: str, settings: Mapping[str, Any], *, online: bool) -> Any:
                     if name not in _STRUCTURE
                 }
             )
-    except Exception as error:  # of data sets, of templates, of functions of the task
+    except Exception as error:  # from data sets, templates and functions of the task
         raise DatasetError(
             f"lm_eval:{name}: lm-eval cannot load it: {type(error).__name__}: {_first_line(error)}",
             hint=(
-                "Its data: local files by the option data_files, a copy in the cache of Hugging"
-                " Face's datasets, or --allow-hub to download it."
+                "Name local files in the option data_files, put a copy into the cache of"
+                " Hugging Face's datasets, or download the data with --allow-hub."
             ),
         ) from error
 
 
 def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
-    """lm-eval's own requests of all documents: its contexts, its worked examples. Raises
-    DatasetError.
+    """Return lm-eval's own requests of all documents, with contexts and worked examples.
+
+    Raises DatasetError if that fails.
     """
     try:
         with quiet(), redirect_stderr(io.StringIO()):  # a progress bar
@@ -162,7 +162,7 @@ def build(task: Any, *, multiturn: bool, as_text: Any) -> list[Any]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silences lm-eval."""
+    """Silence lm-eval in this block."""
     logger = logging.getLogger("lm_eval")
     with seeds.ALONE:
         before = logger.level
@@ -175,9 +175,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def _network(*, allowed: bool) -> Iterator[None]:
-    """Lets the hub of data sets be asked or not; a variable that forbids it (HF_HUB_OFFLINE) stays
-    in force.
-    """
+    """Allow or forbid requests to the hub of data sets; HF_HUB_OFFLINE stays in force."""
     import datasets
     from huggingface_hub import constants
 
@@ -196,9 +194,11 @@ def _network(*, allowed: bool) -> Iterator[None]:
 
 @keep_in_scope
 def place(name: str, own: tuple[str, ...]) -> Path:
-    """The file of a task: the folders `own` come first. Looks at the texts of the files, since
-    reading them all as YAML takes lm-eval many seconds; only for a name that is no task all are
-    read. Raises PlanError for a name that is none, and for one that two files of `own` have.
+    """Return the file of a task, from the folders `own` first.
+
+    The files are searched as text, since lm-eval takes many seconds to read them all as YAML; that
+    happens only for a name that is not a task. Raises PlanError for such a name, and for one that
+    two files of `own` have.
     """
     from lm_eval.tasks._yaml_loader import load_yaml
 
@@ -217,8 +217,8 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     mine = list(of(folders[: len(own)]))
     if len(mine) > 1:
         raise PlanError(
-            f"two offer the task 'lm_eval:{name}': {' and '.join(map(str, mine))}",
-            hint="Rename one of them, or leave out the folder that it comes from.",
+            f"two files offer the task 'lm_eval:{name}': {' and '.join(map(str, mine))}",
+            hint="Rename one of them, or remove the folder that it comes from.",
         )
     if (found := next(of(folders[len(own) :]), None) if not mine else mine[0]) is not None:
         return found
@@ -236,13 +236,12 @@ def place(name: str, own: tuple[str, ...]) -> Path:
     shown = ",".join(f"lm_eval:{member}" for member in members[:_SHOWN])
     more = f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else ""
     raise PlanError(
-        f"lm_eval:{name} is a group of {len(members)} tasks, which are named one by one:"
-        f" {shown}{more}"
+        f"lm_eval:{name} is a group of {len(members)} tasks; name them one by one: {shown}{more}"
     )
 
 
 def _map_names(folder: Path) -> Mapping[str, Sequence[Path]]:
-    """The files below a folder by the task that their text names."""
+    """Return the files below a folder by the task that their text names."""
     found: dict[str, list[Path]] = {}
     for file in sorted(folder.rglob("*.yaml")):
         for name in dict.fromkeys(_NAMES.findall(file.read_bytes())):
@@ -252,10 +251,10 @@ def _map_names(folder: Path) -> Mapping[str, Sequence[Path]]:
 
 _NAMES = re.compile(rb"^['\"]?task['\"]? *: *['\"]?(.*?)['\"]?\s*$", re.MULTILINE)
 _named_in_lm_eval = cache(_map_names)
-"""The result for lm-eval's own folder, which has many thousand files and is as it was installed."""
+"""The cached result for lm-eval's own folder, which has thousands of files that do not change."""
 _LISTED = (
-    "lm-eval ls tasks shows them all; tasks of your own: --include-path DIR, with their files below"
-    " DIR/lm_eval."
+    "lm-eval ls tasks lists all. For your own tasks give --include-path DIR, with their"
+    " files below DIR/lm_eval."
 )
 
 
@@ -266,8 +265,9 @@ def _folders(own: tuple[str, ...]) -> list[Path]:
 
 
 def _members(one: Any, index: Mapping[str, Any], seen: set[str]) -> set[str]:
-    """The tasks of a group or a tag, down to the last: a name, or what a file says in the place of
-    one.
+    """Return the tasks of a group or tag, at any depth.
+
+    `one` is a name, or the entry of a file in its place.
     """
     if isinstance(one, Mapping):
         inner = one.get("task") or one.get("group")

@@ -1,4 +1,4 @@
-"""What lm-eval itself would have logged of a task that our engine asked."""
+"""Build the log that lm-eval itself would have written of a task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from serve_eval.harness.measures import Documents, Key, Measure, aggregate, mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A document with an answer: `results` is what a model gave, `found` and `filtered` what
-    lm-eval made of it.
-    """
+    """An answered document: `results` of the model, `found` and `filtered` as of lm-eval."""
 
     results: Sequence[Any]
     found: Mapping[Key, Any]
@@ -32,7 +30,7 @@ def build_log(
     *,
     planned: int,
 ) -> Logged:
-    """The log of a task, of the documents that were `judged`, by their number."""
+    """Return the log of a task, for the documents in `judged`, by their number."""
     items: dict[Key, list[Any]] = {}
     by_filter: dict[str, list[Row]] = {}
     for doc, one in judged.items():
@@ -64,7 +62,7 @@ def build_log(
         try:
             values[key] = aggregate(measure, given)
         except ServeEvalError:
-            continue  # nothing that lm-eval can compute here either
+            continue  # lm-eval cannot compute it either
         numbers = [value for value in map(number, given) if value is not None]
         plain = len(numbers) == len(given) and measure.is_mean
         spreads[key] = mean_stderr(numbers) if plain else None
@@ -85,7 +83,7 @@ def build_log(
 
 
 def _plain(item: Any) -> Any:
-    """A figure without the types of numpy."""
+    """Return a figure without numpy types."""
     if isinstance(item, list | tuple):
         return [_plain(one) for one in item]
     return item.tolist() if hasattr(item, "tolist") else item

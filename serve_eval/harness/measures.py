@@ -1,4 +1,4 @@
-"""What lm-eval makes of an answer: its filters, its metrics per document, and its aggregations."""
+"""Apply lm-eval's filters, metrics per document, and aggregations to answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serve_eval.processes.forkserver import alarms_kept
 from serve_eval.schema import Response, SourceFile
 
 DOCUMENT = "document"
-"""Under which a sample's metadata has the number of its document."""
+"""The key of the document's number in a sample's metadata."""
 Key = tuple[str, str]
 """The names of a metric and of the filter before it."""
 IN_PERCENT = frozenset(
@@ -31,18 +31,16 @@ IN_PERCENT = frozenset(
     }
     | {"prompt_level_loose_acc"}
 )
-"""Metrics that are known to lie between 0 and 1 for every document."""
+"""Metrics known to be between 0 and 1 for every document."""
 BRIEF = 300
-"""Characters of an exception's message that are shown."""
+"""Most characters of an exception's message that are shown."""
 NOTHING_FOUND = "[invalid]"
-"""What lm-eval's filters give where nothing matches, unless a task says otherwise."""
+"""The output of lm-eval's filters if nothing matches, unless a task sets another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """A metric of a task: `aggregate` makes the value of what the documents gave, `how` is its
-    name.
-    """
+    """A metric of a task: `aggregate` computes its value over documents, and `how` names it."""
 
     name: str
     how: str
@@ -56,8 +54,9 @@ class Measure:
 
 @dataclass(slots=True, kw_only=True)
 class Documents:
-    """A loaded task: lm-eval's own, its requests by document, and what each of our samples gave: an
-    aggregation needs more of a document than a number.
+    """A loaded task of lm-eval, its requests by document, and the items of each sample.
+
+    An aggregation may need more than a number for each document.
     """
 
     task: Any
@@ -67,8 +66,9 @@ class Documents:
 
 
 def measures_of(config: Mapping[str, Any]) -> list[Measure]:
-    """The metrics of a task in its order, with lm-eval's defaults. Raises PlanError for one without
-    an aggregation.
+    """Return the metrics of a task in its order, with lm-eval's defaults.
+
+    Raises PlanError for a metric without an aggregation.
     """
     with quiet():
         return _measures_of(config)
@@ -87,7 +87,7 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
         how = one.get("aggregation") or registry.get_metric_aggregation(name)
         aggregate = registry.get_aggregation(how) if isinstance(how, str) else how
         if aggregate is None:
-            raise PlanError(f"the metric {name} has no aggregation that lm-eval knows")
+            raise PlanError(f"lm-eval knows no aggregation of the metric {name}")
         better = one.get("higher_is_better", registry.is_higher_better(name))
         called = how if isinstance(how, str) else getattr(how, "__name__", "function of the task")
         found.append(
@@ -102,8 +102,9 @@ def _measures_of(config: Mapping[str, Any]) -> list[Measure]:
 
 
 def list_results(documents: Documents, response: Response) -> list[Any]:
-    """Return the results that lm-eval would have, one for each request of a document: a number for
-    a whole text.
+    """Return the results as in lm-eval, one for each request of a document.
+
+    For a whole text, the result is a number.
     """
     if response.choice_logprobs is not None:
         if documents.task.OUTPUT_TYPE == "loglikelihood_rolling":
@@ -118,7 +119,7 @@ def list_results(documents: Documents, response: Response) -> list[Any]:
 def measure_document(
     documents: Documents, doc: str, results: Sequence[Any]
 ) -> tuple[dict[Key, Any], dict[str, list[Any]]]:
-    """Return a document's figures by metric and filter, and what the filters left of each answer.
+    """Return a document's figures by metric and filter, and the filtered answers by filter.
 
     Raises ServeEvalError. Its message does not name the document, so that a report can count equal
     errors.
@@ -148,7 +149,7 @@ def measure_document(
 
 
 def aggregate(measure: Measure, items: Sequence[Any]) -> float:
-    """The value of some documents. Raises ServeEvalError where lm-eval's function does."""
+    """Return the value over documents. Raises ServeEvalError if lm-eval's function fails."""
     try:
         with as_others_code(), seeds.of_document(measure.name):
             return float(measure.aggregate(items))
@@ -164,22 +165,20 @@ def aggregate(measure: Measure, items: Sequence[Any]) -> float:
 
 @contextmanager
 def as_others_code() -> Iterator[None]:
-    """Suppress warnings that users of ours cannot act on, and restore SIGALRM."""
+    """Suppress warnings that our users cannot act on, and restore SIGALRM."""
     with quiet(), warnings.catch_warnings(action="ignore"), alarms_kept():
         yield
 
 
 def brief(error: BaseException) -> str:
-    """Return an exception's message in one line of bounded length, without the frames that some
-    draw around it.
-    """
+    """Return an exception's message in one short line, without the frames that some draw."""
     lines = (" ".join(line.split()) for line in str(error).splitlines())
     said = " ".join(line for line in lines if any(map(str.isalnum, line)))
     return said if len(said) <= BRIEF else f"{said[:BRIEF]}..."
 
 
 def number(item: Any) -> float | None:
-    """What a document gave, as a number; None where it is none."""
+    """Return a document's figure as a number; None if it is not a finite one."""
     try:
         value = float(item)
     except (TypeError, ValueError):
@@ -188,12 +187,12 @@ def number(item: Any) -> float | None:
 
 
 def name_figure(key: Key) -> str:
-    """The name under which lm-eval's own results have a figure."""
+    """Return the name of a figure in lm-eval's own results."""
     return ",".join(key)
 
 
 def mean_of(name: str) -> Measure:
-    """What lm-eval takes for a figure of which a task's files do not speak."""
+    """Return the measure that lm-eval assumes for a figure that a task's files do not describe."""
     return Measure(
         name=name,
         how="mean",

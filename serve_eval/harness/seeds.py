@@ -1,10 +1,10 @@
-"""The random numbers of lm-eval's tasks: those of a run of one task alone, on a machine that never
-loaded it before.
+"""Give lm-eval's tasks the random numbers of a run of one task on a fresh machine.
 
-lm-eval seeds the generators of Python, numpy and torch when a run begins; then it imports the code
-of its tasks and maps their data. A task draws something else where the process drew before, where a
-generator of its own module was used before, and where the cache of Hugging Face's datasets holds
-what an earlier run drew. Loading a task here sees none of that, and leaves none of it behind.
+lm-eval seeds the generators of Python, numpy and torch at the beginning of a run; then it imports
+the code of its tasks and maps their data. A task draws different numbers if the process drew
+before, if a generator of its own module was used before, or if the cache of Hugging Face's datasets
+holds draws of an earlier run. Loading a task here is not affected by any of these, and affects
+nothing later.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 RANDOM, OTHERS = 0, 1234
-"""lm-eval's seeds of Python's generator, and of those of numpy and torch, unless its command line
+"""lm-eval's seeds for Python's generator, and for those of numpy and torch, unless its command line
 names others."""
 ALONE = threading.RLock()
-"""Generators, imported modules, loggers and the classes of datasets belong to the whole process."""
+"""The lock for generators, imported modules, loggers and the classes of datasets, which the whole
+process shares."""
 
 
 @contextmanager
 def as_in_a_run() -> Iterator[None]:
-    """Import, load and build one task in this block, as lm-eval does in a new process with an empty
-    cache.
-    """
+    """Import, load and build one task in this block as in a new process with an empty cache."""
     import numpy
 
     with ALONE, _generators_kept(), _tasks_unknown(), _maps_uncached():
@@ -40,15 +39,19 @@ def as_in_a_run() -> Iterator[None]:
 
 
 def seed_torch() -> None:
-    """Seed torch where it is imported: again when the code of a task may have imported it."""
+    """Seed torch if it is imported.
+
+    Call it again when the code of a task may have imported torch.
+    """
     if (torch := sys.modules.get("torch")) is not None:
         torch.manual_seed(OTHERS)
 
 
 @contextmanager
 def of_document(name: str) -> Iterator[None]:
-    """Let the draws of this block depend on the name alone. lm-eval draws in its order of scoring,
-    and answers that come one by one have no such order.
+    """Make the draws of this block depend on the name only.
+
+    lm-eval draws in its order of scoring, but answers that arrive one by one have no such order.
     """
     import numpy
 
@@ -78,9 +81,10 @@ def _generators_kept() -> Iterator[None]:
 
 @contextmanager
 def _tasks_unknown() -> Iterator[None]:
-    """Have the modules of tasks imported again: some have a generator of their own, others seed
-    that of all. What they registered in lm-eval, which refuses a second registration, is taken out
-    and put back.
+    """Import the modules of tasks again in this block.
+
+    Some have their own generator, others seed the global one. lm-eval refuses to register a name
+    twice, so what they registered is removed and put back afterwards.
     """
     from lm_eval.api import registry
 
@@ -105,7 +109,7 @@ def _tasks_unknown() -> Iterator[None]:
 
 
 def _is_of_a_task(name: str, module: Any) -> bool:
-    """Tell the modules that lm-eval imports for a file of a task from its own."""
+    """Return True for a module that lm-eval imports for a task's file, not for its own modules."""
     import lm_eval.tasks
 
     folder, file = lm_eval.tasks.__file__, getattr(module, "__file__", None)
@@ -121,9 +125,10 @@ def _module_of(thing: Any) -> str | None:
 
 @contextmanager
 def _maps_uncached() -> Iterator[None]:
-    """Keep the results of maps in a folder that ends with the block. A second map of the same data
-    gives the same there, as it does in lm-eval, and would draw again without any cache. Open files
-    can be read when the folder is gone.
+    """Keep the results of maps in a folder that is deleted after the block.
+
+    A second map of the same data gives the same result there, as in lm-eval; without a cache it
+    would draw again. Open files stay readable after the folder is deleted.
     """
     from datasets import Dataset
 

@@ -1,9 +1,11 @@
-"""Our client as a model of lm-evaluation-harness.
+"""Offer our client as a model of lm-evaluation-harness.
 
-    python -m serve_eval.lm_eval_model run --model serve-eval --model_args base_url=host:8000,model=NAME --tasks ...
+    python -m serve_eval.lm_eval_model run --model serve-eval \\
+        --model_args base_url=host:8000,model=NAME --tasks ...
 
-is lm-eval's own command line, which has no other way to learn of a model that is not its own. From
-Python: `lm_eval.simple_evaluate(model=ServeEvalLM(base_url=..., model=...), tasks=[...])`.
+runs lm-eval's own command line with our model registered, since lm-eval cannot load external models
+itself. From Python: `lm_eval.simple_evaluate(model=ServeEvalLM(base_url=..., model=...),
+tasks=[...])`.
 """
 
 from serve_eval.lm_eval_model.model import ServeEvalLM

@@ -1,4 +1,4 @@
-"""lm-eval's command line, which knows our model."""
+"""Run lm-eval's command line with our model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from serve_eval.errors import ServeEvalError, install_hint
 
 
 def main() -> None:
-    """Runs it. An error that the user can act on is said in a line or two, with its hint and exit
-    code.
-    """
+    """Run it, and print errors that the user can fix with their hint and exit code."""
     try:
         from lm_eval.__main__ import cli_evaluate
 

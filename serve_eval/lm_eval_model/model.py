@@ -1,4 +1,4 @@
-"""The model: what lm-eval asks is sent by our client, and what failed is never scored."""
+"""Send lm-eval's requests with our client, and never score a failed one."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import lm_eval.models  # noqa: F401  (where ours comes first, lm-eval would not register its own)
+import lm_eval.models  # noqa: F401  (if ours came first, lm-eval would not register its own)
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from tqdm import tqdm
 
 from serve_eval.cli._async import loop_factory
 from serve_eval.client.client import Client
-from serve_eval.client.connection import connect, problems
+from serve_eval.client.connection import connect
 from serve_eval.errors import EndpointError, PlanError
 from serve_eval.evaluation.capabilities import first_token, prompt_logprobs
 from serve_eval.evaluation.endpoint.launch import with_model
@@ -29,7 +29,7 @@ from serve_eval.harness.instances import (
     read_sampling,
     split_continuation,
 )
-from serve_eval.plugins.registry import nearest
+from serve_eval.lm_eval_model._arguments import check_arguments
 from serve_eval.processes.descriptors import ensure_descriptors
 from serve_eval.schema import (
     Connection,
@@ -49,29 +49,27 @@ from serve_eval.scorers.likelihood import continuation, is_likeliest
 NAME = "serve-eval"
 LEAST_RETRY_BUDGET = 100
 _SHOWN = 3
-_OF_LM_EVAL = frozenset({"batch_size", "max_batch_size", "device", "pretrained"})
-"""What lm-eval hands to every model, and what has no meaning to a client."""
 
 Sent = Callable[[Client, int], Awaitable[Any]]
-"""Sends one of lm-eval's requests; what comes back is its result, or a Failure."""
+"""Send one of lm-eval's requests and return its result, or a Failure."""
 
 
 class ChatText(str):
-    """Messages as one text, so that lm-eval can hash and log it."""
+    """Messages as one text, so that lm-eval can hash and log them."""
 
     __slots__ = ()
 
 
 @register_model(NAME)
 class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no types
-    """lm-eval's model on our engine: `concurrency` requests in flight, retries, time limits.
+    """lm-eval's model on our engine, with concurrency, retries and time limits.
 
-    `base_url` may be host:port, end in /v1 or be a full path; `model` may be left out where the
-    endpoint lists exactly one. The key is read from the variable `api_key_env`. `max_gen_toks` is
-    for tasks that do not say how long an answer may be. `prefix` is the text that begins a text to
-    the model, such as <s>, for likelihoods without a context (True: the server puts a token there;
-    empty: nothing; None: what the folder `tokenizer` tells, else the endpoint). The other arguments
-    are those of `schema.Limits`. Raises PlanError for an argument that it does not know.
+    `base_url` may be host:port, end in /v1 or be a full path. `model` is optional if the endpoint
+    lists exactly one. The key is read from the variable `api_key_env`. `max_gen_toks` is for tasks
+    without a token limit. `prefix` is the text that begins a text to the model, such as <s>, for
+    likelihoods without a context (True: the server puts a token there; empty: nothing; None: read
+    from the folder `tokenizer`, else from the endpoint). The other arguments are those of
+    `schema.Limits`. Raises PlanError for an unknown argument.
     """
 
     def __init__(
@@ -89,24 +87,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         **others: object,
     ) -> None:
         super().__init__()
-        known = (
-            "base_url",
-            "model",
-            "concurrency",
-            "max_gen_toks",
-            "prefix",
-            "tokenizer",
-            "api_key_env",
-            "max_attempts",
-        )
-        unknown = [name for name in others if name not in _OF_LM_EVAL]
-        if unknown:
-            raise PlanError(
-                [f"--model_args {name}: unknown.{nearest(name, known)}" for name in unknown]
-            )
-        wrong = [text for _, text in problems({"api_key_env": api_key_env}, os.environ)]
-        if wrong:
-            raise PlanError([f"--model_args api_key_env: {text}" for text in wrong])
+        check_arguments(others, api_key_env)
         self._plan = Plan(
             model=None if model is None else str(model),
             launcher=Spec(name="external", options={"base_url": normalise_base_url(base_url)}),
@@ -124,13 +105,16 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         folder = Path(str(tokenizer)).expanduser()
         self._tokenizer = (
             folder if tokenizer is not None and folder.is_dir() else None
-        )  # lm-eval's names one of a hub
+        )  # lm-eval passes a name on the hub
 
     # ---------------------------------------------------------------------------------------------
-    # what lm-eval calls
+    # called by lm-eval
 
     def generate_until(self, requests: list[Any]) -> list[str]:
-        """The answers, in the order of the requests. Raises EndpointError when any has none."""
+        """Return the answers, in the order of the requests.
+
+        Raises EndpointError if a request has none.
+        """
 
         async def send(client: Client, i: int) -> str | Failure:
             context, given = requests[i].args[:2]
@@ -144,14 +128,15 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         return self._all("generate_until", requests, send)
 
     def loglikelihood(self, requests: list[Any]) -> list[tuple[float, bool | None]]:
-        """For each context and continuation the log-probability of the second, and whether greedy
-        decoding would have written it: None where the endpoint does not tell, which no metric takes
-        for a no. Raises EndpointError.
+        """Return the log-probability of each continuation, and whether greedy decoding gives it.
+
+        The second value is None if the endpoint does not report it; no metric takes that for a no.
+        Raises EndpointError if a request has no answer.
         """
         if any(isinstance(request.args[0], ChatText) for request in requests):
             raise PlanError(
-                "log-probabilities are those of a plain text",
-                hint="Leave --apply_chat_template out.",
+                "log-probabilities need a plain text",
+                hint="Remove --apply_chat_template.",
             )
 
         async def send(client: Client, i: int) -> tuple[float, bool | None] | Failure:
@@ -162,11 +147,10 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         return self._all("loglikelihood", requests, send)
 
     def loglikelihood_rolling(self, requests: list[Any]) -> list[float]:
-        """Return the log-probability of each text. It includes the first token, or a warning says
-        that it is left out.
+        """Return the log-probability of each text.
 
-        Raises EndpointError also for a text that is longer than the endpoint takes: a client has no
-        tokens to cut by.
+        It includes the first token, or a warning says that it does not. Raises EndpointError, also
+        for a text that is longer than the endpoint's limit: a client cannot cut it by tokens.
         """
 
         async def send(client: Client, i: int) -> float | Failure:
@@ -185,22 +169,21 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
     ) -> str:
-        """The turns as they are: the server renders them."""
+        """Return the messages unchanged: the server renders them."""
         return ChatText(as_text(chat_history))
 
     @property
     def tokenizer_name(self) -> str:
-        """What lm-eval tells its cached requests apart by: the server's template, whatever it
-        is.
-        """
+        """The key of lm-eval's cached requests, for the server's unknown template."""
         return f"{NAME}-{self._plan.model or ''}".replace("/", "__")
 
-    # -----------------------------------------------------------------------------------------------
-    # how it is asked
+    # ---------------------------------------------------------------------------------------------
+    # requests
 
     async def _begin(self, client: Client, requests: Sequence[Any], kind: str) -> None:
-        """Settle the prefix where a request needs one. Raises PlanError for a continuation with
-        nothing before it.
+        """Determine the prefix if a request needs one.
+
+        Raises PlanError for a continuation without context and prefix.
         """
         if kind == "loglikelihood" and all(request.args[0] for request in requests):
             return
@@ -211,16 +194,15 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
             return
         if kind == "loglikelihood":
             raise PlanError(
-                "a continuation without any context, and nothing tells the token that begins a"
-                " text",
+                "a continuation has no context, and the token that begins a text is unknown",
                 hint=(
-                    "Say what it is: --model_args ...,prefix=<s>, or name a tokenizer's folder:"
-                    " tokenizer=DIR."
+                    "Name it with --model_args ...,prefix=<s>, or a tokenizer's folder"
+                    " with tokenizer=DIR."
                 ),
             )
         logging.getLogger("lm_eval").warning(
-            "the first token of each text is left out, since nothing tells the token that begins a"
-            " text: --model_args ...,prefix=<s> or tokenizer=DIR"
+            "the first token of each text is left out, since the token that begins a text"
+            " is unknown: give --model_args ...,prefix=<s> or tokenizer=DIR"
         )
 
     async def _judge(
@@ -234,14 +216,15 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
         if values is None:
             return Failure(
                 kind=FailureKind.INVALID_RESPONSE,
-                message=f"nothing tells which tokens are those of the continuation {wanted!r}",
+                message=f"cannot tell which tokens belong to the continuation {wanted!r}",
                 retryable=False,
             )
         return math.fsum(values), is_likeliest(result.prompt_logprobs, len(values))
 
     def _all(self, kind: str, requests: Sequence[Any], sent: Sent) -> list[Any]:
-        """The result of each request. What was had goes into lm-eval's cache (--use_cache), also
-        when this raises.
+        """Return the result of each request.
+
+        Finished results go into lm-eval's cache (--use_cache), even if this raises.
         """
         if not requests:
             return []
@@ -257,8 +240,8 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
                 f"{len(failed)} of {len(requests)} requests have no answer:"
                 f" {'; '.join(seen[:_SHOWN])}",
                 hint=(
-                    "Nothing was scored: a failure is no wrong answer. --use_cache FILE keeps what"
-                    " was answered."
+                    "Nothing was scored, since a failure is not a wrong answer. Finished"
+                    " answers are kept with --use_cache FILE."
                 ),
             )
         return results
@@ -289,7 +272,7 @@ class ServeEvalLM(LM):  # type: ignore[misc]  # lm-eval is optional and has no t
     async def _pass(
         self, client: Client, places: Sequence[int], sent: Sent, results: list[Any], bar: Any
     ) -> None:
-        """Sends these requests, so many at once, and keeps what came."""
+        """Send these requests with the wanted concurrency, and store their results."""
         left: Iterator[int] = iter(places)
 
         async def worker() -> None:

@@ -1,4 +1,4 @@
-"""Turn files of ours and of users into tasks, scorers, launchers and verdict rules."""
+"""Load tasks, scorers, launchers and verdict rules from our files and from those of users."""
 
 __all__ = [
     "declarations",

@@ -1,17 +1,19 @@
-"""Options as a function declares them: as the fields of one structure, or as keyword-only
-parameters.
+"""Read the options that a function declares.
 
-A function whose parameter `options` is a structure, a dataclass or a msgspec.Struct, takes all of
-its options in it:
+A function declares them as the fields of one structure, or as keyword-only parameters. If its
+parameter `options` is a structure, which is a dataclass or a msgspec.Struct, the function takes all
+of its options in it:
 
     @dataclass(frozen=True, kw_only=True)
     class NeighbourOptions:
         file: Annotated[str, Setting("A file with the address.")]
 
-    async def launch(context: LaunchContext, options: NeighbourOptions) -> AsyncIterator[Endpoint]: ...
+    async def launch(
+        context: LaunchContext, options: NeighbourOptions
+    ) -> AsyncIterator[Endpoint]: ...
 
-Any other function has its keyword-only parameters as options. In both forms a type may be Annotated
-with a Setting.
+Otherwise its keyword-only parameters are the options. In both forms, a type may be Annotated with a
+Setting.
 """
 
 from __future__ import annotations
@@ -28,15 +30,16 @@ import msgspec
 from serve_eval.plugins.setting import Setting
 
 PARAMETER = "options"
-"""The parameter by which a function takes its options as one structure."""
+"""The parameter with which a function takes its options as one structure."""
 REQUIRED = inspect.Parameter.empty
-"""The default of an option that has none, and the type of one that says none."""
+"""The default of an option without a default, and the type of an option without a type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """An option: its dotted path, its type, its default (REQUIRED: it has none) and what it means
-    ("": nobody says).
+    """An option: its dotted path, type, default and meaning.
+
+    The default is REQUIRED if there is none; the meaning is "" if it is not documented.
     """
 
     path: str
@@ -46,21 +49,19 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Return whether it has to be given."""
+        """True if the option has no default."""
         return self.default is REQUIRED
 
 
 def is_structure(hint: Any) -> bool:
-    """Return whether a type is a structure, whose fields are options of their own."""
+    """Return True if a type is a structure, whose fields are nested options."""
     return isinstance(hint, type) and (
         dataclasses.is_dataclass(hint) or issubclass(hint, msgspec.Struct)
     )
 
 
 def find_structure(function: Callable[..., Any]) -> type | None:
-    """Return the structure in which a function takes its options; None for keyword-only
-    parameters.
-    """
+    """Return the structure in which a function takes its options; None for keyword-only ones."""
     parameter = inspect.signature(function).parameters.get(PARAMETER)
     if parameter is None or parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         return None
@@ -69,7 +70,7 @@ def find_structure(function: Callable[..., Any]) -> type | None:
 
 
 def read_options(function: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options of a function by name. Raises NameError for a type that cannot be read."""
+    """Return the options of a function by name. Raises NameError for an unresolved type."""
     if (structure := find_structure(function)) is not None:
         return {option.path: option for option in list_fields(structure)}
     hints = typing.get_type_hints(function, include_extras=True)
@@ -81,11 +82,10 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
 
 
 def list_fields(structure: type) -> list[Option]:
-    """Return the fields of a structure as options: its own before those of its bases, which keep
-    their order.
+    """Return the fields of a structure as options: its own before those of its bases.
 
-    A field that a structure takes over from a base, to change its default, keeps the place that it
-    has there.
+    A field that a structure redefines, to change its default, keeps the position it has in the
+    base.
     """
     hints = typing.get_type_hints(structure, include_extras=True)
     defaults = (
@@ -104,7 +104,7 @@ def list_fields(structure: type) -> list[Option]:
 
 
 def _read_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
-    """Return the name under which a plan knows each field of a dataclass, and its default."""
+    """Return the key in a plan and the default of each field of a dataclass."""
     return {
         one.name: (one.name, _read_default(one.default, one.default_factory, dataclasses.MISSING))
         for one in dataclasses.fields(structure)
@@ -112,7 +112,7 @@ def _read_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
 
 
 def _read_struct_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
-    """Return the same for a struct, whose fields may be called otherwise in a plan."""
+    """Return the key in a plan, which may be renamed, and the default of each field of a struct."""
     return {
         one.name: (
             one.encode_name,
@@ -129,12 +129,12 @@ def _read_default(default: Any, factory: Any, missing: Any) -> Any:
 
 
 def _describe(path: str, hint: Any, default: Any) -> Option:
-    """Separate the type of an option from its description."""
+    """Separate the type of an option from its Setting."""
     if typing.get_origin(hint) is not typing.Annotated:
         return Option(path=path, hint=hint, default=default)
     kind, *notes = typing.get_args(hint)
     meanings = [note.help for note in notes if isinstance(note, Setting)]
-    # A bound of msgspec, such as Meta(gt=0), stays with the type; a Setting tells it nothing.
+    # A bound of msgspec, such as Meta(gt=0), stays with the type; msgspec ignores a Setting.
     others = tuple(note for note in notes if not isinstance(note, Setting))
     return Option(
         path=path,

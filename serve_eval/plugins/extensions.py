@@ -1,14 +1,15 @@
-"""Tasks, scorers, launchers and verdict rules that are not ours: files of folders that the user
-names, and what installed packages offer under the entry points `serve_eval.tasks`, `.scorers`,
-`.launchers` and `.verdicts`.
+"""Find and load tasks, scorers, launchers and verdict rules that are not part of serve-eval.
 
-To know what there is, folders are listed and the lists of packages read; code runs when its name is
-used. A folder stands as a package of its own under a name that nobody else has, so that its files
-can import each other (`from ._x import y`) and `sys.path` stays as it is. The name tells folder and
-content: a later run in this process has the code as it is then, and an earlier one goes on with
-what it began with.
+They come from folders that the user names, and from installed packages with the entry points
+`serve_eval.tasks`, `.scorers`, `.launchers` and `.verdicts`. Listing them reads folders and package
+metadata only; code runs when its name is used.
 
-What was included and loaded belongs to a scope (`scope.py`).
+A folder becomes a package with a unique name, so that its files can import each other (`from ._x
+import y`) and `sys.path` stays unchanged. The name is a hash of the path and the content: a later
+run in this process uses the code as it is then, and an earlier run keeps the code with which it
+began.
+
+Included folders and loaded code belong to a scope (`scope.py`).
 """
 
 from __future__ import annotations
@@ -40,19 +41,18 @@ KINDS = {
     "launchers": "launchers",
     "serve_eval.verdicts.rules": "verdicts",
 }
-"""Our folders, and what they are called below a folder of the user's and in the names of entry
-points."""
+"""Our packages, and their names as subfolders of a user's folder and in entry points."""
 LM_EVAL = "lm_eval"
-"""What a folder of the user's calls the one with tasks in the format of lm-evaluation-harness."""
+"""The subfolder of a user's folder with tasks in the format of lm-evaluation-harness."""
 _PREFIX = "_serve_eval_included_"
 _CHECKSUM = "__serve_eval_sha256__"
-"""The attribute of a module with the checksum of its file and of the files next to it, taken at its
+"""The attribute of a module with the checksum of its file and the files next to it, taken at its
 import."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """One place that offers a name. `place` is what people are told of it; `get` imports it."""
+    """One origin of a name. `place` is its description for people; `get` imports it."""
 
     place: str
     get: Callable[[], Any]
@@ -64,8 +64,9 @@ def _folders() -> list[Path]:
 
 
 def include(folders: Iterable[str]) -> None:
-    """Adds folders to the scope; nothing of them runs yet. Raises PlanError for what is none of
-    ours.
+    """Add folders to the scope, without running their code.
+
+    Raises PlanError for a folder that cannot be read or has none of the known subfolders.
     """
     problems, included = [], open_scope().folders
     for given in folders:
@@ -75,14 +76,14 @@ def include(folders: Iterable[str]) -> None:
                 folder.is_dir(),
                 any((folder / kind).is_dir() for kind in (*KINDS.values(), LM_EVAL)),
             )
-        except (OSError, ValueError, RuntimeError) as error:  # a loop of links is the last
+        except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
             problems.append(f"include_path: {given!r} cannot be read: {error}")
             continue
         if not there:
             problems.append(f"include_path: {given} is not a folder")
         elif not ours:
             problems.append(
-                f"include_path: {given} has none of the folders"
+                f"include_path: {given} has none of the subfolders"
                 f" {', '.join((*KINDS.values(), LM_EVAL))}"
             )
         elif folder not in included:
@@ -92,18 +93,19 @@ def include(folders: Iterable[str]) -> None:
 
 
 def list_included() -> tuple[str, ...]:
-    """The folders that were added so far."""
+    """Return the folders that were included."""
     return tuple(map(str, _folders()))
 
 
 def lm_eval_folders() -> tuple[str, ...]:
-    """Where the user's own tasks in lm-eval's format are."""
+    """Return the user's folders with tasks in lm-eval's format."""
     return tuple(str(folder / LM_EVAL) for folder in _folders() if (folder / LM_EVAL).is_dir())
 
 
 def lm_eval_tasks() -> list[tuple[str, Path]]:
-    """The tasks of those folders with their files, by what their texts say: no code runs. Groups
-    are left out.
+    """Return the tasks in those folders with their files, without groups.
+
+    Their YAML is searched as text, so that no code runs.
     """
     found = []
     for file in (
@@ -119,24 +121,24 @@ def lm_eval_tasks() -> list[tuple[str, Path]]:
 
 
 def names(folder: str) -> list[str]:
-    """What others offer beside one of our folders."""
+    """Return the names that users and packages add to one of our packages."""
     return [*(name for name, _ in _files(folder)), *(point.name for point in _points(folder))]
 
 
 def find(folder: str, name: str) -> list[Origin]:
-    """The places of others that offer a name."""
+    """Return the places outside serve-eval that offer a name."""
     files = [_file(folder, place, name) for found, place in _files(folder) if found == name]
     return [*files, *(_package(point) for point in _points(folder) if point.name == name)]
 
 
 def list_loaded() -> dict[str, Loaded]:
-    """The code of others that was loaded so far, by kind and name: `tasks.capitals`."""
+    """Return the external code loaded so far, by kind and name: `tasks.capitals`."""
     found = current()
     return {} if found is None else dict(sorted(found.loaded.items()))
 
 
 def note(folder: str, name: str, place: str, module: ModuleType) -> None:
-    """Keeps that the code of others is used, as it was when it was first loaded."""
+    """Record that external code is used, with its checksum when it was first loaded."""
     loaded = open_scope().loaded
     if (key := f"{KINDS[folder]}.{name}") not in loaded:
         if not hasattr(module, _CHECKSUM):
@@ -145,8 +147,9 @@ def note(folder: str, name: str, place: str, module: ModuleType) -> None:
 
 
 def note_file(folder: str, name: str, file: Path) -> None:
-    """Keeps that a file of a folder of the user's is used, with the code beside it. Files of others
-    are not noted.
+    """Record that a file in a user's folder is used, with the code next to it.
+
+    Files elsewhere are ignored.
     """
     loaded = open_scope().loaded
     if (
@@ -159,8 +162,9 @@ def note_file(folder: str, name: str, file: Path) -> None:
 
 
 def defect(error: BaseException) -> str:
-    """Whose defect an unexpected error is: ours, or that of the code of others which it came
-    through last.
+    """Return whose defect an unexpected error is.
+
+    It is that of the external code through which the error passed last, else of serve-eval.
     """
     others = {module.partition(".")[0] for module in sys.modules if module.startswith(_PREFIX)}
     others |= {
@@ -172,15 +176,15 @@ def defect(error: BaseException) -> str:
     for frame, line in traceback.walk_tb(error.__traceback__):
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] in others:
             whose = f"{frame.f_code.co_filename}:{line}"
-    return f"This is a defect of {whose}; SERVE_EVAL_TRACEBACK=1 shows where."
+    return f"This is a defect of {whose}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback."
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # folders
 
 
 def _files(folder: str) -> list[tuple[str, Path]]:
-    """Names that the folders of the user offer, each with the folder that it stands in."""
+    """Return the names that the user's folders offer, each with its folder."""
     places = [path / KINDS[folder] for path in _folders()]
     found = (
         (module.name, place) for place in places for module in pkgutil.iter_modules([str(place)])
@@ -190,9 +194,7 @@ def _files(folder: str) -> list[tuple[str, Path]]:
 
 @keep_in_scope
 def _package_of(folder: Path) -> str:
-    """Return the name under which the files of a folder stand, as they are when a scope first
-    asks.
-    """
+    """Return the package name of a folder, by its content when a scope first asks."""
     found = [
         *folder.glob("*.py"),
         *(file for kind in KINDS.values() for file in (folder / kind).rglob("*.py")),
@@ -219,7 +221,7 @@ def _file(folder: str, place: Path, name: str) -> Origin:
     return Origin(place=str(path), get=lambda: _import(get, str(path)))
 
 
-# -----------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------
 # packages
 
 
@@ -229,7 +231,7 @@ def _points(folder: str) -> tuple[EntryPoint, ...]:
 
 @functools.cache
 def _find_installed() -> dict[str, tuple[EntryPoint, ...]]:
-    """Read once in a process: it takes some 50 ms."""
+    """Return the entry points by package, read once per process: it takes about 50 ms."""
     from importlib import metadata
 
     found = metadata.entry_points()
@@ -246,12 +248,8 @@ def _package(point: EntryPoint) -> Origin:
     return Origin(place=place, get=lambda: _import(point.load, place))
 
 
-# -------------------------------------------------------------------------------------------------------------
-# import
-
-
 def _import(get: Callable[[], Any], place: str) -> Any:
-    """Raises PlanError with file, line and exception for code that cannot be imported."""
+    """Import external code. Raises PlanError with file, line and exception if that fails."""
     try:
         return get()
     except (Exception, SystemExit) as error:
@@ -261,8 +259,10 @@ def _import(get: Callable[[], Any], place: str) -> Any:
 
 
 def _where(error: BaseException) -> str | None:
-    """FILE:LINE of what is wrong: of a syntax error its own, else the deepest line of the file or
-    of one beside it.
+    """Return FILE:LINE of an error.
+
+    For a syntax error it is its own line, else the deepest line in the file or in a file next to
+    it.
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"

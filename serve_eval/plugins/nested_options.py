@@ -1,9 +1,7 @@
-"""Options that stand below others: those of a structure, by their dotted paths, as in
-`context_servers.tp`.
+"""Handle options below other options, by dotted paths such as `context_servers.tp`.
 
-A launcher takes some of its options as a structure with fields of its own. What a plan or --set
-says of them is looked at here: what there is, and what was perhaps meant by a name that there is
-not.
+A launcher takes some of its options as a structure with fields. This module finds the paths of a
+plan or of --set that do not exist, and suggests those that are similar.
 """
 
 from __future__ import annotations
@@ -18,26 +16,25 @@ from typing import Any
 from serve_eval.plugins.declarations import Option, is_structure, list_fields, read_options
 
 LIKE = 0.6
-"""How much a path has to be like one that is known. The last name counts more than what stands
-before it."""
+"""Least similarity of a suggested path. The last name counts more than the part before it."""
 OF_NAME = 0.6
 AS_LIKE = 0.05
-"""Paths that are so much less like it than the most similar one are named with it."""
+"""Largest difference in similarity from the best suggestion to further ones."""
 SHOWN = 3
 
 
 def options(function: Callable[..., Any]) -> list[Option]:
-    """Return the options of a function, each followed by those that stand below it."""
+    """Return the options of a function, each followed by its nested options."""
     return [one for option in read_options(function).values() for one in _with_below(option)]
 
 
 def struct_of(hint: Any) -> type | None:
-    """Return the structure that a type is, alone or beside None."""
+    """Return the structure that a type is, alone or in a union with None."""
     return next((part for part in (hint, *_parts(hint)) if is_structure(part)), None)
 
 
 def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
-    """Return the paths in a value that its structure has not."""
+    """Yield the paths in a value that its structure does not have."""
     if (structure := struct_of(hint)) is None or not isinstance(value, Mapping):
         return
     fields = {field.path: field.hint for field in list_fields(structure)}
@@ -49,8 +46,9 @@ def unknown(hint: Any, value: object, path: str) -> Iterator[str]:
 
 
 def perhaps(path: str, value: object, known: Mapping[str, Any], where: str) -> str:
-    """Return " Did you mean X?" for an unknown path with what it was given; "" where nothing is
-    like it, or where nothing nested is meant.
+    """Return " Did you mean X?" for an unknown path and its value.
+
+    Returns "" if no path is similar, or if none of them is nested.
     """
     found: list[str] = []
     for leaf in _leaves(path, value):
@@ -81,7 +79,7 @@ def _with_below(option: Option) -> list[Option]:
 
 
 def _parts(hint: Any) -> tuple[Any, ...]:
-    """The types that stand beside each other in a union."""
+    """Return the types of a union."""
     return (
         typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
     )

@@ -1,8 +1,7 @@
-"""Refuse a package `launchers` that is not the one of serve-eval: the name is free for others to
-take.
+"""Refuse a package `launchers` that does not belong to serve-eval: others may use the name.
 
-Another one wins where it stands earlier on `sys.path`, or where its installation has overwritten
-files of ours. It is found out without running its code.
+Another package wins if it is earlier on `sys.path`, or if its installation has overwritten our
+files. The check does not run its code.
 """
 
 from __future__ import annotations
@@ -17,50 +16,49 @@ from serve_eval.errors import PlanError
 
 NAME = "launchers"
 MARK = 'OWNER = "serve-eval"'
-"""A line of the `__init__.py` of ours."""
+"""A line in the `__init__.py` of our package."""
 
 
 def check_launchers() -> None:
-    """Raises PlanError where Python finds another package of this name, with its path and what to
-    do.
+    """Raise PlanError if Python finds another package of this name.
+
+    The error has its path and the remedy.
     """
     place = Path(str(serve_eval.__file__)).parents[1]
     spec = _find()
     if spec is None:
         raise PlanError(
-            f"{place / NAME} is missing, a part of serve-eval", hint="Install serve-eval again."
+            f"{place / NAME}, a part of serve-eval, is missing", hint="Install serve-eval again."
         )
     if spec.origin is not None and Path(spec.origin).parent == place / NAME:
         if MARK in (_source(spec) or ""):
             return
         hint = (
-            "It has overwritten files of serve-eval. Install serve-eval in an environment of its"
-            " own."
+            "It has overwritten files of serve-eval. Install serve-eval in a separate environment."
         )
     else:
         hint = (
-            f"serve-eval needs {place / NAME}. Uninstall or rename the other one, or take its"
-            " folder off PYTHONPATH, or install serve-eval in an environment of its own."
+            f"serve-eval needs {place / NAME}. Uninstall or rename the other package,"
+            " remove its folder from PYTHONPATH, or install serve-eval in a separate"
+            " environment."
         )
     path = spec.origin or ", ".join(spec.submodule_search_locations or ())
     raise PlanError(f"another package is called {NAME}: {path}{_distribution()}", hint=hint)
 
 
 def _find() -> ModuleSpec | None:
-    """What `import launchers` gives, or gave."""
+    """Return the spec of the package that `import launchers` finds or has found."""
     loaded = sys.modules.get(NAME)
     return importlib.util.find_spec(NAME) if loaded is None else loaded.__spec__
 
 
 def _source(spec: ModuleSpec) -> str | None:
-    get = getattr(spec.loader, "get_source", None)  # that of an archive has it too
+    get = getattr(spec.loader, "get_source", None)  # loaders of archives have it too
     return None if get is None else get(NAME)
 
 
 def _distribution() -> str:
-    """The installed distributions that have such a package, to be named; reads the lists of all of
-    them.
-    """
+    """Return the installed distributions with such a package, for the message."""
     from importlib import metadata
 
     others = {one for one in metadata.packages_distributions().get(NAME, ()) if one != "serve-eval"}

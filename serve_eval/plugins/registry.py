@@ -1,12 +1,12 @@
-"""The folder is the registry: a file `serve_eval/tasks/arc.py` is the task `arc`, with nothing else
-to register.
+"""Find tasks, scorers, launchers and verdict rules: `serve_eval/tasks/arc.py` is the task `arc`.
 
-Every module of such a folder offers one function (`task`, `launch`, `judge`). Its keyword-only
-parameters, or the fields of the structure that it takes (`declarations.py`), are the options of the
-plan; the first line of the module's docstring is what the list command shows. Files that start with
-an underscore are shared code and not offered. A task that has a parameter before its options is a
-family of them: `lm_eval:arc` calls that of `lm_eval` with "arc". What others offer in the same
-shape (`origins.py`) is found beside ours and checked when it is loaded.
+Files need no registration. Each module of these packages offers one function (`task`, `scorer`,
+`launch`, `judge`). Its keyword-only parameters, or the fields of the structure that it takes
+(`declarations.py`), are the options in the plan. The first line of the module's docstring is its
+summary. Files that start with an underscore are shared code and are not offered. A task function
+with a parameter before its options is a family: `lm_eval:arc` calls that of `lm_eval` with "arc".
+External code of the same shape (`extensions.py`) is found as well, and is checked when it is
+loaded.
 """
 
 from __future__ import annotations
@@ -27,13 +27,8 @@ import msgspec
 
 from serve_eval.errors import PlanError
 from serve_eval.plugins import extensions, nested_options, own_launchers
-from serve_eval.plugins.declarations import (
-    PARAMETER,
-    REQUIRED,
-    Option,
-    find_structure,
-    read_options,
-)
+from serve_eval.plugins._shape import check_shape
+from serve_eval.plugins.declarations import Option, read_options
 
 ENTRY_POINTS = {
     "serve_eval.tasks": "task",
@@ -42,48 +37,36 @@ ENTRY_POINTS = {
     "serve_eval.verdicts.rules": "judge",
 }
 SCORERS = "serve_eval.scorers"
-"""The folder that also holds what only tasks score by: a file of it is offered when it has the
-function."""
-BESIDE = {"launchers": ("commands",)}
-"""Further functions of a file that a run calls: a launcher says what it would start."""
-HANDED = {
-    "serve_eval.tasks": (0, 1),
-    SCORERS: (0,),
-    "launchers": (1,),
-    "serve_eval.verdicts.rules": (4,),
-}
-"""How many things a function of each folder is handed before its options; a task with one is a
-family."""
+"""A package that also holds scorers for tasks only: a file is offered if it has the function."""
 FAMILIES = "serve_eval.tasks"
-"""The folder whose functions may make a whole family; those of the others are handed what they work
-on."""
+"""The package whose functions may be families; functions of the others take the data to work on."""
 
 
 def names(folder: str) -> list[str]:
-    """Names offered by a folder given as a package name and by others beside it, sorted."""
+    """Return the names that one of our packages and external code offer, sorted."""
     return sorted({*list_shipped(folder), *extensions.names(folder)})
 
 
 def places(packages: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the places where this process looks for the files of some of our folders."""
+    """Return the paths where this process searches for files of the given packages."""
     return {folder: tuple(_package(folder).__path__) for folder in packages}
 
 
 def look_in(found: Mapping[str, Sequence[str]]) -> None:
-    """Looks there in this process too."""
+    """Search these paths in this process too."""
     for folder, paths in found.items():
         _package(folder).__path__ = list(paths)
 
 
 def _package(folder: str) -> ModuleType:
-    """One of our own folders. Raises PlanError where others have a package of its name."""
+    """Return one of our packages. Raises PlanError if another package has its name."""
     if folder == own_launchers.NAME and folder not in sys.modules:
         own_launchers.check_launchers()
     return importlib.import_module(folder)
 
 
 def list_shipped(folder: str) -> list[str]:
-    """Names that one of our own folders offers, sorted."""
+    """Return the names that one of our packages offers, sorted."""
     found = sorted(
         module.name
         for module in pkgutil.iter_modules(_package(folder).__path__)
@@ -99,8 +82,9 @@ def list_shipped(folder: str) -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
-    """ " Did you mean X?" for the known name closest to `name`, else the known names, at most so
-    many `shown`, else nothing.
+    """Return " Did you mean X?" for the known name closest to `name`.
+
+    If none is close, return the first `shown` known names, or "" if there are none.
     """
     known, name = list(known), str(name)
     folded = {k.lower(): k for k in known}
@@ -112,8 +96,9 @@ def nearest(name: str, known: Iterable[str], *, shown: int = 8) -> str:
 
 
 def load(folder: str, name: str) -> Callable[..., Any]:
-    """The function that a folder's module offers; of a family, that of the member. Raises PlanError
-    with the nearest known name.
+    """Return the function for a name; for a member of a family, one that makes this member.
+
+    Raises PlanError for an unknown name, with the nearest known one.
     """
     known = names(folder)
     file, colon, member = name.partition(":")
@@ -129,7 +114,9 @@ def load(folder: str, name: str) -> Callable[..., Any]:
     if parameter is None:
         return make
     if not member:
-        raise PlanError(f"{file} is a family of {kind}s: say which one, {file}:{parameter.upper()}")
+        raise PlanError(
+            f"{file} is a family of {kind}s: name one of them, {file}:{parameter.upper()}"
+        )
 
     @functools.wraps(make)
     def of_member(**options: object) -> Any:
@@ -139,8 +126,10 @@ def load(folder: str, name: str) -> Callable[..., Any]:
 
 
 def function(folder: str, file: str) -> Callable[..., Any]:
-    """What a file of the folder offers, as it stands there. Raises PlanError when two places offer
-    the name, and for the code of others that cannot be imported or has not the shape of ours.
+    """Return the function of a file.
+
+    Raises PlanError if two places offer the name, and for external code that cannot be imported or
+    has another shape than ours.
     """
     others = extensions.find(folder, file)
     if not others:
@@ -154,8 +143,8 @@ def function(folder: str, file: str) -> Callable[..., Any]:
     ]
     if len(places) > 1:
         raise PlanError(
-            f"two offer the {kind_of(folder)} {file!r}: {' and '.join(places)}",
-            hint="Rename one of them, or leave out the folder or the package that it comes from.",
+            f"two places offer the {kind_of(folder)} {file!r}: {' and '.join(places)}",
+            hint="Rename one of them, or remove the folder or package that it comes from.",
         )
     offered, place = others[0].get(), places[0]
     made = (
@@ -163,50 +152,18 @@ def function(folder: str, file: str) -> Callable[..., Any]:
     )
     if not inspect.isfunction(made):
         raise PlanError(f"{place}: has no function {ENTRY_POINTS[folder]}(*, ...)")
-    _check_shape(folder, made, f"{place}: {made.__name__}")
+    check_shape(folder, made, f"{place}: {made.__name__}")
     extensions.note(folder, file, place, sys.modules[made.__module__])
     return made
 
 
-def _check_shape(folder: str, made: Callable[..., Any], place: str) -> None:
-    """Raises PlanError for a function of others that is not as ours are."""
-    try:
-        untyped = [name for name, option in options_of(made).items() if option.hint is REQUIRED]
-    except (NameError, TypeError, AttributeError) as error:
-        raise PlanError(f"{place}: the types of its options cannot be read: {error}") from error
-    if untyped:
-        raise PlanError(f"{place}: give the types of its options: {', '.join(untyped)}")
-    if not any(_takes(made, count) for count in HANDED[folder]):
-        raise PlanError(
-            f"{place}: is called with {' or '.join(map(str, HANDED[folder]))} arguments before its"
-            f" options, which {inspect.signature(made)} does not take",
-            hint="The shapes of all four kinds: docs/extending.md.",
-        )
-    lacking = [
-        name for name in BESIDE.get(folder, ()) if not hasattr(sys.modules[made.__module__], name)
-    ]
-    if lacking:
-        raise PlanError(f"{place}: its file has no function {', '.join(lacking)}")
-
-
-def _takes(made: Callable[..., Any], count: int) -> bool:
-    names = options_of(made) if find_structure(made) is None else [PARAMETER]
-    try:
-        inspect.signature(made).bind(*[None] * count, **dict.fromkeys(names))
-    except TypeError:
-        return False
-    return True
-
-
 def kind_of(folder: str) -> str:
-    """What one alternative of a folder is called."""
+    """Return the word for one alternative of a package."""
     return ENTRY_POINTS[folder].replace("launch", "launcher").replace("judge", "verdict rule")
 
 
 def family_of(folder: str, function: Callable[..., Any]) -> str | None:
-    """What the members of a family of tasks are called; None for a function that makes one
-    thing.
-    """
+    """Return the word for a member of a family of tasks; None if it is not a family."""
     if folder != FAMILIES:
         return None
     parameters = inspect.signature(function).parameters.values()
@@ -215,16 +172,14 @@ def family_of(folder: str, function: Callable[..., Any]) -> str | None:
 
 
 def summary(folder: str, name: str) -> str:
-    """The first line of what documents it: the file, or a function that stands for itself."""
+    """Return the first line of the docstring of a file, or of an external function."""
     others = extensions.find(folder, name)
     offered = others[0].get() if others else importlib.import_module(f"{folder}.{name}")
     return (offered.__doc__ or "").strip().partition("\n")[0]
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, Option]:
-    """Return the options of a function by name: the fields of its structure, else its keyword-only
-    parameters.
-    """
+    """Return the options of a function by name, from its structure or its parameters."""
     return read_options(function)
 
 
@@ -235,10 +190,10 @@ def check_options(
     *,
     also: Mapping[str, Any] | None = None,
 ) -> dict[str, object]:
-    """Options converted to the annotated types. `also` has further ones that are taken, with their
-    types.
+    """Return options converted to their types.
 
-    Raises PlanError with every problem, each starting with `where`.
+    `also` holds further allowed options with their types. Raises PlanError with all problems, each
+    starting with `where`.
     """
     known = options_of(function)
     hints = {**(also or {}), **{name: option.hint for name, option in known.items()}}
@@ -290,7 +245,7 @@ def _unknown(
     top: Iterable[str],
     where: str,
 ) -> str:
-    """What is said of an option that there is not, and what was perhaps meant."""
+    """Return the message for an unknown option, with suggestions."""
     tree = {option.path: option.hint for option in nested_options.options(function)}
     value: Any = options
     for name in path.split("."):
@@ -312,7 +267,7 @@ def _takes_list(hint: Any) -> bool:
 
 
 def _as_list(value: object) -> str:
-    """How a list of what was given is written."""
+    """Return a hint on how to write a value as a list."""
     if isinstance(value, str):
         words = [word.strip() for word in value.split(",")]
     elif isinstance(value, (int, float)):
@@ -323,7 +278,7 @@ def _as_list(value: object) -> str:
 
 
 def _is_word(hint: Any, kind: type = object) -> bool:
-    """Return whether a type allows certain words alone, all of one `kind`, or nothing."""
+    """Return True if a type allows only certain words (or None), all of one `kind`."""
     parts = [hint] if typing.get_origin(hint) is typing.Literal else typing.get_args(hint)
     words = [part for part in parts if part is not type(None)]
     return bool(words) and all(
@@ -334,7 +289,7 @@ def _is_word(hint: Any, kind: type = object) -> bool:
 
 
 def _choices(hint: Any) -> list[str]:
-    """The words that a type allows, be it one of several."""
+    """Return the words that a type or a part of it allows."""
     if typing.get_origin(hint) is typing.Literal:
         return [str(choice) for choice in typing.get_args(hint)]
     return [choice for part in typing.get_args(hint) for choice in _choices(part)]

@@ -1,8 +1,8 @@
-"""Find and load code of users within a scope, which also keeps what is costly to read.
+"""Find and load user code within a scope, which also caches what is slow to read.
 
-A command opens a scope, and each run opens one within it. So two runs in one process do not see
-each other's folders, also when they take turns: a scope belongs to a task of asyncio, or to a
-thread, and to what these start.
+A command opens a scope, and each run opens one within it. Two runs in one process therefore do not
+see each other's folders, even if they take turns: a scope belongs to an asyncio task or a thread,
+and to the tasks that these start.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Code of others that is run: where it comes from, and the checksum of its file together with
-    the files next to it that it may share with others (`_*.py`).
+    """External code that was run: its origin and checksum.
+
+    The checksum covers its file and the shared files next to it (`_*.py`).
     """
 
     origin: str
@@ -31,11 +32,11 @@ class Loaded:
 
 
 class Scope:
-    """Hold the included folders, the loaded code by kind and name, and what is `kept`, by its owner
-    and arguments.
+    """The included folders, the loaded code by kind and name, and cached results.
 
-    It starts with those of `outer`, the scope around it. What is `shared` is one for all scopes
-    within the outermost: runs of one command that take turns have it in common.
+    `kept` holds results by their function and arguments. A scope starts with the content of
+    `outer`, the scope around it. All scopes within the outermost have one `shared`, so that runs of
+    one command that take turns share it.
     """
 
     def __init__(self, outer: Scope | None) -> None:
@@ -49,14 +50,12 @@ _scope: ContextVar[Scope | None] = ContextVar("serve_eval.plugins.scope", defaul
 
 
 def current() -> Scope | None:
-    """Return the innermost scope that is open."""
+    """Return the innermost open scope, or None."""
     return _scope.get()
 
 
 def open_scope() -> Scope:
-    """Return the innermost scope, opened for the rest of this task or thread where there is
-    none.
-    """
+    """Return the innermost scope; if there is none, open one for this task or thread."""
     found = _scope.get()
     if found is None:
         _scope.set(found := Scope(None))
@@ -64,7 +63,7 @@ def open_scope() -> Scope:
 
 
 def keep_in_scope(function: Callable[P, T]) -> Callable[P, T]:
-    """Call a function once in a scope for the same arguments, which have a hash and no names."""
+    """Cache the results of a function in the scope, by positional, hashable arguments."""
 
     @functools.wraps(function)
     def call(*args: P.args, **options: P.kwargs) -> T:
@@ -78,8 +77,9 @@ def keep_in_scope(function: Callable[P, T]) -> Callable[P, T]:
 
 @contextmanager
 def scope(*, join: bool = False) -> Iterator[None]:
-    """Forget after the block what is included and loaded in it. With `join`, a scope that is open
-    is used instead.
+    """Forget after the block what is included and loaded in it.
+
+    With `join`, an open scope is used instead.
     """
     outer = _scope.get()
     if join and outer is not None:
@@ -93,7 +93,7 @@ def scope(*, join: bool = False) -> Iterator[None]:
 
 
 def with_scope(function: Callable[P, T]) -> Callable[P, T]:
-    """Give each call of a function, or of a coroutine function, a scope of its own."""
+    """Give each call of a function or coroutine function a new scope."""
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)

@@ -1,14 +1,14 @@
-"""Describe one option where it is declared: its meaning, its flags, its key in a plan file and how
-its text is read.
+"""Describe one option where it is declared: its meaning, flags, plan key and parser.
 
 A structure of options is a frozen dataclass whose fields are annotated:
 
     @dataclass(frozen=True, kw_only=True)
     class SendingOptions:
-        rate_limit: Annotated[float | None, Setting("At most N requests per second.", key="limits.rate_limit")] = None
+        rate_limit: Annotated[
+            float | None, Setting("At most N requests per second.", key="limits.rate_limit")
+        ] = None
 
-The command line derives flags, variables and help from it, and the plan file its keys with their
-types.
+The command line derives flags, variables and help from it, and the plan file its keys and types.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from functools import cache
 from typing import Any, Literal
 
 Variable = Literal["run", "always", "never"]
-"""Commands that read SERVE_EVAL_<FLAG> for an option: `run` alone, all of them, or none."""
+"""The commands that read SERVE_EVAL_<FLAG> for an option: `run` only, all of them, or none."""
 
 SAME: Any = object()
-"""The plan file takes the type that the flag takes."""
+"""The plan file takes the same type as the flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The description of an option. What is left out follows from the name and the type of its
-    field.
+    """The description of an option.
 
-    `key` is the place in a plan file, such as "limits.order"; `in_file` is the type there (None: no
-    plan file has it). `parse` turns the value of the flag into that of the plan. `refused` makes
-    the option an error with this message and hint, for what commands of the past took.
+    Values that are left out follow from the name and type of the field. `key` is the place in a
+    plan file, such as "limits.order"; `in_file` is the type there (None: not allowed in a plan
+    file). `parse` converts the value of the flag to that of the plan. `refused` makes the option an
+    error with this message and hint, for options of earlier versions.
     """
 
     help: str
@@ -48,9 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
-    """A field of a structure of options: its name, its type without None, its default and its
-    description.
-    """
+    """A field of a structure of options: name, type without None, default and description."""
 
     name: str
     kind: Any
@@ -59,26 +57,24 @@ class Declared:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Return the flags, the long one first."""
+        """The flags, with the long one first."""
         return self.setting.flags or (f"--{self.name.replace('_', '-')}",)
 
     @property
     def variable(self) -> str:
-        """Return the name of the environment variable."""
+        """The name of the environment variable."""
         return "SERVE_EVAL_" + self.flags[0].partition("/")[0].removeprefix("--").upper().replace(
             "-", "_"
         )
 
     @property
     def key(self) -> str:
-        """Return the place in a plan file; the last part is the name among the settings of a
-        command.
-        """
+        """The key in a plan file; its last part is the name among the settings of a command."""
         return self.setting.key or self.name
 
     @property
     def repeated(self) -> bool:
-        """Return whether the option may be given several times."""
+        """True if the option may be given several times."""
         return typing.get_origin(self.kind) is list
 
 

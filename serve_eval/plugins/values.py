@@ -1,8 +1,8 @@
-"""Launchers and verdict rules as values: the one place that reads the attributes of their files.
+"""Provide launchers and verdict rules as values; only this module reads their files.
 
-A file offers a function (`launch`, `judge`) and may say more at its top level, in the forms of
-docs/extending.md. What it says is read and checked here. Everything else takes a Launcher or a
-VerdictRule and knows no modules.
+A file offers a function (`launch`, `judge`) and may define more at its top level, as
+docs/extending.md describes. This module reads and checks it. All other code uses Launcher and
+VerdictRule objects and knows no modules.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 LAUNCHERS = "launchers"
 VERDICTS = "serve_eval.verdicts.rules"
 EarlyStopBy = Literal["mean", "pairs"]
-"""The bets that an early stop of a rule takes: on the mean of the scores, or on pairs of scores."""
+"""The test with which a rule may stop early: on the mean of the scores, or on pairs of scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launcher:
-    """One way of getting an endpoint.
+    """One way of providing an endpoint.
 
     `launch(context, **options)` yields the endpoint. `commands(context, **options)` returns the
-    command lines that it would start, and `files` the text of the files that these need, by path.
-    `beginning(**options)` tells the token before a text of a server that does not run yet. All four
-    take options that were checked, whether the launcher's file takes them as one structure or one
-    by one. `meanings` explain options in a line each, by dotted path or name.
+    command lines that it would start, and `files` the text of their files by path.
+    `beginning(**options)` returns the token before a text on a server that does not run yet. All
+    four take checked options by keyword, even if the launcher's file takes them as one structure.
+    `meanings` holds a line for each option, by dotted path or name.
     """
 
     name: str
@@ -49,12 +49,13 @@ class Launcher:
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """Its options, by name."""
+        """The options, by name."""
         return registry.options_of(self.launch)
 
     def check_options(self, options: Mapping[str, object], where: str = "") -> dict[str, object]:
-        """Convert options to their types. Raises PlanError with each problem behind `where`, else
-        behind its name.
+        """Return options converted to their types.
+
+        Raises PlanError with all problems, each starting with `where`, which defaults to the name.
         """
         return registry.check_options(self.launch, options, where or f"launcher.{self.name}")
 
@@ -64,9 +65,9 @@ class VerdictRule:
     """One way of judging a task.
 
     `judge(result, reference, hypothesis, pairs, **options)` returns the verdict. `check(**options)`
-    raises PlanError for options that cannot be meant. `needs_pairs`: the rule compares sample by
-    sample, with `min_reference_runs` runs of the reference at least. `early_stop`: the bets by
-    which the rule may be decided early (None: it may not be).
+    raises PlanError for options that make no sense. With `needs_pairs`, the rule compares sample by
+    sample, with at least `min_reference_runs` runs of the reference. `early_stop` names the test
+    with which the rule may stop early (None: it must not).
     """
 
     name: str
@@ -79,8 +80,9 @@ class VerdictRule:
     def check_options(
         self, options: Mapping[str, object], where: str | None = None
     ) -> dict[str, object]:
-        """Convert options to their types. Raises PlanError with each problem behind `where`, else
-        behind its name.
+        """Return options converted to their types.
+
+        Raises PlanError with all problems, each starting with `where`, which defaults to the name.
         """
         return registry.check_options(
             self.judge, options, f"verdict.{self.name}" if where is None else where
@@ -92,9 +94,7 @@ class VerdictRule:
 
 
 def load_launcher(name: str) -> Launcher:
-    """Find a launcher. Raises PlanError for an unknown name, and for a file of others that is not
-    as ours are.
-    """
+    """Return a launcher. Raises PlanError for an unknown name or an invalid file."""
     launch = registry.load(LAUNCHERS, name)
     module = _module_of(launch)
     meanings = getattr(module, "MEANINGS", {})
@@ -102,8 +102,7 @@ def load_launcher(name: str) -> Launcher:
         isinstance(text, str) for text in (*meanings, *meanings.values())
     ):
         raise PlanError(
-            f"{_place(module)}: MEANINGS is a mapping of options to a line each, and not"
-            f" {meanings!r}"
+            f"{_place(module)}: MEANINGS must map each option to one line, not {meanings!r}"
         )
     commands = _function(module, "commands")
     assert commands is not None  # the registry refuses a file without it
@@ -123,9 +122,7 @@ def load_launcher(name: str) -> Launcher:
 
 
 def load_verdict_rule(name: str) -> VerdictRule:
-    """Find a verdict rule. Raises PlanError for an unknown name, and for a file of others that is
-    not as ours are.
-    """
+    """Return a verdict rule. Raises PlanError for an unknown name or an invalid file."""
     judge = registry.load(VERDICTS, name)
     module = _module_of(judge)
     needs_pairs, runs = (
@@ -133,11 +130,9 @@ def load_verdict_rule(name: str) -> VerdictRule:
         getattr(module, "NEEDS_REFERENCE_RUNS", 1),
     )
     if not isinstance(needs_pairs, bool):
-        raise PlanError(f"{_place(module)}: NEEDS_PAIRS is True or False, and not {needs_pairs!r}")
+        raise PlanError(f"{_place(module)}: NEEDS_PAIRS must be True or False, not {needs_pairs!r}")
     if not isinstance(runs, int) or runs < 1:
-        raise PlanError(
-            f"{_place(module)}: NEEDS_REFERENCE_RUNS is a number from 1 on, and not {runs!r}"
-        )
+        raise PlanError(f"{_place(module)}: NEEDS_REFERENCE_RUNS must be 1 or more, not {runs!r}")
     ours = name in registry.list_shipped(VERDICTS)
     return VerdictRule(
         name=name,
@@ -147,12 +142,12 @@ def load_verdict_rule(name: str) -> VerdictRule:
         min_reference_runs=runs,
         early_stop=(
             getattr(module, "EARLY_STOP", None) if ours else None
-        ),  # the bets are proven for rules of ours alone
+        ),  # early stops are proven for our rules only
     )
 
 
 def rules_with_early_stop() -> list[str]:
-    """Return the names of the rules that may be decided early."""
+    """Return the names of the rules that may stop early."""
     return [
         name
         for name in registry.list_shipped(VERDICTS)
@@ -161,11 +156,11 @@ def rules_with_early_stop() -> list[str]:
 
 
 def _take_keywords(function: Callable[..., Any], structure: type | None) -> Callable[..., Any]:
-    """Return a function of a launcher in the form that takes its options by keyword."""
+    """Return a launcher's function in the form that takes options by keyword."""
     if structure is None:
         return function
 
-    @functools.wraps(function)  # whoever asks for its options finds the structure
+    @functools.wraps(function)  # so that find_structure works on it too
     def call(*context: LaunchContext, **options: object) -> Any:
         return function(*context, structure(**options))
 
@@ -175,7 +170,7 @@ def _take_keywords(function: Callable[..., Any], structure: type | None) -> Call
 def _function(module: ModuleType, name: str) -> Callable[..., Any] | None:
     found: Callable[..., Any] | None = getattr(module, name, None)
     if found is not None and not callable(found):
-        raise PlanError(f"{_place(module)}: {name} is a function, and not {found!r}")
+        raise PlanError(f"{_place(module)}: {name} must be a function, not {found!r}")
     return found
 
 

@@ -1,3 +1,3 @@
-"""Start processes of our own: bounded calls, their environment, their file descriptors."""
+"""Start processes of serve-eval: bounded calls, their environment, their file descriptors."""
 
 __all__ = ["bounded_call", "descriptors", "environment", "forkserver"]

@@ -1,12 +1,11 @@
-"""Functions called in processes of their own: bounded in time, and whatever a call does ends that
-process at most.
+"""Call functions in separate processes with a time limit. A call can end at most its own process.
 
-A text of a model can hold up `re`, a Jinja template or a user's scorer for hours, in C code that
-hears no signal. Only a process can be ended then. The processes live long: one, the nursery, makes
-the functions once and then waits; of it workers are forked when a call comes and none is idle. A
-worker that takes too long is killed, and the next one stands ready in milliseconds, with what was
-made and nothing of what the killed one did. The nursery has one thread, so that its forks are
-sound; this process is never forked.
+A text of a model can block `re`, a Jinja template or a user's scorer for hours, in C code that
+receives no signals. Only killing the process helps then. The processes are long-lived. One, the
+nursery, makes the functions once and then waits. It forks a worker when a call arrives and no
+worker is idle. A worker that takes too long is killed, and the next one is ready within
+milliseconds, with the made functions and without any effect of the killed worker. The nursery has
+one thread, so its forks are safe. The calling process is never forked.
 """
 
 from __future__ import annotations
@@ -31,27 +30,25 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 MAKING_S = 600.0
-"""Seconds that making the functions may take."""
+"""Time limit in seconds for making the functions."""
 ENDING_S = 2.0
-"""Seconds that the nursery may take to end before it is killed."""
+"""Seconds that the nursery may take to exit before it is killed."""
 MOST_AT_ONCE = 4
 MOST_STARTS = 5
-"""Starts of the nursery, which only a killer from outside can end."""
+"""Largest number of starts of the nursery, which only another process can kill."""
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from serve_eval.processes.forkserver import main; main()"
 )
 
 Maker = tuple[Callable[..., Callable[..., Any]], tuple[Any, ...]]
-"""A function of a module with its arguments: it gives the function that is called. It has to be
-pickled."""
+"""A function of a module with its arguments, which returns the function to call. Both must be
+picklable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """Why a call gave no value. `raised` is the name of the exception's type, where there was
-    one.
-    """
+    """The reason why a call returned no value. `raised` is the exception's type name, if any."""
 
     told: str
     hint: str = ""
@@ -65,12 +62,12 @@ class _Worker:
 
 
 class Apart:
-    """Calls functions by name in processes of their own, `at_once` at most, each for `limit_s`
-    seconds at most.
+    """Calls functions by name in separate processes.
 
-    Nothing starts before the first call. `memory_bytes` bounds the address space of a worker (None:
-    unbounded); `making_s` is how long the makers may take. Calls may come from any thread. `close`
-    ends every process.
+    At most `at_once` calls run concurrently, each for at most `limit_s` seconds. No process starts
+    before the first call. `memory_bytes` limits the address space of a worker (None: no limit).
+    `making_s` limits the time of the makers. Calls may come from any thread. `close` ends every
+    process.
     """
 
     def __init__(
@@ -100,24 +97,24 @@ class Apart:
         self._closed, self._starts, self._broken = False, 0, ""
 
     def submit(self, name: str, *args: Any) -> Future[Any]:
-        """A call, to be waited for: its value, or Unfinished."""
-        with self._submitting:  # and not the lock that a thread holds while functions are made
+        """Start a call, and return a future of its value or Unfinished."""
+        with self._submitting:  # A thread holds the other lock while functions are made.
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self.at_once, thread_name_prefix="apart")
             return self._threads.submit(self.call, name, *args)
 
     def call(self, name: str, *args: Any) -> Any:
-        """The value of a call, or Unfinished."""
+        """Return the value of a call, or Unfinished."""
         try:
             payload = pickle.dumps((name, args), protocol=5)
-        except Exception as error:  # of objects of others
+        except Exception as error:  # Objects of users may raise anything.
             return Unfinished(f"{type(error).__name__}: {error}", raised=type(error).__name__)
         with self._room:
             try:
                 return self._call(name, payload)
             except (OSError, EOFError) as error:
                 return Unfinished(
-                    f"no process for it could be had: {str(error) or type(error).__name__}"
+                    f"no process could be started: {str(error) or type(error).__name__}"
                 )
 
     def _call(self, name: str, payload: bytes, *, again: bool = False) -> Any:
@@ -140,9 +137,8 @@ class Apart:
             ended = "its process ended"
         if answered is None:
             status = self._end(worker)
-            if used and not ended.startswith(
-                "took"
-            ):  # what an earlier call left behind may have ended it
+            # An earlier call in this worker may have ended it, so try a new one.
+            if used and not ended.startswith("took"):
                 return self._call(name, payload, again=True)
             return Unfinished(
                 ended
@@ -151,8 +147,8 @@ class Apart:
             )
         self._idle.append(worker)
         try:
-            finished, value = pickle.loads(answered)  # noqa: S301  (of our own process)
-        except Exception as error:  # of classes of others, which may not be found here
+            finished, value = pickle.loads(answered)  # noqa: S301  (from our own process)
+        except Exception as error:  # This process may lack the user's classes.
             return Unfinished(
                 f"its value cannot be read: {type(error).__name__}: {error}",
                 raised=type(error).__name__,
@@ -160,7 +156,7 @@ class Apart:
         return value if finished else Unfinished(**value)
 
     def _fork(self) -> _Worker:
-        """A new worker. Raises OSError or EOFError when there can be none."""
+        """Return a new worker. Raises OSError or EOFError if none can be started."""
         if self._closed:
             raise OSError("the run has ended")
         if self._broken:
@@ -186,14 +182,14 @@ class Apart:
         return _Worker(Connection(ours.detach()), pid)
 
     def _start(self) -> None:
-        """Starts the nursery and waits until its functions are made. Raises OSError or EOFError."""
+        """Start the nursery and wait until its functions are made. Raises OSError or EOFError."""
         self._forget()
         self._starts += 1
         if self._starts > MOST_STARTS:
-            raise OSError("the process that makes the workers ended again and again")
+            raise OSError("the process that forks the workers ended repeatedly")
         ours, theirs = socket.socketpair()
         with theirs:
-            # In a session of its own, so that a Ctrl-C at the terminal is for us alone.
+            # A separate session, so that only the calling process receives Ctrl-C.
             self._nursery = subprocess.Popen(  # noqa: S603  (our own interpreter)
                 [sys.executable, "-P", "-c", _START, str(theirs.fileno())],
                 stdin=subprocess.PIPE,
@@ -210,25 +206,21 @@ class Apart:
             stdin.write(pickle.dumps((self._makers, self._memory)))
         ours.settimeout(self._making_s)
         try:
-            problems = pickle.loads(_exactly(ours, self._number()))  # noqa: S301  (of our own process)
+            problems = pickle.loads(_exactly(ours, self._number()))  # noqa: S301  (our process)
             self._problems = {name: Unfinished(**told) for name, told in problems.items()}
         except (OSError, EOFError) as error:
             ended = isinstance(error, EOFError)
             why = "ended" if ended else f"took longer than {self._making_s:g} s"
-            raise OSError(f"the process that makes what it needs {why}") from error
+            raise OSError(f"the process that makes the functions {why}") from error
 
     def _number(self) -> int:
         assert self._control is not None
         return int(NUMBER.unpack(_exactly(self._control, NUMBER.size))[0])
 
     def _end(self, worker: _Worker) -> int | None:
-        """Ends a worker and all that it started; how it ended, as os.wait tells it. None: not
-        known.
-        """
-        with (
-            self._lock,
-            worker.connection,
-        ):  # closed last: a worker that ends by that leaves what it started behind
+        """End a worker and its children, and return its status from os.wait (None: unknown)."""
+        # Close the connection last: a worker that exits because of it leaves its children running.
+        with self._lock, worker.connection:
             if self._control is None:
                 return None
             try:
@@ -238,13 +230,13 @@ class Apart:
                 return None
 
     def _forget(self) -> None:
-        """Ends the nursery, and with it every worker."""
+        """End the nursery, and with it every worker."""
         for worker in self._idle:
             worker.connection.close()
         self._idle.clear()
         if self._control is not None:
             with suppress(OSError):
-                self._control.shutdown(socket.SHUT_RDWR)  # also for a thread that waits for it
+                self._control.shutdown(socket.SHUT_RDWR)  # Wakes a thread that waits for it.
             self._control.close()
             self._control = None
         if self._nursery is not None:
@@ -256,11 +248,10 @@ class Apart:
             self._nursery = None
 
     def close(self) -> None:
-        """Ends every process; calls under way come back unfinished."""
+        """End every process. Running calls return Unfinished."""
         self._closed = True
-        if (
-            control := self._control
-        ) is not None:  # a thread may hold the lock while functions are made
+        # A thread may hold the lock while functions are made, so do this without the lock.
+        if (control := self._control) is not None:
             with suppress(OSError):
                 control.shutdown(socket.SHUT_RDWR)
         with self._lock:
@@ -288,7 +279,7 @@ def _exactly(control: socket.socket, size: int) -> bytes:
 
 
 def _in_words(status: int) -> str:
-    """Describe the end of a process, given its status from os.wait."""
+    """Describe how a process ended, given its status from os.wait."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
         return f"with the status {code}"

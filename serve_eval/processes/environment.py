@@ -1,8 +1,7 @@
-"""Which variables of ours a process gets that we start: what any program needs, and what is named.
-Never all of them.
+"""Select the environment variables of a child process: common ones, and those named for it.
 
-What a secret is stored under is in no list, so that the keys of endpoints, of clouds and of the
-rest of a CI job stay with us. A process that needs one gets it by name.
+No list includes the variables of secrets, so a child process does not get the keys of endpoints,
+clouds or the rest of a CI job. A process that needs a key gets it by name.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ NAMES = frozenset(
     | {f"{kind}_proxy" for kind in ("http", "https", "all", "no", "ftp")}
     | {f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "ALL", "NO", "FTP")}
 )
-"""What every program may need. The address of a proxy may hold a password, without which nothing is
-reached."""
+"""Variables that every program may need. The address of a proxy may include a password, which is
+needed to reach anything."""
 PREFIXES = ("LC_", "XDG_", "PYTHON", "CONDA_", "MALLOC_")
 SECRET = {
     "TOKEN",
@@ -56,7 +55,7 @@ SECRET = {
 
 
 def secret(name: str) -> bool:
-    """Tell whether what goes by this name is a secret."""
+    """Return True if a variable of this name holds a secret."""
     return bool(SECRET & set(re.split("[_-]", name.upper())))
 
 
@@ -67,9 +66,11 @@ def inherit(
     names: Collection[str] = (),
     prefixes: tuple[str, ...] = (),
 ) -> dict[str, str]:
-    """The variables for a process: those for any program, those of these further `names` and
-    `prefixes`, and whatever is `named` for it, where a * at the end stands for the rest of a name.
-    A prefix never brings a secret with it.
+    """Return the variables for a process.
+
+    These are the variables for any program, those of further `names` and `prefixes`, and those
+    `named` for the process, in which a * at the end matches the rest of a name. `prefixes` never
+    match a secret.
     """
     wanted = tuple(named)
     whole = {*NAMES, *names, *wanted}

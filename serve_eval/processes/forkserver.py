@@ -1,10 +1,10 @@
-"""The nursery of serve_eval.processes.bounded_call, and the workers that are forked of it.
+"""The nursery of serve_eval.processes.bounded_call, and the workers that it forks.
 
-None of them outlives the process that started the nursery, however that ends: the nursery waits for
-the end of its socket and then kills its workers with what they started; while it makes the
-functions the kernel sends SIGIO at that moment, whose default is the end; and a worker dies with
-the nursery. A worker gets no SIGIO: it would also come when the other end reads an answer, and end
-the next call.
+None of them outlives the process that started the nursery, even if that process is killed. The
+nursery waits until its socket is closed, and then kills its workers and their children. While it
+makes the functions, the kernel sends SIGIO when the socket is closed, which ends the nursery by
+default. A worker dies with the nursery. A worker gets no SIGIO: it would also arrive when the other
+end reads an answer, and end the next call.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 COMMAND = struct.Struct("!cq")
 NUMBER = struct.Struct("!q")
 FORK, END = b"F", b"E"
-"""Commands: fork a worker that reads from the descriptor beside it, and end the one with that
+"""Commands: fork a worker that reads from the descriptor sent with it, and end the worker with that
 process id."""
 MESSAGE_CHARACTERS = 400
 _DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36
@@ -43,16 +43,14 @@ _DIE_WITH_PARENT, _ADOPT_ORPHANS = 1, 36
 
 
 def main() -> None:
-    """Makes the functions, then forks workers until the socket ends."""
+    """Make the functions, then fork workers until the socket is closed."""
     control = socket.socket(fileno=int(sys.argv[1]))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, lambda *_: None
-        )  # and not SIG_IGN, which programs that a scorer starts would inherit
-    sys.stdout = (
-        sys.stderr
-    )  # what a scorer prints is seen at once, or it would be lost with its process
-    makers, memory = pickle.load(sys.stdin.buffer)  # noqa: S301  (of the process that started this one)
+        # Not SIG_IGN, which programs that a scorer starts would inherit.
+        signal.signal(number, lambda *_: None)
+    # Show the output of a scorer immediately: it would be lost with its process.
+    sys.stdout = sys.stderr
+    makers, memory = pickle.load(sys.stdin.buffer)  # noqa: S301  (from the parent process)
     _no_input()
     functions: dict[str, Callable[..., Any]] = {}
     problems: dict[str, dict[str, object]] = {}
@@ -66,7 +64,7 @@ def main() -> None:
             except BaseException as error:
                 problems[name] = describe_error(error)
     gc.collect()
-    gc.freeze()  # what was made stays shared with the workers
+    gc.freeze()  # The memory of the functions stays shared with the workers.
     said = pickle.dumps(problems)
     control.sendall(NUMBER.pack(len(said)) + said)
     _wait(control, functions)
@@ -76,9 +74,8 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
     workers: set[int] = set()
     libc = _libc()
     if libc is not None:
-        libc.prctl(
-            _ADOPT_ORPHANS, 1
-        )  # what a worker that has ended leaves behind is found among our children
+        # Children of a worker that has ended become children of this process.
+        libc.prctl(_ADOPT_ORPHANS, 1)
     try:
         while True:
             select.select([control], [], [])
@@ -94,7 +91,7 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
                 control.sendall(NUMBER.pack(_end(number)))
                 workers.discard(number)
     except OSError:
-        return  # the other end is gone
+        return  # The other end is closed.
     finally:
         for pid in workers:
             _end(pid)
@@ -103,10 +100,8 @@ def _wait(control: socket.socket, functions: Mapping[str, Callable[..., Any]]) -
 
 
 def _end(pid: int) -> int:
-    """Kills a worker with what it started, and reaps it: until then its id is no other
-    process's.
-    """
-    for child in _list_started_by(pid):  # also those with a session of their own
+    """Kill a worker and its children, and reap it. No other process gets its id before that."""
+    for child in _list_started_by(pid):  # Includes those with a separate session.
         _kill(child)
     with suppress(OSError):
         os.killpg(pid, signal.SIGKILL)
@@ -120,7 +115,7 @@ def _kill(pid: int) -> None:
 
 
 def _list_started_by(pid: int) -> list[int]:
-    """The processes that a process started and those that they started, as far as Linux tells."""
+    """Return all descendants of a process that Linux lists."""
     found = [pid]
     for one in found:
         for children in Path(f"/proc/{one}/task").glob("*/children"):
@@ -138,7 +133,7 @@ def _fork(
 ) -> int:
     nursery = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of threads that a package of others started
+        warnings.simplefilter("ignore")  # Python warns about threads that packages started.
         pid = os.fork()
     if pid:
         os.close(descriptor)
@@ -155,18 +150,18 @@ def _fork(
 
 
 def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoReturn:
-    """Calls what is asked for until nobody asks any more."""
+    """Call the requested functions until the connection is closed."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    with suppress(OSError):  # where memory runs out, better this process than the run
+    with suppress(OSError):  # If memory runs out, Linux kills this process and not the run.
         Path("/proc/self/oom_score_adj").write_text("1000")
     from multiprocessing.connection import Connection
 
     connection, worker = Connection(descriptor), os.getpid()
     while True:
         try:
-            name, args = pickle.loads(connection.recv_bytes())  # noqa: S301  (of the process that started these)
+            name, args = pickle.loads(connection.recv_bytes())  # noqa: S301  (from the run)
         except EOFError:
             os._exit(0)
         try:
@@ -174,20 +169,18 @@ def _work(descriptor: int, functions: Mapping[str, Callable[..., Any]]) -> NoRet
                 said = pickle.dumps((True, functions[name](*args)), protocol=5)
         except BaseException as error:
             said = pickle.dumps((False, describe_error(error)))
-        if os.getpid() != worker:  # a function forked and came back twice: one of them answers
+        if os.getpid() != worker:  # The function forked and returned twice; only one answers.
             os._exit(0)
         connection.send_bytes(said)
 
 
 @contextmanager
 def _ends_with(descriptor: int) -> Iterator[None]:
-    """Lets the kernel end this process when the other end of a socket is closed meanwhile, also
-    within C code.
-    """
+    """Let the kernel end this process, even within C code, if the socket is closed in the block."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
-    if select.select([descriptor], [], [], 0)[0]:  # it was closed before
+    if select.select([descriptor], [], [], 0)[0]:  # It was closed before.
         os._exit(0)
     try:
         yield
@@ -203,9 +196,7 @@ def _libc() -> ctypes.CDLL | None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Drop all output of the block: the process that started this one has run the same code, and
-    shown the same.
-    """
+    """Drop all output of the block: the parent process has run the same code and shown it."""
     kept = {number: os.dup(number) for number in (1, 2)}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in kept:
@@ -222,9 +213,10 @@ def _silent() -> Iterator[None]:
 
 @contextmanager
 def alarms_kept() -> Iterator[None]:
-    """Restore the timer and the handler of SIGALRM after code of others, which may forget them:
-    they would end what comes next. Outside of the main thread no handler can be set, so that
-    nothing is to be restored.
+    """Restore the timer and the handler of SIGALRM after the block.
+
+    Code of users may leave them set, and they would end the next call. Outside the main thread no
+    handler can be set, so there is nothing to restore.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -234,7 +226,7 @@ def alarms_kept() -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, *timer)
-        if handler is not None:  # None: it was not set by Python
+        if handler is not None:  # None means that it was not set by Python.
             signal.signal(signal.SIGALRM, handler)
 
 
@@ -248,12 +240,12 @@ def _bound_memory(size: int) -> None:
     import resource
 
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    with suppress(ValueError, OSError):  # some systems know no such limit
+    with suppress(ValueError, OSError):  # Some systems do not have this limit.
         resource.setrlimit(resource.RLIMIT_AS, (size, most))
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """Describe an exception by its type, its message, and the line that it came from."""
+    """Describe an exception by its type, message and line."""
     kind = type(error).__name__
     try:
         message = escape(str(error))
@@ -273,14 +265,12 @@ def describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def escape(text: str) -> str:
-    """A text in which what cannot be written as UTF-8, half of a surrogate pair, is escaped."""
+    """Return the text with lone surrogates escaped, which UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _line_of(error: BaseException) -> str:
-    """FILE:LINE of the deepest call that is no package's and not Python's own, else of the deepest
-    one.
-    """
+    """Return FILE:LINE of the deepest call outside packages and Python, else of the deepest one."""
     others = (
         sysconfig.get_path("stdlib"),
         sysconfig.get_path("purelib"),

@@ -1,5 +1,3 @@
-"""What a report looks like to people and to machines; report.json is the truth they are made
-from.
-"""
+"""Show a report on the terminal and as a page. Both are made from report.json."""
 
 __all__ = ["attribution", "course", "layout", "lines", "page", "plots", "terminal", "text"]

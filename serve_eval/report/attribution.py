@@ -1,6 +1,4 @@
-"""Who gave the bad answers, for people: a sentence for each who is accused, and a table of the
-others.
-"""
+"""Show which workers gave the bad answers, as sentences and as a table."""
 
 from __future__ import annotations
 
@@ -14,25 +12,31 @@ from serve_eval.schema import Attribution, WorkerFigures, WorkerShare
 
 _COLUMNS = ("role", "worker", "measure", "answers", "bad", "others", "bad", "p (Holm)")
 _CLOSE = 0.05
-"""Pairs that nobody accuses are shown up to this p."""
+"""Largest p at which a pair that is not accused is shown."""
 
 
 def sentences(told: Attribution) -> Iterator[str]:
-    """What is known, and who is accused."""
+    """Yield sentences about what is known and which workers are accused."""
     if told.how != "asked":
-        yield f"the servers of {told.joined} of {told.planned} samples are known, by {told.how}"
+        yield (
+            f"the server is known for {told.joined} of {told.planned} samples (identified by"
+            f" {told.how})"
+        )
         if 2 * told.joined < told.planned:
             yield (
-                "the others could have been answered by several; serve-eval attribute asks each"
-                " server by itself"
+                "the other samples have several possible servers; serve-eval attribute sends the"
+                " prompts to each server separately"
             )
     if told.counted:
-        yield f"wrong answers are counted among prompts that a reference answered: {told.counted}"
+        yield (
+            "wrong answers are counted only among prompts that a reference answered:"
+            f" {told.counted}"
+        )
     if told.dealt_by:
         yield (
-            f"the router's choice of a server depends on the prompt ({', '.join(told.dealt_by)}):"
-            " answers are compared among alike prompts alone; serve-eval attribute asks all"
-            " servers the same"
+            f"the router chooses a server by the prompt ({', '.join(told.dealt_by)}), so answers"
+            " are compared only among similar prompts; serve-eval attribute sends all servers the"
+            " same prompts"
         )
     yield from _accusations(told)
     if (transfer := _transfers(told.figures)) is not None:
@@ -44,11 +48,11 @@ def sentences(told: Attribution) -> Iterator[str]:
         shown = ", ".join(
             f"{one.worker} {one.cached_tokens} of {one.prompt_tokens}" for one in cached
         )
-        yield f"prompt tokens out of the prefix cache: {shown}"
+        yield f"prompt tokens from the prefix cache: {shown}"
 
 
 def _accusations(told: Attribution) -> Iterator[str]:
-    """Tell who is accused and on what condition, or that nobody is."""
+    """Yield a sentence for each accused worker and the condition, or one if none is accused."""
     workers = {row.worker for row in told.rows if row.role != "pair"}
     for row in told.rows:
         if row.accused:
@@ -56,19 +60,19 @@ def _accusations(told: Attribution) -> Iterator[str]:
     accused = [row for row in told.rows if row.accused]
     if accused and told.how != "asked" and not told.dealt_by:
         yield (
-            f"level {told.alpha:g}, where the router's choice of a server has nothing to do with"
-            " how hard a prompt is"
+            f"this holds at level {told.alpha:g} if the router's choice of a server does not"
+            " depend on how hard a prompt is"
         )
     if told.rows and not accused:
         yield (
-            f"no server is worse than the others beyond chance (level {told.alpha:g} over all rows)"
+            f"no server is significantly worse than the others (level {told.alpha:g} over all rows)"
         )
     if not told.rows and told.how == "asked" and told.joined:
         yield "no answer is wrong or empty, and no request failed"
 
 
 def table(told: Attribution) -> Table | None:
-    """Worker x answers x bad; None without anything bad."""
+    """Return the table of bad answers per worker, or None if there are none."""
     shown = [row for row in told.rows if row.role != "pair" or row.accused or row.p <= _CLOSE]
     if not shown:
         return None
@@ -107,10 +111,10 @@ def _sentence(row: WorkerShare, workers: set[str]) -> str:
     pair = f"context server {context} with generation server {generation} gives {said}"
     if workers.isdisjoint((context, generation)):
         return (
-            f"{pair}; they always work together, so that only serve-eval attribute can tell which"
-            " of them it is"
+            f"{pair}; they always work together, so only serve-eval attribute can find which of"
+            " them is the cause"
         )
-    return f"{pair}; neither does so with others"
+    return f"{pair}; neither is worse with other servers"
 
 
 def _transfers(figures: tuple[WorkerFigures, ...]) -> str | None:

@@ -1,4 +1,4 @@
-"""A run that turned worse as a picture within the page: SVG, drawn without any library."""
+"""Draw the course of a degrading run as SVG for the page, without a library."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _BY_START, _BY_END, _ONSET = "#56b4e9", "#777777", "#d55e00"
 
 
 def picture(task: str, one: Degradation) -> str:
-    """The running share of bad answers over the order of starts, with the request from which on it
-    is worse; faint, that over the order of ends. Empty for a report of a version that kept no
-    course.
+    """Return an SVG of the running share of bad answers, in the order of starts.
+
+    A line marks the request from which the run is worse. A faint curve shows the share in the order
+    of ends. The result is empty for a report of a version that stored no course.
     """
     course = one.course
     if course is None or not course.at:
@@ -45,7 +46,7 @@ def picture(task: str, one: Degradation) -> str:
     onset, _ = place(one.since, 0.0)
     noticed, _ = place(one.noticed, 0.0)
     bottom, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    requests = "requests that are looked at" if one.counted else "requests"
+    requests = "counted requests" if one.counted else "requests"
     title = f"{task}: {what(one)} among the latest {course.window} {requests}"
     label = f"degrading from request {one.since} on (dashed: noticed)"
     late = onset > WIDTH * 0.6
@@ -65,7 +66,7 @@ def picture(task: str, one: Degradation) -> str:
         text(
             (LEFT + right) / 2,
             HEIGHT - 8,
-            "requests in the order of their starts (faint: of their ends)",
+            "requests in the order of their starts (faint: in the order of their ends)",
         ),
         curve(course.by_end, _BY_END, 'stroke-width="1" opacity="0.6"'),
         curve(course.by_start, _BY_START, 'stroke-width="2"'),

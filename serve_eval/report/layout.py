@@ -1,4 +1,4 @@
-"""Lines and tables on a terminal."""
+"""Print lines and lay out tables on a terminal."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ def say(console: Console, text: str) -> None:
 
 
 def fit_tables(names: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[Table]:
-    """Lay out one table with a line for each row of `cells`, or as many as it takes with a column
-    for each.
+    """Return one table with a line per row of `cells`, or several tables with a column per row.
 
     No figure is cut to fit `width` characters.
     """

@@ -1,4 +1,4 @@
-"""Parts of a report, each in a line. Pure."""
+"""Pure functions that format parts of a report as one line each."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ from serve_eval.schema import (
 )
 
 LATE_S = 0.1
-"""Lateness of our own event loop from which on the measured times are not trusted without a
-word."""
+"""Delay of the client's event loop, in seconds, from which the report warns about the measured
+times."""
 
 
 def number(value: float | None) -> str:
-    """A figure with three digits, or a dash."""
+    """Return a number with three decimals, or a dash."""
     return "-" if value is None else f"{value:.3f}"
 
 
 def plain(value: float | None) -> str:
-    """A figure as short as it can be, or a dash."""
+    """Return a number in its shortest form, or a dash."""
     return "-" if value is None else f"{value:g}"
 
 
 def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
-    """Tokens per step of speculative decoding, in a line."""
+    """Return the line about tokens per step of speculative decoding."""
     said = [
         f"acceptance length {number(told.length)} tokens per step after the first, over"
         f" {told.answers} answers"
     ]
     said.append(
-        f"{told.all_steps:.3f} with first steps, {told.per_answer:.3f} as a mean of the"
-        " answers' own"
+        f"{told.all_steps:.3f} with first steps, {told.per_answer:.3f} as the mean of all answers"
     )
     if check is not None:
         said.append(f"reference {check.reference:.3f}, at least {check.least:.3f} ({check.test})")
@@ -46,15 +45,15 @@ def acceptance(told: Acceptance, check: AcceptanceCheck | None) -> str:
 
 
 def stability(told: Stability) -> str:
-    """How repeats agree, in a line."""
+    """Return the line about the agreement of repeats."""
     said = [
         f"{told.repeats} repeats of {told.prompts} prompts: a run's value varies by {told.sd:.3f}"
         " points (sd)"
     ]
     if told.flip_rate is not None and told.mixed is not None:
         said.append(
-            f"two repeats disagree on {told.flip_rate:.1%} of them, {told.mixed:.1%} were both"
-            " right and wrong"
+            f"two repeats disagree on {told.flip_rate:.1%} of the prompts, {told.mixed:.1%} were"
+            " both right and wrong"
         )
     if told.cochran_q is not None and told.p is not None:
         said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")
@@ -66,7 +65,7 @@ def stability(told: Stability) -> str:
 
 
 def describe_isolation(isolation: Isolation) -> str:
-    """What kept them from this machine, in a line."""
+    """Return the line about the isolation in which answers were run."""
     reached = (
         f"{'with' if isolation.network else 'no'} network, writing to"
         f" {', '.join(isolation.writable) or 'nothing'}"
@@ -75,15 +74,15 @@ def describe_isolation(isolation: Isolation) -> str:
 
 
 def describe_judge(judge: JudgeReport) -> str:
-    """What a judge was asked, what came of it, and what it took."""
+    """Return the line about a judge: its judgements, its failures and its requests."""
     counts = {
         "unreadable": judge.unreadable,
         "failed": judge.failed,
-        "not asked for": judge.missing,
+        "not requested": judge.missing,
     }
     lacking = "".join(f", {count} {what}" for what, count in counts.items() if count)
     traffic = judge.traffic
-    tokens = f"{traffic.prompt_tokens} prompt tokens and {traffic.completion_tokens} of answers"
+    tokens = f"{traffic.prompt_tokens} prompt tokens, {traffic.completion_tokens} generated tokens"
     return (
         f"judged by {judge.name}: {judge.planned} judgements{lacking}; {traffic.attempts} requests,"
         f" {tokens}"
@@ -91,37 +90,37 @@ def describe_judge(judge: JudgeReport) -> str:
 
 
 def early_stop(early: EarlyStop) -> str:
-    """How far it came, in a line."""
-    known = "the reference's scores per sample" if early.paired else "the reference's mean alone"
+    """Return the line about the decision of the early stop, or its progress."""
+    known = "the reference's scores per sample" if early.paired else "only the reference's mean"
     if early.decision is None:
-        held = ", of which the latest look worse than those before" if early.held else ""
+        held = "; the latest look worse than the earlier ones" if early.held else ""
         return (
             f"undecided on the first {early.looked_at} of {early.planned} samples, by {known}{held}"
         )
     said = [f"{early.decision} after {early.looked_at} of {early.planned} samples, by {known}"]
     if not early.stopped:
-        return f"{said[0]}, when all had been asked"
+        return f"{said[0]}, after all requests were sent"
     said.append(f"{early.saved} samples saved")
     said.append(f"estimate {number(early.estimate)} (partial)")
     if early.margin is not None:
-        did = "excluded" if early.decision == "PASS" else "shown"
-        said.append(f"a drop of {early.margin:.4g} points {did}")
+        did = "ruled out" if early.decision == "PASS" else "proven"
+        said.append(f"a drop of {early.margin:.4g} points is {did}")
     return "; ".join(said)
 
 
 def describe_paired(paired: PairedComparison) -> str:
-    """The comparison in a line."""
+    """Return the line about the paired comparison."""
     runs = f"{paired.reference_runs} reference run{'s' if paired.reference_runs > 1 else ''}"
     own = f" of {paired.candidate_runs} runs" if paired.candidate_runs > 1 else ""
-    said = [f"{paired.difference:+.3f} points{own} against {runs} on {paired.pairs} prompts"]
+    said = [f"{paired.difference:+.3f} points{own} compared with {runs} on {paired.pairs} prompts"]
     if paired.down is not None:
         said.append(f"{paired.down} turned wrong, {paired.up} turned right")
     if paired.p is not None:
         said.append(f"p {p_text(paired.p)} ({paired.method})")
     if paired.lower is not None:
         excluded = (
-            f"a drop larger than {max(0.0, -paired.lower):.3f} points is excluded at"
-            f" {100.0 * (1.0 - paired.alpha):g}%"
+            f"the drop is at most {max(0.0, -paired.lower):.3f} points"
+            f" ({100.0 * (1.0 - paired.alpha):g} % confidence)"
         )
         said.append(excluded)
     said.append(
@@ -131,22 +130,22 @@ def describe_paired(paired: PairedComparison) -> str:
 
 
 def p_text(p: float) -> str:
-    """A p-value with four digits, as a bound where these are all zeros."""
+    """Return a p-value with four decimals, or a bound if they are all zero."""
     return f"{p:.4f}" if p >= 0.0001 else "< .0001"
 
 
 def anchors_text(told: AnchorComparison) -> str:
-    """The test of the prompts that were always right, in a line."""
-    p = "" if told.p is None else f"; p {p_text(told.p)} if it is the same endpoint"
+    """Return the line about the test of the prompts that were always right."""
+    p = "" if told.p is None else f"; p {p_text(told.p)} if the endpoint is unchanged"
     return (
-        f"{told.anchors} prompts were right in every reference run but the last;"
-        f" {told.candidate_lost} of them are wrong now, {told.reference_lost} were in that last"
-        f" run{p}"
+        f"{told.anchors} prompts were right in every reference run except the last;"
+        f" {told.candidate_lost} of them are wrong now, {told.reference_lost} were wrong in that"
+        f" last run{p}"
     )
 
 
 def traffic_of(task: TaskReport) -> str:
-    """Requests with their retries, and the times of those that were answered."""
+    """Return the line about requests, retries and the times of answers."""
     traffic = task.traffic
     said = [f"{traffic.attempts} requests for {task.result.planned} samples"]
     if traffic.retries:
@@ -154,8 +153,7 @@ def traffic_of(task: TaskReport) -> str:
         said.append(f"{sum(traffic.retries.values())} of them retries after {causes}")
     if traffic.not_streamed:
         said.append(
-            f"{traffic.not_streamed} asked again without streaming, since the stream lost the"
-            " answer"
+            f"{traffic.not_streamed} retried without streaming, because the stream lost the answer"
         )
     for label, times in (
         ("latency", traffic.latency_s),
@@ -168,19 +166,18 @@ def traffic_of(task: TaskReport) -> str:
             )
     if traffic.cached_tokens:
         said.append(
-            f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens out of a prefix"
-            " cache"
+            f"{traffic.cached_tokens} of {traffic.prompt_tokens} prompt tokens from a prefix cache"
         )
     return "; ".join(said)
 
 
 def seconds(value: float) -> str:
-    """A time in the unit that suits it."""
+    """Return a time in s or ms."""
     return f"{value:.3g} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def session_load(load: Load) -> str:
-    """How the requests of the last session went out."""
+    """Return the line about the requests of the last session."""
     limits = load.limits
     rate = load.finished / load.wall_s if load.wall_s else 0.0
     said = [
@@ -198,9 +195,9 @@ def session_load(load: Load) -> str:
         said.append(f"{load.cancelled} requests cancelled in flight")
     if load.steps:
         numbers = " ".join(str(step.concurrency) for step in load.steps)
-        said.append(f"concurrency went {numbers} (report.json says when and why)")
+        said.append(f"concurrency steps {numbers} (times and reasons in report.json)")
     if load.loop_lag_s >= LATE_S:
         said.append(
-            f"the client itself was late by up to {load.loop_lag_s:.2f} s, which the times include"
+            f"the client was delayed by up to {load.loop_lag_s:.2f} s, which the times include"
         )
     return f"last session: {'; '.join(said)}"

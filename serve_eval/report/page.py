@@ -1,6 +1,4 @@
-"""The report as a page: what the terminal shows, in a file that a browser opens and that can be
-sent around.
-"""
+"""Write the report as an HTML page with the text of the terminal."""
 
 from __future__ import annotations
 
@@ -38,12 +36,13 @@ pre {{ font: 14px/1.4 ui-monospace, Menlo, Consolas, monospace; white-space: pre
 </html>
 """
 _OURS = re.compile(r"\{(title|pictures)\}")
-"""The places of the form that are filled here; rich fills the others."""
+"""Placeholders that are filled here. Rich fills the others."""
 
 
 def write_page(report: Report, out_dir: Path) -> Path:
-    """Writes the page into the run folder and tells where it is. Raises RunFolderError when it
-    cannot be written.
+    """Write the page into the run folder and return its path.
+
+    Raises RunFolderError if it cannot be written.
     """
     stream = io.StringIO()
     console = Console(

@@ -1,7 +1,6 @@
-"""Pictures: panels of lines over a common x axis, in the file format that the name says. Needs the
-extra `plots`.
+"""Draw panels of lines into a file, in the format of its suffix. Needs the extra `plots`.
 
-Drawn without a display, and the same lines give the same bytes: no date, no random ids.
+Drawing needs no display. The same lines give the same bytes, without a date or random ids.
 """
 
 from __future__ import annotations
@@ -23,19 +22,15 @@ if TYPE_CHECKING:
 
 FORMATS = (".svg", ".png", ".pdf")
 WIDTH, PANEL_HEIGHT = 8.0, 3.6  # inches
-_COLOURS = (
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-)  # told apart by colour-blind readers too
-_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))  # and on paper without colour
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+"""Colours that colour-blind readers can distinguish."""
+_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))
+"""Dashes that distinguish the lines in print without colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotLine:
-    """A curve. `marked` places on it are filled, `dots` shows every value it is made of."""
+    """A curve. `marked` are positions with a mark; `dots` shows every value."""
 
     label: str
     x: Sequence[float]
@@ -47,7 +42,7 @@ class PlotLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelLine:
-    """A straight line across the panel: at a height, or `upright` at a place of the x axis."""
+    """A straight line across the panel: horizontal, or `upright` at a position of the x axis."""
 
     label: str
     at: float
@@ -56,8 +51,9 @@ class LevelLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Lines over one pair of axes, whose labels name the units. `ticks` are texts in the place of
-    numbers below it.
+    """Lines over one pair of axes, whose labels name the units.
+
+    `ticks` are texts that replace the numbers of the x axis.
     """
 
     title: str
@@ -70,16 +66,16 @@ class Panel:
 
 
 def check_plot(path: Path) -> None:
-    """Raises PlanError when no picture can be drawn into this file. To be called before the work,
-    not after it.
-    """
+    """Raise PlanError if no picture can be drawn into this file. Call this before the work."""
     if path.suffix.lower() not in FORMATS:
         raise PlanError(
             f"--plot {path}: unknown format {path.suffix or 'without a suffix'!r}",
-            hint=f"The name says the format: {', '.join(FORMATS)}.",
+            hint=f"Use a name that ends with one of {', '.join(FORMATS)}.",
         )
     if not path.absolute().parent.is_dir():
-        raise PlanError(f"--plot {path}: there is no folder {path.parent}", hint="Make it first.")
+        raise PlanError(
+            f"--plot {path}: the folder {path.parent} does not exist", hint="Create it first."
+        )
     if importlib.util.find_spec("matplotlib") is None:
         raise PlanError(
             "--plot needs matplotlib, which is not installed",
@@ -88,25 +84,22 @@ def check_plot(path: Path) -> None:
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> None:
-    """Draws panels below each other. Raises PlanError for a file that cannot be written."""
+    """Draw panels below each other. Raises PlanError if the file cannot be written."""
     check_plot(path)
-    os.environ["MPLBACKEND"] = (
-        "Agg"  # one that a notebook set would be loaded, and may be missing here
-    )
-    logging.getLogger("matplotlib").setLevel(
-        logging.ERROR
-    )  # it tells of its font cache and its folders
+    # A backend that a notebook set would be loaded, and may be missing here.
+    os.environ["MPLBACKEND"] = "Agg"
+    # Below ERROR it logs messages about its font cache and folders.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # not the style of the reader's own matplotlibrc
+        matplotlib.rcdefaults()  # Ignore the user's own matplotlibrc.
         matplotlib.rcParams.update(
             {"svg.hashsalt": "serve-eval", "svg.fonttype": "none", "text.parse_math": False}
         )
-        warnings.filterwarnings(
-            "ignore", "Glyph", UserWarning
-        )  # a name in a script that the font lacks shows boxes
+        # Names in a script that the font lacks are drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph", UserWarning)
         figure = Figure(figsize=(WIDTH, PANEL_HEIGHT * len(panels)), layout="constrained")
         for axes, panel in zip(
             figure.subplots(len(panels), squeeze=False)[:, 0], panels, strict=True

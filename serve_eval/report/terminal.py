@@ -1,4 +1,4 @@
-"""The report for people: one table of verdicts, the reasons below it, where the run folder is."""
+"""Print the report: a table of verdicts, the reasons below it, and the run folder."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from serve_eval.stats.availability import failure_rate_upper
 from serve_eval.verdicts.references import spec_text
 
 SHOWN_ERRORS = 3
-"""Different errors of a task's scorer that are shown."""
+"""Number of different scorer errors that are shown per task."""
 MENDED = (
-    "when the scorer is mended: serve-eval run --resume RUN scores these answers, and asks nothing"
-    " for them; --scorer-timeout gives it more time"
+    "after fixing the scorer, serve-eval run --resume RUN scores these answers without new"
+    " requests; --scorer-timeout gives the scorer more time"
 )
 
 _STYLES = {
@@ -58,14 +58,15 @@ _COLUMNS = (
 
 
 def render(report: Report, out_dir: Path, console: Console) -> None:
-    """Prints the verdict table and what explains it. On a narrow terminal the table has a column
-    per task.
+    """Print the verdict table and its explanation.
+
+    On a narrow terminal the table has a column per task.
     """
     spec = spec_text(report.plan.accuracy_spec)
     say(
         console,
         f"model {report.plan.model}, specification {spec},"
-        f" {report.endpoint.base_url or 'endpoint not asked'}",
+        f" {report.endpoint.base_url or 'no request was sent'}",
     )
     for kind, what in describe(report.endpoint.info).items():
         say(console, f"{kind}: {what}")
@@ -87,8 +88,8 @@ def render(report: Report, out_dir: Path, console: Console) -> None:
 
 
 def diagnose_hint(out_dir: Path) -> str:
-    """Where a reader of a red verdict goes on."""
-    return f"what may be the cause: serve-eval diagnose {shlex.quote(str(out_dir))}"
+    """Return the line that names the next step after a red verdict."""
+    return f"to find the cause: serve-eval diagnose {shlex.quote(str(out_dir))}"
 
 
 def _cells(task: TaskReport) -> list[Text]:
@@ -117,9 +118,7 @@ def _row(task: TaskReport) -> list[str]:
 
 
 def _value(task: TaskReport) -> str:
-    """The value; where answers are missing, the range that they leave it; an estimate after an
-    early stop.
-    """
+    """Return the value, its range if answers are missing, or an estimate after an early stop."""
     early = task.verdict.early
     if early is not None and early.stopped:
         return f"~{number(early.estimate)}"
@@ -129,7 +128,7 @@ def _value(task: TaskReport) -> str:
 
 
 def _explain(task: TaskReport) -> Iterator[str]:
-    """Explain the line of a task in the table."""
+    """Yield lines that explain the row of a task in the table."""
     yield from _losses(task.result)
     yield lines.traffic_of(task)
     yield from _figures(task)
@@ -138,18 +137,15 @@ def _explain(task: TaskReport) -> Iterator[str]:
 
 
 def _losses(result: TaskResult) -> Iterator[str]:
-    """Tell of the samples without a score."""
+    """Yield lines about the samples without a score."""
     if result.failed and result.value is not None:
-        yield (
-            f"{result.value:.3f} over the {result.scored} of {result.planned} samples that were"
-            " scored"
-        )
+        yield f"{result.value:.3f} over the {result.scored} of {result.planned} scored samples"
     if result.failures:
         yield _failures(result)
     for error in result.scorer_errors[:SHOWN_ERRORS]:
         yield f"{FailureKind.SCORER_ERROR}: {error.line}"
     if len(result.scorer_errors) > SHOWN_ERRORS:
-        yield f"{len(result.scorer_errors) - SHOWN_ERRORS} more of the scorer's errors: report.json"
+        yield f"{len(result.scorer_errors) - SHOWN_ERRORS} more scorer errors in report.json"
     if result.scorer_errors:
         yield MENDED
     for line in result.hook_errors:
@@ -164,12 +160,12 @@ def _failures(result: TaskResult) -> str:
     bound, lost = "", result.failed - unscored
     if lost and not result.spared:
         most = failure_rate_upper(lost, result.planned)
-        bound = f"; at 95 % confidence at most {most:.2%} of such requests fail"
+        bound = f"; with 95 % confidence at most {most:.2%} of such requests fail"
     return f"failures: {kinds}{bound}"
 
 
 def _figures(task: TaskReport) -> Iterator[str]:
-    """Tell of the figures next to the value, and what the value is."""
+    """Yield lines about the other figures of a task."""
     result = task.result
     if task.traffic.acceptance is not None:
         yield lines.acceptance(task.traffic.acceptance, task.verdict.acceptance)
@@ -180,18 +176,18 @@ def _figures(task: TaskReport) -> Iterator[str]:
     if beside := {**result.parts, **result.secondary}:
         yield ", ".join(f"{part} {value:.3f}" for part, value in beside.items())
     if result.modes:
-        yield f"without full marks: {', '.join(f'{mode} {n}' for mode, n in result.modes.items())}"
+        yield f"not correct: {', '.join(f'{mode} {n}' for mode, n in result.modes.items())}"
 
 
 def _basis(task: TaskReport) -> Iterator[str]:
-    """Tell what the task was judged with and by."""
+    """Yield lines about the reference, protocol, isolation and judges of a task."""
     verdict, planned = task.verdict, task.result.planned
     if (
         verdict.num_samples is not None
         and verdict.threshold is not None
         and verdict.num_samples != planned
     ):
-        yield f"the test uses the registered n = {verdict.num_samples}; {planned} were asked"
+        yield f"the test uses the registered n = {verdict.num_samples}; the run has {planned}"
     if (found := task.reference) is not None:
         source = f", {found.source}" if found.source else ""
         yield f"reference: {Path(found.file).name}:{found.line}, {spec_text(found.spec)}{source}"
@@ -203,7 +199,7 @@ def _basis(task: TaskReport) -> Iterator[str]:
 
 
 def _decision(verdict: Verdict) -> Iterator[str]:
-    """Tell what decided the verdict."""
+    """Yield lines about what decided the verdict."""
     if verdict.early is not None:
         yield f"early stop: {lines.early_stop(verdict.early)}"
     if verdict.paired is not None:
@@ -216,7 +212,7 @@ def _decision(verdict: Verdict) -> Iterator[str]:
 
 
 def attribution(told: Attribution, name: str, console: Console) -> None:
-    """Prints who of several workers gave the bad answers."""
+    """Print which workers gave the bad answers."""
     for sentence in sentences(told):
         say(console, f"{name}: {sentence}")
     if (rows := table(told)) is not None:

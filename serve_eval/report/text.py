@@ -1,4 +1,4 @@
-"""Text from elsewhere, made safe to print."""
+"""Make text from other sources safe to print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]
 
 
 def clean(text: str) -> str:
-    """`text` without terminal control sequences, control characters (but tab and newline) and text
-    direction marks.
+    """Return `text` without control sequences, control characters and text direction marks.
+
+    Tabs and newlines are kept.
     """
     return _CONTROLS.sub("", _SEQUENCES.sub("", text))

@@ -1,9 +1,9 @@
-"""Hold every noun of serve-eval, in the order in which a run meets them. Start here.
+"""The data types of serve-eval, in the order in which a run uses them. Start here.
 
-A Plan says what to run; a launcher yields an Endpoint; a Task turns Samples into Requests; the
-client turns Requests into Responses or Failures; scorers give Scores; a verdict rule compares the
-TaskResult with a Reference and says a Verdict; the Report keeps it all. What is made for every
-request is a Struct: it costs a quarter of a dataclass.
+A Plan describes what to run. A launcher yields an Endpoint. A Task turns Samples into Requests, and
+the client turns Requests into Responses or Failures. Scorers give Scores. A verdict rule compares
+the TaskResult with a Reference and gives a Verdict. The Report holds all of it. Types of which
+every request makes instances are Structs: these cost a quarter of a dataclass.
 """
 
 from __future__ import annotations

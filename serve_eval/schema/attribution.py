@@ -1,4 +1,4 @@
-"""Tell which worker of a deployment had a hand in which answers."""
+"""Types that attribute answers to the workers of a deployment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerShare:
-    """What came of the answers that one worker had a hand in, beside those of all others of its
-    role.
+    """The answers that one worker took part in, compared with those of all others of its role.
 
-    `role` is context, generation, pair (of both) or server; `measure` what is counted as bad: wrong
-    answers, empty answers, failures. A pair is named as `CONTEXT + GENERATION`. `p` is that of an
+    `role` is context, generation, pair (of both) or server. `measure` is what counts as bad: wrong
+    answers, empty answers, failures. A pair is named `CONTEXT + GENERATION`. `p` is that of an
     exact one-sided test that this worker is no worse than the others
-    (serve_eval.stats.contingency), `p_holm` the same corrected over all rows of the task.
-    `accused`: it is, beyond the level that stands in the attribution.
+    (serve_eval.stats.contingency), `p_holm` the same, corrected over all rows of the task.
+    `accused`: the worker is worse, at the level given in the attribution.
     """
 
     worker: str
@@ -31,12 +30,11 @@ class WorkerShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """What was measured of the requests that one worker had a hand in: medians, None where the
-    server tells nothing.
+    """Measurements of the requests that one worker took part in.
 
-    `kv_transfer_s` is the time that the KV cache of a prompt took from the context to the
-    generation server, and `kv_bytes` its size. `cached_tokens` of `prompt_tokens`, in all, came out
-    of a prefix cache.
+    All are medians, None if the server does not report them. `kv_transfer_s` is the time that the
+    KV cache of a prompt took from the context to the generation server, and `kv_bytes` its size.
+    `cached_tokens` of `prompt_tokens`, in all, came from a prefix cache.
     """
 
     worker: str
@@ -50,13 +48,12 @@ class WorkerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTimes:
-    """How long the answers took that one worker had a hand in, beside those of the others (medians,
-    in seconds).
+    """Times of the answers that one worker took part in, compared with those of the others.
 
-    `role` and names are those of a WorkerShare; a `worker` without a name are all servers of the
-    role, beside those of the other. `longer` of `answers` took more than twice as long as those
-    beside them; `p` is that of the sign test that no more than half do, `p_holm` the same corrected
-    over all rows. `slow`: that is .01 or below.
+    All are medians, in seconds. `role` and names are those of a WorkerShare. A `worker` without a
+    name stands for all servers of the role, compared with those of the other. `longer` of `answers`
+    took more than twice as long as those they are compared with. `p` is that of the sign test that
+    at most half do, `p_holm` the same, corrected over all rows. `slow`: `p_holm` is .01 or below.
     """
 
     worker: str
@@ -72,13 +69,13 @@ class WorkerTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attribution:
-    """Which of the workers behind one door had a hand in which answers, and who is to blame.
+    """The workers behind an endpoint that took part in the answers, and those at fault.
 
     `how` says how that is known: ids (of responses), times (of arrival) or asked (each worker, or
-    pair, was asked by itself). `joined` of `planned` samples are known. `alpha` is the probability
-    of accusing anybody of healthy workers. `times` tell who lets wait, which is no accusation.
-    `counted` says which answers are wrong ones, and of which prompts, where a reference decides it.
-    `dealt_by` names what the router's choice had to do with (subject, beginning, place,
+    pair, got requests of its own). `joined` of `planned` samples are attributed. `alpha` is the
+    probability of accusing any worker if all are healthy. `times` show slow workers, which is not
+    an accusation. `counted` says which answers are wrong, and on which prompts, if a reference
+    decides it. `dealt_by` names what the router's choice depended on (subject, beginning, place,
     difficulty): only answers to prompts that are alike in it were compared.
     """
 

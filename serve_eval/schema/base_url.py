@@ -1,4 +1,4 @@
-"""Base URLs in every form that users paste, and what to refuse in them."""
+"""Normalise base URLs in every form that users paste, and refuse unsafe ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _ROUTES = ("/chat/completions", "/completions")
 
 
 def normalise_base_url(text: str) -> str:
-    """The URL up to and including `/v1`, to which `/completions` is appended.
+    """Return the URL up to and including `/v1`, to which `/completions` is appended.
 
     Accepted are `host:port`, `http://host:port`, `.../v1` and a full `.../v1/completions` or
     `.../v1/chat/completions`. Another path is kept as it is, as the openai SDK does. Raises
-    PlanError for another scheme, credentials or a query (they would end in logs: keys belong in
-    environment variables) and for what is no URL.
+    PlanError for another scheme, for credentials or a query (they would end up in logs: keys belong
+    in environment variables), and for anything that is not a URL.
     """
     url = text.strip()
     if not _SCHEME.match(url):
@@ -25,9 +25,7 @@ def normalise_base_url(text: str) -> str:
     try:
         parts = urlsplit(url)
         if parts.netloc.count(":") > 1 and "[" not in parts.netloc and "@" not in parts.netloc:
-            raise PlanError(
-                "base_url: an IPv6 address stands in brackets, as in http://[::1]:8000/v1"
-            )
+            raise PlanError("base_url: put an IPv6 address in brackets, as in http://[::1]:8000/v1")
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise PlanError(f"base_url: not a URL: {error}") from error
@@ -35,9 +33,9 @@ def normalise_base_url(text: str) -> str:
         raise PlanError("base_url: expected host:port, http://host:port or http://host:port/v1")
     if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
         raise PlanError(
-            "base_url: credentials, a query and a fragment are refused, because they would end in"
-            " logs; put a key into the variable named by --api-key-env, or a header as --header"
-            " 'Name: ${VARIABLE}'"
+            "base_url: credentials, a query and a fragment are refused, because they would end up"
+            " in logs; put a key into the variable named by --api-key-env, or pass a header as"
+            " --header 'Name: ${VARIABLE}'"
         )
     path = parts.path.rstrip("/")
     for route in _ROUTES:
@@ -48,12 +46,13 @@ def normalise_base_url(text: str) -> str:
 
 
 def authority(host: str, port: int) -> str:
-    """A host and a port as they stand in a URL, an IPv6 address in brackets."""
+    """Return host and port in the form of a URL, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def on_the_wire(path: str) -> str:
-    """A path as it is sent: what no URL may hold is percent-encoded, and what is so already
-    stays.
+    """Return a path as it is sent.
+
+    Characters that a URL must not contain are percent-encoded; existing percent-encoding is kept.
     """
     return quote(path, safe="/%:@!$&'()*+,;=~")

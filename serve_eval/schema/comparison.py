@@ -1,4 +1,4 @@
-"""Describe two runs that answered the same prompts."""
+"""Types that compare two runs over the same prompts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from serve_eval.schema.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstDifference:
-    """Where two texts begin to differ: the character and the word, counted from 0, and how each
-    goes on from a little before there.
+    """The place where two texts begin to differ.
+
+    `character` and `word` count from 0. `a` and `b` are the texts from shortly before that place.
     """
 
     character: int
@@ -27,12 +28,12 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """The first token in which two endpoints differ, asked again with log-probabilities.
+    """The first token in which two endpoints differ, measured with log-probabilities.
 
-    `kind`: "near tie" where at both endpoints the two tokens are less than 0.1 nat apart, which
-    other numerics decide; "confident" where they are farther apart at one of them; "same again"
-    where the answers did not differ this time; "unknown" with the reason in `why`. `gaps` says by
-    how many nats each endpoint preferred its own token, at least.
+    `kind`: "near tie" if at both endpoints the two tokens are less than 0.1 nat apart, so that
+    numerical differences decide; "confident" if they are farther apart at one of them; "same again"
+    if the answers did not differ this time; "unknown" with the reason in `why`. `gaps` is the least
+    number of nats by which each endpoint preferred its own token.
     """
 
     kind: Literal["near tie", "confident", "same again", "unknown"]
@@ -44,9 +45,7 @@ class Divergence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A prompt that A and B are not given the same score for: scores, extracted answers and texts
-    of A and B.
-    """
+    """A prompt with different scores for A and B: their scores, extracted answers and texts."""
 
     id: str
     scores: tuple[float, float]
@@ -59,9 +58,11 @@ class Flip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Of `prompts` that were answered twice: `identical` to the character, `same_answer` in other
-    words, and the others. Without an extracted answer two texts count as the same when they have
-    the same score.
+    """Agreement of two answers to each of `prompts` prompts.
+
+    Answers are `identical` to the character, have the `same_answer` in other words, or are
+    `different`. Without an extracted answer two texts count as the same if they have the same
+    score.
     """
 
     prompts: int
@@ -72,20 +73,20 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfFlips:
-    """Whether two endpoints differ more than one of them does from itself.
+    """The test whether two endpoints differ more than one of them differs from itself.
 
-    The one that was asked twice is `endpoint`. Over the `prompts` with a score each time: `own`
+    `endpoint` is the one that answered twice. Over the `prompts` with a score each time: `own`
     changed their score (for an Invariant: their answer) between its two answers, `other` between
     its first one and the other endpoint's; `only_own` and `only_other` of them in that way alone.
-    `own_texts` and `other_texts` count changed texts likewise. The other endpoint's answer lies
-    farther from the first one than the own second one does in `score_farther` prompts by the
-    distance of the scores, nearer in `score_nearer`; by the place where the texts part in
-    `text_farther` and `text_nearer`. None: not counted, as where there are no texts, or by the
+    `own_texts` and `other_texts` count changed texts likewise. The other endpoint's answer is
+    farther from the first one than the endpoint's own second one in `score_farther` prompts by the
+    distance of the scores, and nearer in `score_nearer`; `text_farther` and `text_nearer` are the
+    same by the place where the texts part. None: not counted, because there are no texts or by the
     version that wrote the file.
 
-    `p` is that of "the other endpoint's answers are such as its own second ones" (one-sided, mid-p,
-    corrected for the two measures). `measure` names the one that carried it; "": nothing differed,
-    or an older file. `more` is that p being `alpha` at most.
+    `p` is that of "the other endpoint's answers are like its own second ones" (one-sided, mid-p,
+    corrected for the two measures). `measure` names the measure that decided it; "": nothing
+    differed, or an older file. `more`: p is at most `alpha`.
     """
 
     endpoint: str
@@ -109,12 +110,13 @@ class SelfFlips:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedTask:
-    """One task, answered by A and by B. `verdict` is that of B with A in the place of the
-    reference. `worse` and `better` count the prompts whose score fell and rose from A's first run
-    to B's; `flips` are some of them, the worse ones first. `itself` is None where neither was asked
-    twice. `apart_s` is the median time between the two requests for a prompt in seconds: what lies
-    far apart was not asked under the same load. `attributions` tell of either side which of its
-    workers gave the bad answers (None: not known).
+    """One task, answered by A and by B.
+
+    `verdict` is that of B with A as the reference. `worse` and `better` count the prompts whose
+    score fell and rose from A's first run to B's; `flips` are some of them, the worse ones first.
+    `itself` is None if neither endpoint answered twice. `apart_s` is the median time between the
+    two requests for a prompt in seconds: requests far apart may have met different load.
+    `attributions` show for either side which of its workers gave the bad answers (None: not known).
     """
 
     task: str
@@ -134,10 +136,12 @@ class ComparedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedSide:
-    """A or B: the run folder with what it answered, where it was reached, the version of the
-    software that it told, and requests answered per second in the session that asked last (None:
-    not known). `servers` tells of each kind of server behind it; `hidden_retries` is what its
-    orchestrator asked them again, by kind, where it counts that.
+    """A or B: a run folder, and the endpoint that answered.
+
+    `version` is the version of the software that the server reports; `per_second` the requests
+    answered per second in the last session with requests (None: not known). `servers` describes
+    each kind of server behind the endpoint. `hidden_retries` counts, by kind, the requests that its
+    orchestrator repeated to them, if it counts them.
     """
 
     folder: str
@@ -152,7 +156,7 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """The truth about two runs beside each other: what comparison.json holds."""
+    """The comparison of two runs, as stored in comparison.json."""
 
     schema_version: int
     a: ComparedSide

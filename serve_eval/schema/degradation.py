@@ -1,4 +1,4 @@
-"""Describe a run that turned worse on its way."""
+"""Types that describe a run whose answers became worse while it ran."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningShare:
-    """The share of bad answers among the latest `window` requests that are looked at, at some
-    requests counted from 1 over the run: in the order of their starts, and in that of their ends,
-    in which long answers come late whatever the endpoint does.
+    """The share of bad answers among the latest `window` considered requests, at several requests.
+
+    `at` counts requests from 1 over the run. `by_start` is in the order of their starts, `by_end`
+    in that of their ends, in which long answers come late for every endpoint.
     """
 
     window: int
@@ -20,14 +21,15 @@ class RunningShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Degradation:
-    """A run that turned worse on its way, by the order in which its requests were started.
+    """A run whose answers became worse, in the order in which its requests started.
 
     `measure` says in what: the value, or answers that are empty, repeat themselves, or are longer
-    or shorter than most. `since` is the number of the first request that is worse, `noticed` that
-    of the one at which there was no doubt left, counted from 1. `before` and `after` are the shares
-    of bad answers before `since` and from it on. `started_s` is when that request was started, in
-    seconds since 1970 in UTC. `counted` says which answers are bad, and of which prompts, where a
-    reference decides it; both shares are among those then, and the numbers still of all requests.
+    or shorter than most. `since` is the number of the first worse request, `noticed` that of the
+    request at which it was certain, counted from 1. `before` and `after` are the shares of bad
+    answers before `since` and from it on. `started_s` is the time at which that request started, in
+    seconds since 1970 in UTC. `counted` says which answers are bad, and on which prompts, if a
+    reference decides it; both shares are then among those, while the numbers remain those of all
+    requests.
     """
 
     measure: str

@@ -1,4 +1,4 @@
-"""Describe a running endpoint, and what a launcher is given to start one."""
+"""Types that describe a running endpoint, and what a launcher receives to start one."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from serve_eval.schema.server_info import ServerInfo
 if TYPE_CHECKING:
     _Info = ServerInfo
 else:
-    _Info = Mapping[
-        str, object
-    ]  # msgspec reads a mapping, in which names of a launcher of the user's are kept
+    # msgspec reads a mapping, which keeps the names of a user's launcher.
+    _Info = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A running OpenAI-compatible endpoint. `base_url` ends before `/completions`; `info` is told,
-    never trusted.
+    """A running OpenAI-compatible endpoint.
 
-    A mapping is taken for `info` as well. Raises TypeError where a value in it is not of the type
-    of its name.
+    `base_url` ends before `/completions`. `info` is what is reported, and is never relied on. A
+    mapping is accepted for `info` as well. Raises TypeError if one of its values does not have the
+    type of its name.
     """
 
     base_url: str
@@ -35,25 +34,22 @@ class Endpoint:
             object.__setattr__(self, "info", ServerInfo.read(self.info))
 
     def with_info(self, **told: object) -> Endpoint:
-        """Return the endpoint with what else is known of its servers, by the names of
-        ServerInfo.
-        """
+        """Return the endpoint with more information on its servers, by the names of ServerInfo."""
         return replace(self, info=self.info.update(told))
 
 
 AnswerFileWriter = Callable[[Path, Callable[[str, str], float]], None]
-"""Writes the simulator's answer file to a path, given (task name, sample id) -> probability of a
-right answer."""
+"""Function that writes the simulator's answer file to a path, given (task name, sample id) ->
+probability of a right answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContext:
-    """What the story hands to every launcher: the model's name, a folder for logs, and, for
-    launchers that play a model themselves, a function that writes down the right and a wrong answer
-    to every prompt.
+    """The arguments of every launcher: the model's name, a log folder, and `write_answer_file`.
 
-    `patience_s` is how long the client waits for a sample at most. `told` gets a line about what
-    the launch waits for.
+    That function is for launchers that simulate a model: it writes the right and a wrong answer to
+    every prompt. `patience_s` is the longest time that the client waits for a sample. `notify`
+    receives a line about what the launch waits for.
     """
 
     model: str | None

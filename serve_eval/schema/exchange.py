@@ -1,4 +1,4 @@
-"""Hold one exchange with an endpoint: the Request, and the Response or Failure that ends it."""
+"""One exchange with an endpoint: the Request, and the Response or Failure that ends it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from serve_eval.schema.sample import Prompt, SamplingParams
 
 
 class FailureKind(StrEnum):
-    """Why there is no score. With JUDGE_ERROR there is an answer, of which its judges said too
-    little, and with SCORER_ERROR one on which the scorer raised or took too long: it is scored
-    again when the run goes on.
+    """The reason for a missing score.
+
+    With JUDGE_ERROR there is an answer, but its judges said too little. With SCORER_ERROR there is
+    one on which the scorer raised or took too long; it is scored again when the run resumes.
     """
 
     HTTP_ERROR = "http_error"
@@ -28,9 +29,10 @@ class FailureKind(StrEnum):
 
 
 class Request(Struct, frozen=True, kw_only=True, gc=False):
-    """What is sent for one sample. `extra` holds fields beyond the common OpenAI ones
-    (truncate_prompt_tokens). With `prompt_logprobs` the log-probabilities of the prompt, a text,
-    are asked for, and no answer.
+    """The request for one sample.
+
+    `extra` holds fields beyond the common OpenAI ones (truncate_prompt_tokens). With
+    `prompt_logprobs` it asks for the log-probabilities of the prompt, a text, and for no answer.
     """
 
     sample_id: str
@@ -41,16 +43,17 @@ class Request(Struct, frozen=True, kw_only=True, gc=False):
 
 
 LogprobsForm = Literal["echo", "prompt_logprobs"]
-"""How a server is asked for the log-probabilities of a prompt: by `echo` and `logprobs`, or by
-vLLM's field of that name. Which one it is, a probe finds out."""
+"""Way to ask a server for the log-probabilities of a prompt: by `echo` and `logprobs`, or by vLLM's
+field of that name. A probe finds out which one works."""
 
 
 class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """Natural logarithms of the probabilities of a prompt's tokens, in order, but for the first
-    `skipped`, which have none. `offsets` says where in the prompt each of them begins, in
-    characters; where no server tells and it cannot be worked out, it is None and `tokens` has their
-    texts. `likeliest` has a character for each: 1 where no other token would have been likelier,
-    else 0 (None: the server does not tell).
+    """Natural logarithms of the probabilities of a prompt's tokens, in order.
+
+    The first `skipped` tokens have none and are left out. `offsets` is the place in the prompt at
+    which each token begins, in characters. If no server reports it and it cannot be computed, it is
+    None and `tokens` has the tokens' texts. `likeliest` has a character per token: 1 if no other
+    token was likelier, else 0 (None: the server does not report it).
     """
 
     values: tuple[float, ...]
@@ -61,9 +64,11 @@ class PromptLogprobs(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
 
 
 class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """What an orchestrator told with an answer: when the request arrived there, in seconds on its
-    clock, as the text that it sent; how long the KV cache took to the generation server (None: it
-    did not tell).
+    """Times that an orchestrator reports with an answer.
+
+    `arrival` is when the request arrived there, in seconds on its clock, as the text that it sent.
+    `kv_transfer_s` is the time that the KV cache took to the generation server (None: not
+    reported).
     """
 
     arrival: str
@@ -71,12 +76,12 @@ class ServerTiming(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=Tr
 
 
 class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """One try of a request: when, what went wrong (None: nothing), the X-Request-ID that we sent.
+    """One attempt of a request: its times, its failure (None: none), and our X-Request-ID.
 
-    `start_s` and `end_s` are seconds since 1970 in UTC, counted on from the opening of the client
-    by a clock that never jumps. `streamed`: an event stream was asked for. An answer that may be
-    that to another request has the number of its `connection` and the `turn` that it had on it; 0:
-    it surely is the right one. `timing` is what the server told of it where it was asked for.
+    `start_s` and `end_s` are seconds since 1970 in UTC, counted from the opening of the client by a
+    clock that never jumps. `streamed`: the request asked for an event stream. An answer that may
+    belong to another request has the number of its `connection` and its `turn` on that connection;
+    0: it surely is the right one. `timing` is what the server reported if it was requested.
     """
 
     start_s: float
@@ -91,8 +96,9 @@ class Attempt(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
 
 
 class Usage(Struct, frozen=True, kw_only=True, gc=False):
-    """Token counts as the server reports them. `cached_tokens` are those of the prompt that its
-    prefix cache had (None: it does not say).
+    """Token counts as the server reports them.
+
+    `cached_tokens` are the prompt tokens that came from its prefix cache (None: not reported).
     """
 
     prompt_tokens: int = 0
@@ -101,8 +107,9 @@ class Usage(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ToolCall(Struct, frozen=True, gc=False):
-    """A call of a tool that an answer asks for. `arguments` are the text that came: JSON, where all
-    is well.
+    """A tool call that an answer asks for.
+
+    `arguments` is the text as received; JSON if it is valid.
     """
 
     name: str
@@ -110,22 +117,22 @@ class ToolCall(Struct, frozen=True, gc=False):
 
 
 class Response(Struct, frozen=True, kw_only=True, gc=False):
-    """An answer. `finish_reason` "length" means that it was cut, which is a flag and not an
-    outcome.
+    """An answer.
 
-    `text` is what is scored: what a model thought aloud stands in `reasoning`, also when it came in
-    the text between <think> and </think>; `thoughts_ended`: a </think> was seen. `stop_reason` is
-    the stop string that ended the answer, where the server tells it. Of a stream, `ttft_s` is the
-    time to the first token and `tpot_s` the mean time per token after it (None: not known), in
-    seconds. `tokens_per_step` is how many tokens a step of the engine gave on average, more than 1
-    with speculative decoding; trtllm-serve tells it. An answer with `prompt_logprobs` has no text.
-    `ran` is what running it gave, for a task that runs answers, and `judgements` what judges said
-    of it, for a task that asks them; both are looked up for the scorer and never journalled here.
-    `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices;
+    `finish_reason` "length" means that it was cut, which is a flag and not an outcome. `text` is
+    what is scored. `reasoning` holds the model's thoughts, even if they came in the text between
+    <think> and </think>; `thoughts_ended`: there was a </think>. `stop_reason` is the stop string
+    that ended the answer, if the server reports it. For a stream, `ttft_s` is the time to the first
+    token and `tpot_s` the mean time per token after it (None: not known), in seconds.
+    `tokens_per_step` is the mean number of tokens per step of the engine, more than 1 with
+    speculative decoding; trtllm-serve reports it. An answer with `prompt_logprobs` has no text.
+    `ran` is the result of running it, for a task that runs answers, and `judgements` what judges
+    said of it, for a task that asks them; the scorer receives both, and they are never journalled
+    here. `choice_logprobs` has the log-probabilities of the tokens of each of the sample's choices;
     usage, latency and attempts are then those of all their requests together, and there is no text
     either. `choice_greedy` says of each whether greedy decoding would have written it (None: the
-    server does not tell). An answer with `tool_calls` often has no text, and is none the less an
-    answer. `answer_id` is what the server calls it.
+    server does not report it). An answer with `tool_calls` often has no text, and is still an
+    answer. `answer_id` is the server's id of it.
     """
 
     text: str
@@ -154,15 +161,16 @@ class Response(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def stopped_in_reasoning(self) -> bool:
-        """Whether it ended, and was not cut, before there was an answer: probably a stop string
-        fired too early.
+        """True if it ended, without being cut, before any answer.
+
+        Probably a stop string fired too early.
         """
         ended = self.finish_reason in ("stop", "stop_sequence") and not self.thoughts_ended
         return ended and bool(self.reasoning) and not self.text.strip() and not self.tool_calls
 
 
 class Failure(Struct, frozen=True, kw_only=True, gc=False):
-    """No answer after every attempt. Returned, not raised; a scorer can never be given one."""
+    """No answer after every attempt. It is returned, not raised; scorers never receive one."""
 
     kind: FailureKind
     message: str

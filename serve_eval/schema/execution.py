@@ -1,4 +1,4 @@
-"""Describe programs that run in the sandbox, and how they ended."""
+"""Types that describe programs that run in the sandbox, and how they ended."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from msgspec import Struct
 
 
 class ExitReason(StrEnum):
-    """How a program ended: after its last line; by an exception, or an exit with its status 1;
-    before its last line by another exit of its own; by a signal, which some of the limits send, or
-    by us when all its processes together took too much; at the time limit.
+    """The way in which a program ended.
+
+    PASSED: after its last line. RAISED: by an exception, or an exit with its status 1. EXITED:
+    before its last line by another exit of its own. KILLED: by a signal, which some of the limits
+    send, or by us because all its processes together used too much. TIMEOUT: at the time limit.
     """
 
     PASSED = "passed"
@@ -23,8 +25,9 @@ class ExitReason(StrEnum):
 
 
 class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
-    """What became of a program. `exit` is its exit status, 128 + n after signal n, None when it was
-    ended by us.
+    """The result of a program.
+
+    `exit` is its exit status, 128 + n after signal n, None if we ended it.
     """
 
     ended: ExitReason
@@ -34,9 +37,10 @@ class ExecutionResult(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Program(Struct, frozen=True, kw_only=True, gc=False):
-    """Python code to be run away from everything: `code` first, then `checks` in a process of their
-    own, with the names that it left. It has passed when both came to their end within `wall_s`
-    seconds.
+    """Python code to run in isolation.
+
+    `code` runs first, then `checks` in a process of their own, with the names that `code` defined.
+    The program passes if both complete within `wall_s` seconds.
     """
 
     code: str
@@ -47,11 +51,11 @@ class Program(Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Isolation:
-    """What kept generated code from this machine, as a probe found it from within.
+    """The isolation of generated code from this machine, as a probe found it from within.
 
-    `network` and `writable` are what it could reach: whether any, and which folders. `uid` is the
-    user that it was to the kernel, `python` the version that ran it, `limits` what one program may
-    take (bytes, seconds, counts).
+    `network` and `writable` are what the code could reach: any network, and which folders. `uid` is
+    its user as the kernel sees it, `python` the version that ran it, `limits` what one program may
+    use (bytes, seconds, counts).
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Keep which changes of a request changed answers."""
+"""Types that describe which changes of a request changed answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from serve_eval.schema.comparison import Agreement, SelfFlips
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariant:
-    """A change that should change no answer, for one task: `arm` names it and `what` tells it.
+    """A change that should not change any answer, for one task.
 
-    `changed` counts the prompts that it made answered otherwise, beside those that are answered
-    otherwise when nothing is changed; its `endpoint` is the arm. `p_holm` is its p after Holm's
-    correction over all arms and tasks; `broken`: that is the alpha of all together at most.
+    `arm` names the change and `what` describes it. `changed` counts the prompts whose answers it
+    changed, against those whose answers change without it; its `endpoint` is the arm. `p_holm` is
+    its p after Holm's correction over all arms and tasks; `broken`: `p_holm` is at most the common
+    alpha.
 
-    Where a sound server may change answers (the arm `alone`), the p is that of the scores instead:
-    they `fell` from one request at a time to many in so many prompts and `rose` in so many
-    (two-sided sign test, mid-p). None: by changes.
+    If a healthy server may change answers (the arm `alone`), the p is that of the scores instead:
+    from one request at a time to many, they `fell` on one number of prompts and `rose` on another
+    (two-sided sign test, mid-p). None: the p is that of changes.
     """
 
     task: str
@@ -34,8 +35,9 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariants:
-    """What holds of one endpoint whatever the load, the order and the form of its requests: what
-    invariants.json holds. `skipped` says which arms were not tried, and why.
+    """The properties that hold for one endpoint under any load, order and form of its requests.
+
+    They are stored in invariants.json. `skipped` maps the arms that were not tried to the reason.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""Describe judges: models that grade the answers of another model."""
+"""Types that describe judges: models that grade the answers of another model."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from serve_eval.schema.traffic import Traffic
 
 
 class Judgement(Struct, frozen=True, kw_only=True, gc=False):
-    """What a judge said of an answer, as a number between 0 and 1 where 1 is good; None where it
-    cannot be read.
-    """
+    """A judge's grade of an answer, from 0 to 1, where 1 is good; None if it cannot be read."""
 
     judge: str
     metric: str
@@ -25,10 +23,11 @@ class Judgement(Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """A model that says what answers of another are worth. `base_url` None: the endpoint that is
-    judged itself, which is then reached as the plan says. `name` stands in the report and with what
-    it said. `concurrency` None: that of the plan; `rate_limit` None: none. `connection` holds the
-    name of the key's variable, never a key.
+    """A model that grades the answers of another.
+
+    `base_url` None: the judged endpoint itself, which is reached as the plan says. `name` appears
+    in the report and with its judgements. `concurrency` None: that of the plan; `rate_limit` None:
+    no limit. `connection` holds the name of the key's variable, never a key.
     """
 
     name: str
@@ -42,8 +41,9 @@ class Judge:
 
 
 class Question(Struct, frozen=True, kw_only=True, gc=False):
-    """What a judge is asked of one answer: by one `metric`, for the `round`-th time from 1 on.
-    `read` makes a number between 0 and 1 of what it says, or None where that cannot be read.
+    """One question to a judge about one answer, by one `metric`, in the `round` counted from 1.
+
+    `read` converts what it says to a number from 0 to 1, or None if that cannot be read.
     """
 
     judge: Judge
@@ -55,9 +55,11 @@ class Question(Struct, frozen=True, kw_only=True, gc=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReport:
-    """What was asked of a judge of a task's answers. Counts are of judgements: of the `planned`
-    ones, `unreadable` held no verdict (`truncated`: so many of these were cut), `failed` got no
-    answer, and `missing` were not asked for. `traffic` is over all sessions.
+    """The judgements that a judge gave on a task's answers.
+
+    Counts are of judgements. Of the `planned` ones, `unreadable` held no verdict (`truncated` of
+    these were cut), `failed` got no answer, and `missing` were not requested. `traffic` is over all
+    sessions.
     """
 
     name: str

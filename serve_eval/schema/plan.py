@@ -1,4 +1,4 @@
-"""Say what a run asks and how it is judged: the Plan and its parts."""
+"""The Plan and its parts: what a run asks, and how it is judged."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """A file of a folder of alternatives (a task, a launcher, a verdict rule) with its keyword
-    arguments.
+    """A file of a folder of alternatives with its keyword arguments.
+
+    Alternatives are tasks, launchers and verdict rules.
     """
 
     name: str
@@ -19,7 +20,10 @@ class Spec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccuracySpec:
-    """What a reference is matched on. The user declares it: no server tells it."""
+    """The specification that a reference is matched on.
+
+    The user declares it: no server reports it.
+    """
 
     dtype: str = "auto"
     quant_algo: str | None = None
@@ -30,10 +34,11 @@ class AccuracySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How an endpoint is reached: the *name* of the key's variable ("": no key is sent) and
-    unexpanded `${VAR}` values, never a key.
+    """The way to reach an endpoint.
 
-    `max_tokens_field` is the name under which the server wants the most tokens of an answer.
+    `api_key_env` is the *name* of the key's variable ("": no key is sent). Values of `${VAR}` are
+    not expanded, so that it never holds a key. `max_tokens_field` is the server's name for the
+    largest number of tokens of an answer.
     """
 
     api_key_env: str = "OPENAI_API_KEY"
@@ -44,31 +49,31 @@ class Connection:
 
 
 Order = Literal["natural", "random", "prefix", "longest"]
-"""In which order samples are started: as the protocol has them; at random; those that share a
-prefix together, for the server's prefix cache; those with the longest expected answers first, so
-that the end of a run does not wait for one."""
+"""Order in which samples start: natural, as the protocol has them; random; prefix, with samples
+that share a prefix together, for the server's prefix cache; longest, with the longest expected
+answers first, so that the end of a run does not wait for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How fast, how long, how patient: limits never change what is asked, so a resumed run may use
-    others.
+    """Limits on speed, time and retries.
 
-    `concurrency` is the number of requests in flight, "auto" to find it while the run goes on;
-    `rate_limit` bounds the starts of requests per second (None: not at all). `order_seed` is the
-    seed of the random order of a run that begins (None: it is drawn). `stream` asks for event
-    streams, which adds the time to the first token and per token to the report and changes no
-    score.
+    They never change what is asked, so a resumed run may use others.
 
-    `max_attempts` is per sample and `retry_budget` per run: so many retries in all (None: a quarter
-    of the samples that are asked, at least 100). `max_error_rate` is the share of failed samples
-    beyond which the run stops.
+    `concurrency` is the number of requests in flight, "auto" to find it during the run;
+    `rate_limit` bounds the starts of requests per second (None: no bound). `order_seed` is the seed
+    of the random order of a new run (None: it is drawn). `stream` asks for event streams, which
+    adds the time to the first token and per token to the report and does not change scores.
+
+    `max_attempts` is per sample and `retry_budget` is the number of retries per run (None: a
+    quarter of the samples, at least 100). `max_error_rate` is the share of failed samples beyond
+    which the run stops.
 
     `connect_timeout_s` bounds the TCP and TLS set-up of one attempt, `stall_timeout_s` the time
-    without data, `sample_timeout_s` a whole sample with all its attempts and pauses;
-    `max_response_bytes` is read of an answer. `outage_timeout_s` is how long requests wait while no
-    server listens, or it is starting (0: the run ends at once). `scorer_timeout_s` bounds the
-    scoring of one answer, where that is done in a process of its own.
+    without data, `sample_timeout_s` a whole sample with all its attempts and pauses.
+    `max_response_bytes` is the part of a response that is read. `outage_timeout_s` is the time for
+    which requests wait while no server listens, or while it starts (0: the run ends immediately).
+    `scorer_timeout_s` bounds the scoring of one answer if it runs in a separate process.
     """
 
     concurrency: int | Literal["auto"] = 64
@@ -93,13 +98,13 @@ class Plan:
 
     `model` is the name that is sent and under which references are looked up; `reference_model`
     overrides the second. `limit` is the size of a seeded random subset per task (None: all planned
-    samples), each of which is asked `repeats` times, or as often as `repeats_of` says of its task.
-    `early_stop` is the probability with which the classic verdict of a task that is not asked to
-    its end may differ from that of the whole (None: all is asked); under a paired rule, that of too
-    many answers missing unseen. `no_reference`: none is used, and values are printed without a
-    verdict; `allow_missing_reference`: so they are where none applies. `allow_code_execution`: code
-    that the endpoint wrote may be run on this machine. `include_path` are folders of the user's own
-    tasks, scorers, launchers and verdict rules.
+    samples). Each sample is asked `repeats` times, or as often as `repeats_of` says for its task.
+    `early_stop` is the probability with which the classic verdict of a task that stops early may
+    differ from that of the whole (None: no early stop); under a paired rule, it is the probability
+    that too many missing answers go unnoticed. `no_reference`: no reference is used, and values are
+    printed without a verdict; `allow_missing_reference`: the same for tasks without a matching
+    reference. `allow_code_execution`: code that the endpoint wrote may run on this machine.
+    `include_path` are folders of the user's own tasks, scorers, launchers and verdict rules.
     """
 
     model: str | None

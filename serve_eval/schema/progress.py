@@ -1,4 +1,4 @@
-"""Define who receives progress events."""
+"""The interface for progress events."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives progress events of tasks; several may be under way. The library itself never
-    prints.
+    """A receiver of progress events of tasks; several tasks may run at once.
+
+    The library itself never prints.
     """
 
     def begin(self, task: str, planned: int, completed: int) -> None: ...

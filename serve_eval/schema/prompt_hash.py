@@ -1,4 +1,4 @@
-"""Numbers that a prompt decides: what the story and the simulated endpoint must agree on."""
+"""Numbers derived from a prompt, on which the run and the simulated endpoint must agree."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from serve_eval.schema import Prompt
 
 
 def prompt_sha256(prompt: Prompt) -> str:
-    """Hex SHA-256 of a prompt: of a text's UTF-8, or of the compact JSON list of [role, content]
-    pairs of messages, whose images are in it as they are sent.
+    """Return the hex SHA-256 of a prompt.
+
+    It is that of a text's UTF-8, or of the compact JSON list of [role, content] pairs of messages,
+    including images as they are sent.
     """
     if isinstance(prompt, str):
         return hashlib.sha256(prompt.encode()).hexdigest()
@@ -21,5 +23,5 @@ def prompt_sha256(prompt: Prompt) -> str:
 
 
 def uniform(key: str) -> float:
-    """A number in [0, 1] that is always the same for a key and looks uniformly random over keys."""
+    """Return a number in [0, 1] that is fixed for a key and looks uniformly random over keys."""
     return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64

@@ -1,4 +1,4 @@
-"""Hold registered accuracies."""
+"""Types of registered accuracies."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from serve_eval.schema.plan import AccuracySpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReferenceRuns:
-    """The runs that a reference is the mean of: `values` in points and in their order, `sigma` the
-    standard deviation of a sample's score in points. `samples` is a file with the scores of each
-    sample, beside the reference file, with its checksum. `cochran_q`, with `df` degrees of freedom
-    and its `p`, says whether the runs differ as a whole (None: a single run, too few prompts whose
-    score varied, or an entry of an older version).
+    """The runs whose mean a reference is.
+
+    `values` are in points and in the order of the runs, `sigma` is the standard deviation of a
+    sample's score in points. `samples` is a file with the scores of each sample, next to the
+    reference file, and `sha256` its checksum. `cochran_q`, with `df` degrees of freedom and its
+    `p`, shows whether the runs differ as a whole (None: a single run, too few prompts whose score
+    varied, or an entry of an older version).
     """
 
     values: tuple[float, ...]
@@ -31,14 +33,13 @@ class ReferenceRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A registered value (points) for a task, a model and an accuracy specification. None: the
-    task's own default.
+    """A registered value (points) for a task, a model and an accuracy specification.
 
-    `protocol` None means that the source recorded none: the task's defaults are then assumed.
-    `threshold` is an explicit cutoff that replaces the computed one. `metric` is the key that the
-    value stands under. `old` marks a row that only an older file of the source has. `runs` are our
-    own, where the value was registered from them; `replaced` are the entries that stood here
-    before, each with the reason.
+    A field that is None has the task's own default. `protocol` None: the source recorded none, so
+    the task's defaults are assumed. `threshold` is an explicit cutoff that replaces the computed
+    one. `metric` is the key of the value. `old` marks a row that only an older file of the source
+    has. `runs` are our own, if the value was registered from them; `replaced` are the entries that
+    this one replaced, each with the reason.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""Keep the truth about a run: the Report and its tasks."""
+"""The Report of a run and its tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from serve_eval.schema.verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskReport:
-    """One task of a report: what was asked, what came back, what is said of it. `isolations` are
-    those in which answers were run, in the order of their first use; `degradations` tell from when
-    on the run turned worse, `judges` who was asked about the answers, `attribution` which worker
-    had a hand in them (None: not known).
+    """One task of a report: what was asked, what was answered, and the verdict.
+
+    `isolations` are those in which answers ran, in the order of their first use. `degradations`
+    show from when on the run became worse, `judges` the judges of the answers, `attribution` the
+    workers that took part in them (None: not known).
     """
 
     spec: Spec
@@ -41,8 +42,9 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The truth about a run: what report.json holds and every other output is made from. `loads`
-    has one entry per session that asked something.
+    """The report of a run, as stored in report.json; every other output is made from it.
+
+    `loads` has one entry per session with requests.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""Sum up what one task gave."""
+"""The result of one task."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from serve_eval.schema.score import MEAN, Metric, Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stability:
-    """What `repeats` of the same prompts say of one another; `prompts` are those with a score each
-    time.
+    """The agreement of `repeats` answers to the same prompts.
 
-    `sd` is the standard deviation of one run's value in points that comes from the endpoint's own
-    noise: by the variance of the scores of a prompt, or of the repeats' values where the value is
-    no mean. For right-or-wrong scores: `flip_rate`, the chance that two repeats disagree on a
-    prompt; `mixed`, the share of prompts that were both; Cochran's Q with `df` and `p`, low when
-    repeats differ as a whole. `pass_at` has pass@k in percent by k; `majority` is the value in
-    points when the repeats vote (None: answers are not discrete, or the value is no mean).
+    `prompts` are those with a score each time. `sd` is the standard deviation of one run's value in
+    points that comes from the endpoint's own noise: by the variance of the scores of a prompt, or
+    of the repeats' values if the value is not a mean. For right/wrong scores: `flip_rate`, the
+    chance that two repeats disagree on a prompt; `mixed`, the share of prompts that were both;
+    Cochran's Q with `df` and `p`, low if repeats differ as a whole. `pass_at` has pass@k in percent
+    by k; `majority` is the value in points if the repeats vote (None: answers are not discrete, or
+    the value is not a mean).
     """
 
     repeats: int
@@ -35,9 +35,7 @@ class Stability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerError:
-    """An error of a scorer, or that it took too long: on `count` samples, of which `sample` is
-    one.
-    """
+    """An error or a time-out of a scorer on `count` samples, of which `sample` is one."""
 
     told: str
     count: int
@@ -45,23 +43,23 @@ class ScorerError:
 
     @property
     def line(self) -> str:
-        """It in a line."""
+        """The error in one line."""
         answers = "1 answer has" if self.count == 1 else f"{self.count} answers have"
-        return f"{answers} no score, such as that to {self.sample}: {self.told}"
+        return f"{answers} no score, for example sample {self.sample}: {self.told}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What a task gave. Counts: planned = scored + failed + spared (by an early stop).
+    """The result of a task. Counts: planned = scored + failed + spared (by an early stop).
 
-    `value` (points) is over the scored samples only and None when there are none; `bounds` are the
-    lowest and highest value that the missing answers allow (Manski bounds), None where something is
-    missing and the metric is unbounded or the aggregation not monotone, and after an early stop.
-    With repeats each of them counts as a sample, and `stability` tells how they agree.
-    `aggregation` is the name of what made the value of the scores, `secondary` are values beside it
-    in points. `modes` counts in which ways answers failed, for a task that tells. `scorer_errors`
-    are behind the failures of that kind, the most frequent first; `hook_errors` tell what the
-    task's other functions raised, without which the figures that they make are left out.
+    `value` (points) is over the scored samples only and None if there are none; `bounds` are the
+    lowest and highest value that the missing answers allow (Manski bounds). `bounds` is None after
+    an early stop, and if something is missing while the metric is unbounded or the aggregation not
+    monotone. Each repeat counts as a sample, and `stability` shows how they agree. `aggregation` is
+    the name of the function that made the value of the scores; `secondary` are further values in
+    points. `modes` counts in which ways answers failed, for a task that reports them.
+    `scorer_errors` caused the failures of that kind, the most frequent first. `hook_errors` are
+    errors of the task's other functions, whose figures are left out.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""Hold what is asked: prompts, sampling parameters, samples and data sets."""
+"""Types of what is asked: prompts, sampling parameters, samples and data sets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from msgspec import Struct
 
 
 class TextPart(Struct, frozen=True, tag="text", tag_field="type"):
-    """Text within a turn that has images too. Parts have the form in which they are sent."""
+    """Text within a turn that also has images. Parts have the form in which they are sent."""
 
     text: str
 
 
 class ImageUrl(Struct, frozen=True):
-    """Where an image is: for us always a `data:image/...;base64,` URL that holds it."""
+    """The URL of an image: here always a `data:image/...;base64,` URL that holds it."""
 
     url: str
 
@@ -39,7 +39,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The text of it, without images."""
+        """The text of the turn, without images."""
         if isinstance(self.content, str):
             return self.content
         return "\n".join(part.text for part in self.content if isinstance(part, TextPart))
@@ -59,8 +59,10 @@ Prompt = str | tuple[Message, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Always sent in full: an omitted temperature means sampling at 1.0 on trtllm-serve. None
-    leaves a field out, for servers that refuse it, and is then part of the protocol.
+    """Sampling parameters, always sent in full.
+
+    An omitted temperature means sampling at 1.0 on trtllm-serve. None leaves a field out, for
+    servers that refuse it, and is then part of the protocol.
     """
 
     max_tokens: int
@@ -72,8 +74,10 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """What a sample asks otherwise than its task. None leaves the task's own; `extra` goes over the
-    task's, field by field. Samples that ask alike share one.
+    """The fields of a request in which a sample differs from its task.
+
+    None keeps the task's own value; `extra` replaces the task's, field by field. Samples with the
+    same override share one object.
     """
 
     max_tokens: int | None = None
@@ -83,13 +87,13 @@ class Override:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One question. `id` is unique within its task and stable between runs. `metadata` is for
-    scorers and tables, and never sent.
+    """One question.
 
-    With `choices`, continuations of a prompt that is a text, no answer is asked for, but how likely
-    each of them is: by a request of its own for each. The sample has a response when all of them
-    were answered. `heads`, where there are any, stand one before each choice and behind the prompt,
-    and belong to what is given: choices that have a context of their own.
+    `id` is unique within its task and stable between runs. `metadata` is for scorers and tables,
+    and never sent. With `choices`, continuations of a prompt that is a text, the request asks for
+    the log-probability of each of them instead of an answer, one request per choice. The sample has
+    a response if all of them were answered. `heads`, if any, are put between the prompt and each
+    choice and belong to the context: they are for choices with a context of their own.
     """
 
     id: str
@@ -102,7 +106,7 @@ class Sample:
 
     @property
     def continued(self) -> tuple[tuple[str, str], ...]:
-        """Each choice behind the text that it continues."""
+        """Each choice with the text that it continues."""
         prompt, heads = str(self.prompt), self.heads or ("",) * len(self.choices)
         return tuple(
             (prompt + head, choice) for head, choice in zip(heads, self.choices, strict=True)
@@ -110,13 +114,14 @@ class Sample:
 
 
 HOLDOUT = "holdout"
-"""Key of the metadata of samples whose texts are not to be shown."""
+"""Key of the metadata of samples whose texts must not be shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRoots:
-    """Where a task may look for its data: folders in the order of search, and the hub only when
-    asked for.
+    """The places where a task may look for its data.
+
+    `roots` are folders in the order of search. The hub is used only if `allow_hub` is set.
     """
 
     roots: tuple[Path, ...] = ()
@@ -133,12 +138,11 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """The samples of one run of a task, in the order of the protocol, and the files they were read
-    from.
+    """The samples of one run of a task, in the order of the protocol, and their source files.
 
     `total` counts the rows before any subset was taken. `deviation` says how the data differs from
-    the published set (None: not, as far as counts tell): the references of others do not apply to
-    it then. `notes` are for the report.
+    the published set (None: it does not, as far as counts show); other sources' references do not
+    apply to it then. `notes` are for the report.
     """
 
     samples: Sequence[Sample]

@@ -1,4 +1,4 @@
-"""Turn answers into values: scores, metrics and their aggregations."""
+"""Types that turn answers into values: scores, metrics and their aggregations."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from serve_eval.schema.sample import Sample
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A score per sample lies in [lo, hi] (None: unbounded); the task's value is `scale` times
-    their mean, or times what else its Aggregation makes of them.
+    """The metric of a task.
+
+    A score per sample is in [lo, hi] (None: unbounded). The task's value is `scale` times their
+    mean, or times the result of its Aggregation.
     """
 
     name: str = "accuracy"
@@ -27,9 +29,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """Parameters of the classic test, in the units of the value (points). A task that registers no
-    `num_samples` is planned for a minimum detectable effect of `theta` points; where its data then
-    gives another number of samples, that one counts.
+    """Parameters of the classic test, in the units of the value (points).
+
+    A task without `num_samples` is planned for a minimum detectable effect of `theta` points; if
+    its data then gives another number of samples, that number is used.
     """
 
     num_samples: int | None = None
@@ -40,8 +43,9 @@ class Hypothesis:
 
 
 class Outcome(StrEnum):
-    """What an answer was worth. All but CORRECT and PARTIAL are scored with the metric's worst
-    value or 0.
+    """The outcome of an answer.
+
+    All but CORRECT and PARTIAL are scored with the metric's worst value or 0.
     """
 
     CORRECT = "correct"
@@ -54,9 +58,11 @@ class Outcome(StrEnum):
 
 
 class Score(Struct, frozen=True, kw_only=True, gc=False):
-    """`answer` is what was extracted (None: nothing could be); `parts` are named sub-scores, such
-    as one per filter; `mode` is in which way it failed, where the scorer knows that better than a
-    comparison of texts could tell. `kept` is for the task's own `remember`.
+    """The score of an answer.
+
+    `answer` is what was extracted (None: nothing); `parts` are named sub-scores, such as one per
+    filter; `mode` is the way in which it failed, if the scorer knows that better than a comparison
+    of texts. `kept` is for the task's own `remember`.
     """
 
     value: float
@@ -68,20 +74,20 @@ class Score(Struct, frozen=True, kw_only=True, gc=False):
 
 
 Scored = Iterable[tuple[Sample, Score]]
-"""Samples with their scores. Of a score the value, the outcome and the parts are kept, the answer
-is not."""
+"""Samples with their scores. Value, outcome and parts of a score are kept; the answer is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregation:
-    """How the scores of a task become its value. `of` is a pure function of at least one sample
-    with its score, whose result the metric's scale is applied to; `name` is what the report calls
-    it.
+    """The function that turns the scores of a task into its value.
 
-    `monotone`: it reads nothing of a score but the value, and never falls when one rises. Only then
-    do missing answers bound the value (Manski). What needs a plain mean refuses anything else by
-    name: an early stop, the paired comparison and its rules, `power --from`, the drift chart.
-    Repeats are so many more samples; how much a run varies is then taken from the values of the
+    `of` is a pure function of at least one sample with its score; the metric's scale is applied to
+    its result. `name` is its name in the report.
+
+    `monotone`: it reads only the value of a score, and never falls when one rises. Only then do
+    missing answers bound the value (Manski). What needs a plain mean refuses any other aggregation
+    by name: an early stop, the paired comparison and its rules, `power --from`, the drift chart.
+    Repeats count as further samples; the variation of a run is then taken from the values of the
     repeats.
     """
 
@@ -102,7 +108,7 @@ Secondary = Callable[[Scored], Mapping[str, float]]
 
 
 def no_secondary(scored: Scored) -> Mapping[str, float]:
-    """The default of the values beside the value: none."""
+    """Return no further values, the default."""
     return {}
 
 
@@ -110,5 +116,5 @@ Breakdown = Callable[[Iterable[tuple[Sample, float]]], Mapping[str, object]]
 
 
 def no_breakdown(scored: Iterable[tuple[Sample, float]]) -> Mapping[str, object]:
-    """The default breakdown: none."""
+    """Return no breakdown, the default."""
     return {}

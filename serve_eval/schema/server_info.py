@@ -1,7 +1,7 @@
-"""Describe the servers behind an endpoint, as launchers, the servers themselves and the run told of
-them.
+"""Types that describe the servers behind an endpoint.
 
-What is None was not told, and is not written down.
+Launchers, the servers themselves and the run report the values. A value that is not reported is
+None, and is not written.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 
 class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A server of a deployment: its `role` behind an orchestrator, and what it says of itself.
+    """A server of a deployment: its `role` behind an orchestrator, and what it reports of itself.
 
     `parallelism` has sizes by our short names (tp, pp, cp, ep). `config` is the content of the file
     that it was started with, and `server_info` the answer of its route of that name.
@@ -30,9 +30,10 @@ class DeployedServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A deployment of trtllm-serve. `cluster_before` and `cluster_after` are the answers of an
-    orchestrator's /cluster_info before the first and after the last request of a session; a single
-    server has none.
+    """A deployment of trtllm-serve.
+
+    `cluster_before` and `cluster_after` are the answers of an orchestrator's /cluster_info before
+    the first and after the last request of a session; a single server has none.
     """
 
     workers: tuple[DeployedServer, ...]
@@ -42,18 +43,20 @@ class DeploymentInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     @property
     def disaggregated(self) -> bool:
-        """Whether an orchestrator is in front."""
+        """True if there is an orchestrator."""
         return self.cluster_before is not None
 
     @property
     def servers(self) -> tuple[DeployedServer, ...]:
-        """All of them, the front door first."""
+        """All servers, the front end first."""
         return self.workers if self.front_door is None else (self.front_door, *self.workers)
 
 
 class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
-    """The library that moves the KV cache from context to generation servers, whether their GPUs
-    have links (None: not known), and the transports that UCX is given (None: its own choice).
+    """The library that moves the KV cache from context to generation servers.
+
+    `nvlink`: their GPUs have links (None: not known). `ucx_tls` are the transports given to UCX
+    (None: its own choice).
     """
 
     backend: str
@@ -62,8 +65,10 @@ class KvTransfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PerfMetricsFolders(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an orchestrator writes its records of requests and its traces, as seen from here (None:
-    not known). It was asked to tell in its answers, too, how each request went.
+    """Folders in which an orchestrator writes its records of requests and its traces.
+
+    They are paths as seen from here (None: not known). The orchestrator was also set to report in
+    its answers how each request went.
     """
 
     output_dir: str | None = None
@@ -79,15 +84,15 @@ class HeldServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is known of the servers behind an endpoint. Recorded, shown and warned of, and never
-    trusted.
+    """The known facts about the servers behind an endpoint.
 
-    A launcher tells `launcher`, its name; the `commands` that it started, the addresses of its
-    `servers` and their `logs`, both by name, in the folder `log_dir`; of a server of ours its
-    `pid`, its one `log_file`, its `damage` and that of `also`, further names of the model. The
-    endpoint tells the `models` that it lists, the `server` that it is, and its `version`. The run
-    adds `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during
-    the session, by their kind. `extra` has what a launcher of the user tells besides.
+    They are recorded, shown and used for warnings, but never relied on. A launcher reports
+    `launcher`, its name; the `commands` that it started; the addresses of its `servers` and their
+    `logs`, both by name, in the folder `log_dir`; and for a server of ours its `pid`, its one
+    `log_file`, its `damage` and that of `also`, further names of the model. The endpoint reports
+    the `models` that it lists, the `server` that it is, and its `version`. The run adds
+    `deployment` and `hidden_retries`, how often an orchestrator asked its servers again during the
+    session, by their kind. `extra` has everything else that a user's launcher reports.
     """
 
     launcher: str | None = None
@@ -110,14 +115,12 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def workers(self) -> tuple[DeployedServer, ...]:
-        """The servers of the deployment without its front door; none where nothing is known of
-        it.
-        """
+        """The servers of the deployment without its front end; empty if not known."""
         return () if self.deployment is None else self.deployment.workers
 
     @property
     def extra(self) -> dict[str, object]:
-        """What was told under names that are not ours."""
+        """Values reported under names that are not ours."""
         fields = msgspec.structs.fields(self)
         return {
             one.encode_name: getattr(self, one.name) for one in fields if one.name not in _NAMES
@@ -125,14 +128,14 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def read(cls, told: Mapping[str, object]) -> ServerInfo:
-        """Read a mapping. Raises TypeError, with its path, for a value that is not of the type of
-        its name.
+        """Return the information of a mapping.
+
+        Raises TypeError, with its path, for a value that does not have the type of its name.
         """
         given: object = told
         if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
             raise TypeError(
-                "info of an endpoint: a ServerInfo or a mapping with names is wanted, and not"
-                f" {told!r}"
+                f"info of an endpoint: expected a ServerInfo or a mapping with names, not {told!r}"
             )
         try:
             return msgspec.convert(
@@ -142,7 +145,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise TypeError(f"info of an endpoint: {error}") from error
 
     def update(self, told: Mapping[str, object]) -> ServerInfo:
-        """Return it with what else was told. Raises TypeError as `read` does."""
+        """Return the information with additions. Raises TypeError as `read` does."""
         known = {name: getattr(self, name) for name in _NAMES}
         return self.read({**known, **self.extra, **told})
 
@@ -152,8 +155,9 @@ _NAMES = frozenset(ServerInfo.__struct_fields__)
 
 @functools.lru_cache(maxsize=32)
 def _with_extra(names: tuple[str, ...]) -> type[ServerInfo]:
-    """The type with further fields, so that `extra` is written where it was told, next to the
-    others.
+    """Return the type with further fields.
+
+    `extra` is thereby written next to the other fields.
     """
     if not names:
         return ServerInfo

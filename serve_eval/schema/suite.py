@@ -1,4 +1,4 @@
-"""Describe a suite of runs and its verdict."""
+"""Types that describe a suite of runs and its verdict."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Scalar = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
-    """One plan of a suite. `name` is also the name of its folder; `attributes` are the user's own
-    words about it, such as size or quantisation, and decide nothing; nor do `notes`, which tell
-    what of its case files is not asked.
+    """One plan of a suite.
+
+    `name` is also the name of its folder. `attributes` are the user's own words about it, such as
+    size or quantisation; `notes` say which parts of its case files are not asked. Neither decides
+    anything.
     """
 
     name: str
@@ -28,8 +30,9 @@ class SuiteRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiver:
-    """A known FAIL that does not fail its suite up to the end of the day `until` (UTC). `match`
-    says of which runs and tasks: see serve_eval.workflows.suite.match.
+    """A known FAIL that does not fail its suite until the end of the day `until` (UTC).
+
+    `match` selects runs and tasks: see serve_eval.workflows.suite.match.
     """
 
     match: Mapping[str, object]
@@ -48,8 +51,9 @@ class Suite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunError:
-    """What ended a run of a suite without a report: the error's name, message and hint, and the
-    exit code that the run would have had alone.
+    """The error that ended a run of a suite without a report.
+
+    It has the error's name, message and hint, and the exit code that the run would have had alone.
     """
 
     kind: str
@@ -60,14 +64,13 @@ class RunError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRow:
-    """One task of one run in the light of the whole suite. Values, bounds, reference and threshold
-    are in points.
+    """One task of one run, judged within the whole suite.
 
-    `estimate` stands instead of a value after an early stop. `own` is the outcome that the run
-    alone gave, `outcome` the one after the correction for many tests. `p` is that of the paired
-    comparison; `p_holm` is there where the paired rule judged, `q_bh` wherever there is a p.
-    `finding` is the paired one after the correction. `waiver` is the one that keeps this row from
-    failing the suite.
+    Values, bounds, reference and threshold are in points. `estimate` replaces the value after an
+    early stop. `own` is the outcome of the run alone, `outcome` the one after the correction for
+    many tests. `p` is that of the paired comparison; `p_holm` exists if the paired rule judged,
+    `q_bh` if there is a p. `finding` is the paired one after the correction. `waiver` is the one
+    that keeps this row from failing the suite.
     """
 
     run: str
@@ -93,8 +96,10 @@ class SuiteRow:
 
 
 class WaiverState(StrEnum):
-    """What became of a waiver: it kept a FAIL from counting; its day is over; what it names passes;
-    what it names was not decided; it names nothing of the suite.
+    """The state of a waiver.
+
+    APPLIED: it kept a FAIL from counting. EXPIRED: its day is over. NOT_NEEDED: what it names
+    passes. UNDECIDED: what it names was not decided. NO_MATCH: it names nothing of the suite.
     """
 
     APPLIED = "applied"
@@ -106,7 +111,7 @@ class WaiverState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaiverUse:
-    """A waiver with its state and the rows that it names and that fail, as `run/task`."""
+    """A waiver with its state and the failing rows that it names, as `run/task`."""
 
     waiver: Waiver
     state: WaiverState
@@ -115,8 +120,9 @@ class WaiverUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRunReport:
-    """How one run of a suite ended. `folder` is relative to the suite's; `kept`: its report was
-    there already.
+    """The end of one run of a suite.
+
+    `folder` is relative to the suite's; `kept`: its report existed already.
     """
 
     name: str
@@ -129,8 +135,10 @@ class SuiteRunReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport:
-    """The truth about a suite: what suite_report.json holds. `alpha` is the chance of any false
-    alarm among the paired gates together; `verdict` is the exit code in a word.
+    """The report of a suite, as stored in suite_report.json.
+
+    `alpha` is the chance of any false alarm among the paired gates together; `verdict` is the exit
+    code as a word.
     """
 
     schema_version: int

@@ -1,4 +1,4 @@
-"""Define a Task and a Scorer: values that hold functions."""
+"""Task and Scorer: values that hold functions."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from serve_eval.schema.score import (
 )
 
 Scoring = Literal["inline", "apart", "loaded"]
-"""Where answers are scored. "inline": on the event loop, for what reads any text in time that grows
-with its length alone. "apart": in a process of its own, bounded in time, of the sample and the
-answer alone. "loaded": likewise, after the task's `load`, for one that keeps there what `score`
-reads."""
+"""Place where answers are scored. "inline": on the event loop, for scorers that read any text in
+time proportional to its length. "apart": in a separate process, with a time limit, from the sample
+and the answer alone. "loaded": the same, after the task's `load`, for a task that keeps there what
+`score` reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """How answers to the cases of a file are scored: a value that holds functions, as a task is.
+    """The scoring of answers to the cases of a file: a value that holds functions, like a task.
 
-    `expected` is what a case says of its answer, as YAML has it. `problems(expected)` tells what is
-    wrong with it, before anything is asked; `score(expected, response)` judges one answer between 0
-    and 1; `answers(expected)` is one text that scores full marks and one that scores nothing.
-    `version` rises when a score could come out otherwise. `program` is there for one that runs
-    answers, as in a Task; `questions(sample, expected, response)` for one that asks judges.
-    `decisive` are the options that a score depends on, where others, such as addresses, do not
-    matter (None: all of them). `scoring` as in a Task, but that a scorer loads nothing.
+    `expected` is what a case says of its answer, as YAML has it. `problems(expected)` returns what
+    is wrong with it, before any request; `score(expected, response)` scores one answer from 0 to 1;
+    `answers(expected)` is one text with full marks and one with score 0. `version` rises when a
+    score could change. `program` is for one that runs answers, as in a Task; `questions(sample,
+    expected, response)` for one that asks judges. `decisive` are the options that a score depends
+    on, if others, such as addresses, do not matter (None: all of them). `scoring` is as in a Task,
+    except that a scorer loads nothing.
     """
 
     version: int
@@ -55,7 +55,7 @@ class Scorer:
 
 
 class Need(StrEnum):
-    """What a task may need an endpoint to do."""
+    """A capability that a task may need of an endpoint."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
@@ -70,13 +70,14 @@ class Need(StrEnum):
 
 
 def file_stem(task: str) -> str:
-    """What the files of a task of that name are called."""
+    """Return the stem of the file names of a task."""
     return task.replace(":", "-").replace("/", "-")
 
 
 def is_mutable(task: str) -> bool:
-    """Whether the samples of a task may change from one session of a run folder to the next: those
-    of a user's cases.
+    """Return True if the samples of a task may change between sessions of a run folder.
+
+    Those of a user's cases may.
     """
     return task.startswith("cases:")
 
@@ -85,48 +86,47 @@ def is_mutable(task: str) -> bool:
 class Task:
     """A benchmark: a value that holds functions.
 
-    `load(roots, num_samples)` gives the samples; `score(sample, response)` judges one answer, and
-    the value is the mean of the scores, or what `aggregation` makes of them; `breakdown` sees each
-    scored sample with its score; `answers(sample)` is one text that scores full marks and one that
-    scores nothing, for the contract tests and the simulator. `protocol` names every choice that
-    changes the number: it is part of the fingerprint, and a reference is only comparable under the
-    same one. With `prompt_logprobs` the prompts' log-probabilities are asked for instead of
-    answers; `answers` then gives two numbers as texts, the log-probability of every token, or of
-    samples with choices the one that is right and one that is wrong, each behind its head. With
-    `chat` its prompts are messages. What is the same for every task, such as system prompt,
-    sampling and chat template, is applied to this value by serve_eval.protocol.shared, which also
-    names it in `protocol`.
+    `load(roots, num_samples)` returns the samples; `score(sample, response)` scores one answer, and
+    the value is the mean of the scores, or the result of `aggregation`; `breakdown` receives each
+    scored sample with its score; `answers(sample)` is one text with full marks and one with score
+    0, for the contract tests and the simulator. `protocol` names every choice that changes the
+    number: it is part of the fingerprint, and a reference is only comparable under the same one.
+    With `prompt_logprobs` requests ask for the prompts' log-probabilities instead of answers;
+    `answers` then gives two numbers as texts, the log-probability of every token, or for samples
+    with choices the right one and a wrong one, each with its head. With `chat` its prompts are
+    messages. Choices that are the same for every task, such as system prompt, sampling and chat
+    template, are applied to this value by serve_eval.protocol.shared, which also names them in
+    `protocol`.
 
-    `program(sample, response)`, of a task that runs what was answered, is what to run (None: there
-    is nothing in the answer to run); `score` then finds the result in `response.ran`.
+    `program(sample, response)`, of a task that runs answers, is the program to run (None: the
+    answer has none); `score` then finds the result in `response.ran`.
 
-    `questions(sample, response)`, of a task whose answers other models judge, is what to ask of an
-    answer: a pure function, so that nothing is judged twice. `score` then finds what was said in
-    `response.judgements`.
+    `questions(sample, response)`, of a task whose answers other models judge, is what to ask about
+    an answer: a pure function, so that nothing is judged twice. `score` then finds the judgements
+    in `response.judgements`.
 
-    Other figures beside the value stand in the report: the mean of each of the scores' `parts`
-    times the metric's scale (another filter, the share of valid answers), and what `secondary`
-    makes of all scores, in points.
+    The report has further figures: the mean of each of the scores' `parts` times the metric's scale
+    (another filter, the share of valid answers), and the results of `secondary` over all scores, in
+    points.
 
-    `requires` is what the endpoint must be able to do, beyond what the requests tell by themselves
-    (chat, completions, images, log-probabilities). `context_tokens` is how many tokens the longest
-    prompt and its answer take together, where that is known beforehand. What an endpoint lacks is
-    found out before the task is asked.
+    `requires` is what the endpoint must be able to do, beyond what the requests themselves show
+    (chat, completions, images, log-probabilities). `context_tokens` is the number of tokens of the
+    longest prompt with its answer, if that is known beforehand. What an endpoint lacks is found out
+    before the first request of the task.
 
-    `failure_mode(sample, response, score)`, where it is there, names in which way an answer without
-    full marks failed: it stands with its score, and the report counts them.
+    `failure_mode(sample, response, score)`, if set, names the way in which an answer without full
+    marks failed: it is stored with the score, and the report counts it.
 
     `acceptance_length` is the entry of acceptance_length.yaml by which speculative decoding is
     judged too (None: it is not).
 
-    `judges_empty`: an answer without any text is for the scorer to judge, as it may be a right one.
-    `unsafe`: scoring runs what was answered on this machine, without any isolation, as scorers of
-    others do.
+    `judges_empty`: the scorer scores an answer without text, because it may be right. `unsafe`:
+    scoring runs answers on this machine without isolation, as some third-party scorers do.
 
     `scoring` says where `score` and `failure_mode` are called: in another process, unless they are
-    known to be quick. What they keep is lost there; `remember(sample, score)`, where it is there,
-    is called in the process of the run with every score, for an aggregation that needs more of an
-    answer than a number, which then stands in `score.kept`.
+    known to be quick. State that they keep is lost there. `remember(sample, score)`, if set, is
+    called in the process of the run with every score, for an aggregation that needs more of an
+    answer than a number; that is then in `score.kept`.
     """
 
     name: str
@@ -158,7 +158,8 @@ class Task:
 
     @property
     def file_stem(self) -> str:
-        """What its files are called: a member of a family has a colon in its name, and that is no
-        good in a path.
+        """The stem of its file names.
+
+        A member of a family has a colon in its name, which is not allowed in a path.
         """
         return file_stem(self.name)

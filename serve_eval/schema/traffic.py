@@ -1,4 +1,4 @@
-"""Count what it took to get the answers: attempts, times, tokens and load."""
+"""Counts of attempts, times, tokens and load."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from serve_eval.schema.plan import Limits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceptance:
-    """Tokens per step of speculative decoding, over the `answers` that tell it: see docs/method.md
-    for the formulas.
+    """Tokens per step of speculative decoding, over the `answers` that report it.
 
-    `length` leaves out the first step of each answer, which has no draft, and is what references
-    are compared with (None: no answer had a second step). `all_steps` counts it. `per_answer` is
-    the mean of what the answers tell.
+    docs/method.md has the formulas. `length` leaves out the first step of each answer, which has no
+    draft; references are compared with it (None: no answer had a second step). `all_steps` counts
+    that step. `per_answer` is the mean of the answers' own figures.
     """
 
     answers: int
@@ -26,14 +25,13 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What it took to get the answers of a task, over all sessions.
+    """The traffic of a task, over all sessions.
 
-    `attempts` counts requests, `retries` those beyond a sample's first by what had gone wrong
-    before ("http_error 429"), `not_streamed` those among them that asked without streaming for an
-    answer that a stream had lost. Times are percentiles (p50, p90, p99, max) in seconds of answered
-    requests; empty where nothing was measured. `acceptance` is there when answers tell how many
-    tokens a step gave. `cached_tokens` of the prompts came out of a prefix cache (None: no answer
-    tells).
+    `attempts` counts requests, `retries` those beyond a sample's first by the failure before
+    ("http_error 429"), `not_streamed` those among them that asked without streaming for an answer
+    that a stream had lost. Times are percentiles (p50, p90, p99, max) in seconds of answered
+    requests; empty if nothing was measured. `acceptance` exists if answers report their tokens per
+    step. `cached_tokens` of the prompts came from a prefix cache (None: no answer reports it).
     """
 
     attempts: int
@@ -50,9 +48,10 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyStep:
-    """A change of the number of requests in flight, seconds after the session's first request, and
-    what was seen under the number before: samples finished per second and their mean latency in
-    seconds.
+    """A change of the number of requests in flight.
+
+    `at_s` is in seconds after the session's first request. `samples_per_s` and `latency_s` are the
+    samples finished per second and their mean latency in seconds under the number before.
     """
 
     at_s: float
@@ -64,10 +63,12 @@ class ConcurrencyStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the engine did in one session. `loop_lag_s` is how long our own event loop was late at
-    most: the error of the times that were measured. `steps` are the changes of an automatic
-    concurrency. `cancelled` counts the requests in flight that an early stop, or the end of the
-    session, gave up, `met_start` those that waited while the endpoint said that it was starting.
+    """The load of one session.
+
+    `loop_lag_s` is the longest delay of our own event loop: the error of the measured times.
+    `steps` are the changes of an automatic concurrency. `cancelled` counts the requests in flight
+    that an early stop, or the end of the session, gave up; `met_start` those that waited while the
+    endpoint reported that it was starting.
     """
 
     limits: Limits

@@ -1,4 +1,4 @@
-"""Hold the judgement of one task, and the comparisons behind it."""
+"""The verdict of one task, and the comparisons behind it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from enum import StrEnum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnchorComparison:
-    """The test of a drop among the anchors, the prompts that every reference run but the last had
-    right.
+    """The test of a drop among the anchors.
 
-    `reference_lost` of the `anchors` prompts are those that the last reference run, which did not
-    choose them, had wrong, `candidate_lost` those of the candidate's first run. `p` is that of "no
-    drop"; `p_range` holds it with every missing answer at its best and at its worst.
+    Anchors are the prompts that every reference run but the last had right. `reference_lost` of the
+    `anchors` prompts were wrong in the last reference run, which did not select them;
+    `candidate_lost` in the candidate's first run. `p` is that of "no drop"; `p_range` holds it with
+    every missing answer at its best and at its worst.
     """
 
     anchors: int
@@ -25,18 +25,18 @@ class AnchorComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedComparison:
-    """The same prompts, answered by the runs of a reference and by this one. In points; negative is
-    worse.
+    """The comparison of this run with the runs of a reference on the same prompts.
 
-    `difference` is the mean over the complete pairs, `p` that of "no drop"; a drop beyond `lower`
-    is excluded at 1 - `alpha` (None: none is). `down` and `up` count right turned wrong and wrong
-    turned right against the reference's first run, where answers are right or wrong. `margin` is
-    the drop that matters. `finding` is PASS, SMALL_DROP (proven, and excluded from reaching the
-    margin), FAIL or INCONCLUSIVE, with its reasons.
+    Values are in points; negative is worse. `difference` is the mean over the complete pairs, `p`
+    that of "no drop"; a drop beyond `lower` is excluded at 1 - `alpha` (None: none is). `down` and
+    `up` count changes from right to wrong and from wrong to right against the reference's first
+    run, if answers are right or wrong. `margin` is the drop that matters. `finding` is PASS,
+    SMALL_DROP (proven, and excluded from reaching the margin), FAIL or INCONCLUSIVE, with its
+    reasons.
 
     `cochran_q` with its `cochran_p` tests whether the runs of a side differ as a whole (None: no
-    side has several); `inflation` is the factor on every standard error that follows, 1 where they
-    do not. `anchors` is a test of its own.
+    side has several); `inflation` is the resulting factor on every standard error, 1 if they do
+    not. `anchors` is a separate test.
     """
 
     reference_runs: int
@@ -67,7 +67,7 @@ class PairedComparison:
 
 
 class VerdictOutcome(StrEnum):
-    """What is said of a task in the end."""
+    """The outcome of a task."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -80,8 +80,10 @@ class VerdictOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ability:
-    """Whether an endpoint does what is needed, as a probe found it: `works` (None: not found out,
-    and the task is asked), what was `seen`, and what would help where it does not.
+    """A probe's finding on whether an endpoint has a needed capability.
+
+    `works` is None if the probe could not decide; the task then runs. `seen` is what the probe saw,
+    `help` what would help if it does not work.
     """
 
     need: str
@@ -92,20 +94,20 @@ class Ability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """How far a task came that may stop early.
+    """The state of a task that may stop early.
 
-    When it was `stopped` under the classic `rule`, its verdict equals that of all `planned` samples
-    except with probability `eps` at most. Under a paired rule a drop of `margin` points was
-    excluded or shown with an error of `alpha` at most, which is what the looks may spend of the
-    task's alpha, and too many answers would have been missing with probability `eps` at most.
+    If it `stopped` under the classic `rule`, its verdict differs from that of all `planned` samples
+    with probability at most `eps`. Under a paired rule a drop of `margin` points was excluded or
+    shown with an error of at most `alpha`, the part of the task's alpha that the looks may use, and
+    too many answers would have been missing with probability at most `eps`.
 
-    Decided on the first `looked_at` samples of a random order (`order_seed`), of which `missing`
-    have no answer; `estimate` is the mean of the others in points, and partial. `paired`: the
-    reference's scores per sample were known, and not only their mean. `saved` samples have no
-    result and need none; the requests of a few of them were in flight. The wealths of the bets are
-    natural logarithms (None: without bound): 2 / `eps` decides, or 1 / `alpha`, once that for few
-    missing answers has reached 1 / `eps`. `held` is how often a decision was put off because the
-    latest answers looked worse than those before.
+    The decision uses the first `looked_at` samples of a random order (`order_seed`), of which
+    `missing` have no answer; `estimate` is the mean of the others in points, and partial. `paired`:
+    the reference's scores per sample were known, not only their mean. `saved` samples have no
+    result and need none; a few of their requests were in flight. The wealths of the bets are
+    natural logarithms (None: unbounded): 2 / `eps` decides, or 1 / `alpha`, once the wealth for few
+    missing answers has reached 1 / `eps`. `held` is how often a decision was delayed because the
+    latest answers were worse than those before.
     """
 
     eps: float
@@ -129,11 +131,10 @@ class EarlyStop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceCheck:
-    """Whether speculative decoding still saves steps: the `length` (tokens per step) against the
-    least that passes.
+    """The check of the acceptance length of speculative decoding (tokens per step).
 
-    `test` is the entry of acceptance_length.yaml, with its `reference` and `least`. `length` is
-    None, and so is `passed`, where too few answers tell it.
+    `test` is the entry of acceptance_length.yaml, with its `reference` and `least`, the least that
+    passes. `length` and `passed` are None if too few answers report it.
     """
 
     test: str
@@ -145,14 +146,14 @@ class AcceptanceCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one task. Values, bounds, reference, threshold, theta and sigma are in
-    points.
+    """The verdict of one task.
 
-    `num_samples` is the n of the formula: the registered one for a full run, the number asked under
-    `--limit`. `protocol` says what the reference is known to have been taken under. `paired` is
-    there when the reference has scores per sample, whatever the rule, and `early` when the run may
-    stop early. `evaluated` is None when it did. `acceptance` is there when the acceptance length is
-    judged too: the outcome is that of both, and where that one fails, `rule` names it.
+    Values, bounds, reference, threshold, theta and sigma are in points. `num_samples` is the n of
+    the formula: the registered one for a full run, the number asked under `--limit`. `protocol`
+    says under which protocol the reference is known to have been measured. `paired` exists if the
+    reference has scores per sample, under any rule, and `early` if the run may stop early.
+    `evaluated` is None if it did. `acceptance` exists if the acceptance length is judged too: the
+    outcome is that of both, and if the acceptance length fails, `rule` names it.
     """
 
     task: str

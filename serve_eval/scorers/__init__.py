@@ -1,4 +1,4 @@
-"""Hold scorers, one per file: `scorer(*, options) -> Scorer`."""
+"""Scorers, one per file: `scorer(*, options) -> Scorer`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in the form in which BioChatter's benchmark compares them."""
+"""Convert answers to the form in which BioChatter's benchmark compares them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ _LEFT_OUT = str.maketrans("", "", ".?!")
 
 
 def clean(text: str) -> str:
-    """Return an answer in lower case, stripped, without any full stop, question mark or exclamation
-    mark.
-    """
+    """Return an answer in lower case, stripped, without any of `.?!`."""
     return text.lower().translate(_LEFT_OUT).strip()
 
 
 def check_alone(scorer: str, as_biochatter: bool, *usual: bool) -> None:
-    """Raise PlanError where another option than `as_biochatter` is set: it would have no effect."""
+    """Raise PlanError if an option other than `as_biochatter` is set: it would have no effect."""
     if as_biochatter and not all(usual):
         raise PlanError(
             f"{scorer}: as_biochatter decides how answers are compared: leave out the other options"

@@ -1,9 +1,9 @@
-"""What a case expects, as the named scorers read it.
+"""Read what a case expects, for the named scorers.
 
-It is a bare value (`expected: Paris`), or a mapping that has it under `answer`. What BioChatter's
-files call otherwise is read under those names first: `words_in_response` by words, `parts_of_query`
-by regex. What else stands in such a mapping belongs to other scorers, as a judge's summary does,
-and is not read.
+An expectation is a bare value (`expected: Paris`), or a mapping that has it under `answer`. The
+other names in BioChatter's files are read first: `words_in_response` by words, `parts_of_query` by
+regex. Further keys of such a mapping belong to other scorers, such as a judge's summary, and are
+not read.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from serve_eval.schema import Score
 
 ANSWER, WORDS, PARTS = "answer", "words_in_response", "parts_of_query"
 _WRONG = ("I do not know.", "nothing of the kind", "?", "0", "-", "none", "\u00a7", "1e9")
-"""Texts of which one scores nothing wherever an answer can be wrong at all."""
+"""Texts of which at least one has score 0 for any expectation that an answer can fail."""
 
 
 def value_of(expected: object, name: str = ANSWER) -> object:
-    """The value under `name` or `answer`, else `expected` itself."""
+    """Return the value under `name` or `answer`, else `expected` itself."""
     if isinstance(expected, Mapping):
         for key in (name, ANSWER):
             if key in expected:
@@ -28,7 +28,7 @@ def value_of(expected: object, name: str = ANSWER) -> object:
 
 
 def place(expected: object, name: str = ANSWER) -> str:
-    """Where the value stands, for messages."""
+    """Return the place of the value, for messages."""
     found = isinstance(expected, Mapping) and next(
         (key for key in (name, ANSWER) if key in expected), None
     )
@@ -36,16 +36,16 @@ def place(expected: object, name: str = ANSWER) -> str:
 
 
 def kind(value: object) -> str:
-    """What a value is in the words of YAML."""
+    """Return the kind of a value in the words of YAML."""
     match value:
         case None:
             return "nothing"
         case bool():
-            return "true or false (YAML makes that of yes and no: put it in quotes to have a text)"
+            return "true or false (YAML reads yes and no as these: put it in quotes for a text)"
         case float():
             return (
-                "a number with a decimal point (YAML keeps its value alone, of 3.10 that is 3.1:"
-                " put it in quotes)"
+                "a number with a decimal point (YAML keeps only its value, 3.1 for 3.10: put it in"
+                " quotes)"
             )
         case int():
             return "a number"
@@ -62,8 +62,9 @@ def kind(value: object) -> str:
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a text, or a whole number, which stands for its digits. One with a decimal
-    point may have been written otherwise than it is read: 3.10 as 3.1.
+    """Return True for a text, or a whole number, which stands for its digits.
+
+    A number with a decimal point may differ from what was written: 3.10 is read as 3.1.
     """
     return not isinstance(value, bool) and (
         isinstance(value, int) or (isinstance(value, str) and bool(value.strip()))
@@ -71,28 +72,26 @@ def is_text(value: object) -> bool:
 
 
 def text_problems(expected: object, name: str = ANSWER) -> list[str]:
-    """What is wrong with an expectation that has to be one text."""
+    """Return what is wrong with an expectation that must be one text."""
     value = value_of(expected, name)
     if is_text(value):
         return []
-    return [
-        f"{place(expected, name)} must be a text, such as `expected: Paris`, and is {kind(value)}"
-    ]
+    return [f"{place(expected, name)} must be a text, such as `expected: Paris`, not {kind(value)}"]
 
 
 def text_of(expected: object, name: str = ANSWER) -> str:
-    """The one text that is expected."""
+    """Return the one expected text."""
     return str(value_of(expected, name))
 
 
 def items_of(expected: object, name: str = ANSWER) -> Sequence[object]:
-    """A list of what is expected, where one thing may stand without a list around it."""
+    """Return the list of expected items; a single item needs no list around it."""
     value = value_of(expected, name)
     return value if isinstance(value, list | tuple) else [value]
 
 
 def place_items(expected: object, name: str = ANSWER) -> list[tuple[str, object]]:
-    """The items of that list with where each of them stands, for messages."""
+    """Return the items of that list, each with its place, for messages."""
     where, value = place(expected, name), value_of(expected, name)
     return (
         [(f"{where}[{i}]", v) for i, v in enumerate(value)]
@@ -102,13 +101,14 @@ def place_items(expected: object, name: str = ANSWER) -> list[tuple[str, object]
 
 
 def find_zero_answer(score: Callable[[str], Score], *also: str) -> str:
-    """The first of a few wrong answers that has no point. Raises PlanError when each of them has
-    one.
+    """Return the first of a few wrong answers with score 0.
+
+    Raises PlanError if each of them has points.
     """
     for text in (*also, *_WRONG):
         if score(text).value == 0.0:
             return text
     raise PlanError(
-        "no answer could be found that scores nothing",
+        "no answer with score 0 was found",
         hint="Expect something that not every answer has.",
     )

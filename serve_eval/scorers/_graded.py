@@ -1,4 +1,4 @@
-"""The score of an answer that may be partly right."""
+"""Score an answer that may be partly right."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from serve_eval.schema import Outcome, Score
 
 FULL = "full marks"
-"""The part that says how often all of the points were had."""
+"""Part of a score: the share of answers with all points."""
 
 
 def grade_value(
@@ -17,8 +17,10 @@ def grade_value(
     *,
     mode: str | None = None,
 ) -> Score:
-    """Correct at 1, wrong at 0, partial between; `unparsed` when nothing was extracted. `mode` says
-    how it failed, if it did.
+    """Return a score that is correct at 1, wrong at 0, and partial between.
+
+    It is `unparsed` if nothing was extracted. `mode` is the way in which the answer failed, if it
+    did.
     """
     if answer is None:
         outcome = Outcome.UNPARSED

@@ -1,4 +1,4 @@
-"""A value that an ordinary JSON schema allows."""
+"""Generate a value that an ordinary JSON schema allows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from typing import Any
 from serve_eval.scorers._matching import build_match
 
 _LARGEST = 10_000
-"""Items or characters beyond which nothing is made up."""
+"""Largest number of items or characters of a generated value."""
 
 
 def generate_instance(
     schema: object, root: object = None, within: frozenset[str] = frozenset({"#"})
 ) -> Any:
-    """Return what the schema gives itself (const, example, default, enum), else the least of its
-    type. Whether it really is valid is for the caller to try. `within` are the references that lead
-    here: the least value needs none of them again. Raises RecursionError for a schema that refers
-    to itself without end, OverflowError for a value of enormous size.
+    """Return a value that the schema itself names, else the smallest of its type.
+
+    Such a value is its const, example, default or enum. The caller checks whether it is valid.
+    `within` are the references that lead here: the smallest value needs none of them again. Raises
+    RecursionError for a schema that refers to itself without end, OverflowError for a value of
+    enormous size.
     """
     if not isinstance(schema, Mapping):
         return None
@@ -45,9 +47,7 @@ def generate_instance(
 
 
 def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
-    """Return a list that begins with a value which the schema gives itself; None where it gives
-    none.
-    """
+    """Return a list that begins with a value that the schema names; None if it names none."""
     if "const" in schema:
         return [schema["const"]]
     if "default" in schema and schema["default"] in schema.get("enum", [schema["default"]]):
@@ -63,9 +63,7 @@ def _find_given(schema: Mapping[str, Any]) -> Sequence[Any] | None:
 
 
 def _together(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema with the parts of its allOf in it; where two have the same mapping, both
-    count.
-    """
+    """Return a schema with the parts of its allOf; mappings that two of them share are merged."""
     together: dict[str, Any] = {name: value for name, value in schema.items() if name != "allOf"}
     for one in schema["allOf"]:
         for name, value in one.items() if isinstance(one, Mapping) else ():
@@ -75,7 +73,7 @@ def _together(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first(schemas: Sequence[object], inner: Callable[[object], Any]) -> Any:
-    """Return a value of the first schema that comes to an end."""
+    """Return a value of the first schema without an endless reference."""
     for one in schemas[:-1]:
         with suppress(RecursionError):
             return inner(one)
@@ -113,7 +111,7 @@ def _of_type(schema: Mapping[str, Any], inner: Any) -> Any:
 
 
 def _type(schema: Mapping[str, Any]) -> object:
-    """The type that is given, or that the other words are about."""
+    """Return the given type, or the type that the other keywords imply."""
     told = schema.get("type")
     if told is not None:
         return told[0] if isinstance(told, list) and told else told
@@ -128,7 +126,7 @@ def _type(schema: Mapping[str, Any]) -> object:
 
 
 def _resolve_reference(root: object, reference: str) -> object:
-    """What a reference within the schema means."""
+    """Return what a reference within the schema refers to."""
     found = root
     for name in reference.removeprefix("#").split("/")[1:]:
         found = (

@@ -1,4 +1,4 @@
-"""JSON in answers, and when two values are the same."""
+"""Find JSON in answers, and compare values."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 FENCE = re.compile(
     r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1[ \t]*$|\Z)", re.MULTILINE | re.DOTALL
 )
-"""A fenced block, also one that the end of the text cuts; its content is the second group."""
+"""A fenced block, even if the end of the text cuts it; its content is the second group."""
 NOTHING = object()
-"""What is found where no JSON is: `null` is JSON."""
+"""Result if there is no JSON, since `null` is JSON."""
 
 
 def find_json(
     text: str, *, fenced: bool = True, parse_float: Callable[[str], float] | None = None
 ) -> Any:
-    """The JSON that a text is, or that the last of its fenced blocks with JSON holds; NOTHING where
-    there is none. `parse_float` as of json.loads.
+    """Return the JSON of a text or of its last fenced block with JSON; NOTHING if there is none.
+
+    `parse_float` is that of json.loads.
     """
     blocks = reversed([match.group(2) for match in FENCE.finditer(text)]) if fenced else ()
     for candidate in (text, *blocks):
@@ -31,8 +32,9 @@ def find_json(
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: 1 and 1.0 are, 1 and true are not, the order of keys does
-    not matter.
+    """Return True if two JSON values are equal.
+
+    1 and 1.0 are, 1 and true are not; the order of keys does not matter.
     """
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
@@ -46,7 +48,7 @@ def same(one: object, other: object) -> bool:
 
 
 def is_json(value: object) -> bool:
-    """Whether a value of a YAML file can be written as JSON."""
+    """Return True if a value of a YAML file can be written as JSON."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and is_json(inner) for key, inner in value.items())
     if isinstance(value, list):

@@ -1,5 +1,6 @@
-"""By what an answer is judged: the metrics of a file, checked, each with its prompt and how its
-verdict is read.
+"""Check the metrics of a file by which answers are judged.
+
+Each has its prompt and a function that reads its verdict.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from serve_eval.scorers._judge_verdict import reader
 class MetricEntry(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What is judged: by the `criterion` in a prompt of ours, or by a `prompt` of one's own with
-    ${answer}, and ${prompt} and ${expected} where wanted; with neither, by the built-in metric of
-    that `name`.
+    """A metric as a file has it.
+
+    It is judged by the `criterion` in a prompt of ours, or by a user's `prompt` with ${answer}, and
+    optionally ${prompt} and ${expected}; with neither, by the built-in metric of that `name`.
 
     The verdict is one of the words `success` and `failure`, or a number from 0 to `points`;
-    `pattern` finds it in what the judge says (None: a last line of ours, which the judge is told).
-    `inverted`: success, or many points, is bad (None: as built in).
+    `pattern` finds it in what the judge says (None: on a last line of ours, which the judge is
+    asked for). `inverted`: success, or many points, is bad (None: as built in).
     """
 
     name: str
@@ -40,7 +42,7 @@ class MetricEntry(
 
 @dataclass(frozen=True, slots=True)
 class JudgeMetric:
-    """A metric that was found valid. `part` is what its mean is called in the report."""
+    """A valid metric. `part` is the name of its mean in the report."""
 
     name: str
     part: str
@@ -50,14 +52,14 @@ class JudgeMetric:
 
 
 def metrics(entries: Sequence[str | MetricEntry]) -> tuple[list[JudgeMetric], list[str]]:
-    """The metrics of a file, and what is wrong with them."""
+    """Return the metrics of a file, and what is wrong with them."""
     found: list[JudgeMetric] = []
     problems = [] if entries else ["judge.metrics: name at least one"]
     for i, given in enumerate(entries):
         entry = MetricEntry(name=given) if isinstance(given, str) else given
         wrong = list(_problems(entry))
         if any(metric.name == entry.name for metric in found):
-            wrong.append(f"name: {entry.name!r} stands there twice")
+            wrong.append(f"name: {entry.name!r} is listed twice")
         try:
             if not wrong:
                 found.append(_metric(entry))
@@ -71,18 +73,16 @@ def _problems(entry: MetricEntry) -> Iterator[str]:
     if not entry.name or any(c.isspace() or not c.isprintable() for c in entry.name):
         yield "name: must be a word without spaces"
     if entry.criterion is not None and entry.prompt is not None:
-        yield "criterion: stands in a prompt of ours; leave it out beside a prompt of your own"
+        yield "criterion: belongs to our own prompt; leave it out if you give a prompt"
     if entry.criterion is None and entry.prompt is None and entry.name not in prompts.BUILT_IN:
         hint = nearest(entry.name, prompts.BUILT_IN)
-        yield (
-            f"name: {entry.name!r} is not built in, and there is no criterion and no prompt.{hint}"
-        )
+        yield (f"name: {entry.name!r} is not built in, and has neither criterion nor prompt.{hint}")
     if entry.prompt is not None:
         yield from (f"prompt: {problem}" for problem in prompts.problems(entry.prompt))
 
 
 def _metric(entry: MetricEntry) -> JudgeMetric:
-    """Raises PlanError for a verdict that cannot be read."""
+    """Return the metric. Raises PlanError for a verdict that cannot be read."""
     prompt, criterion = entry.prompt, entry.criterion
     if prompt is not None:
         usual = prompts.BuiltIn("", needs_expected=prompts.asks_for_expected(prompt))

@@ -1,6 +1,4 @@
-"""Who judges: the judges of a file, checked. Keys are read from the environment only, as
-everywhere.
-"""
+"""Check the judges of a file. Keys are read from the environment only."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from serve_eval.schema import Connection, Judge, SamplingParams
 from serve_eval.schema.base_url import normalise_base_url
 
 ITSELF = "itself"
-"""What the endpoint that is judged is called where it is its own judge."""
+"""Name of the judged endpoint if it is its own judge."""
 
 
 class JudgeSampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a judge is asked. It has to have room for its reasons before the verdict."""
+    """The sampling of a judge's answers, with room for its reasons before the verdict."""
 
     max_tokens: int = 2048
     temperature: float | None = 0.0
@@ -30,9 +28,11 @@ class JudgeSampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A judge as a file has it. Without `base_url` it is the endpoint that is judged. `api_key_env`
-    is the name of the variable that holds the key; without it none is sent. `${VARIABLE}` stands
-    for what is secret in `headers` and `proxy`.
+    """A judge as a file has it.
+
+    Without `base_url` it is the judged endpoint. `api_key_env` is the name of the variable that
+    holds the key; without it no key is sent. `${VARIABLE}` replaces a secret in `headers` and
+    `proxy`.
     """
 
     base_url: str | None = None
@@ -50,7 +50,7 @@ class JudgeEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
-    """The judges of a file, and what is wrong with them."""
+    """Return the judges of a file, and what is wrong with them."""
     found: list[Judge] = []
     problems = [] if entries else ["judge.judges: name at least one; {} is the endpoint itself"]
     for i, entry in enumerate(entries):
@@ -59,7 +59,7 @@ def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
         if any(c.isspace() or not c.isprintable() for c in name):
             wrong.append("name: must be a word without spaces")
         if any(judge.name == name for judge in found):
-            wrong.append(f"name: two judges are called {name!r}; give each a name of its own")
+            wrong.append(f"name: two judges are called {name!r}; give each its own name")
         problems += [f"judge.judges[{i}].{problem}" for problem in wrong]
         if not wrong:
             found.append(_judge(name, entry))
@@ -68,16 +68,15 @@ def panel(entries: Sequence[JudgeEntry]) -> tuple[list[Judge], list[str]]:
 
 def _problems(entry: JudgeEntry) -> Iterator[str]:
     told = {"headers": entry.headers, "api_key_env": entry.api_key_env, "proxy": entry.proxy}
-    # Whether the environment has the variables matters when the judge is asked, and not when a run
-    # is only looked at.
+    # The environment needs the variables only if the judge is asked, not if a run is only read.
     for path, problem in connection.problems(told, {entry.api_key_env or "": ""}):
         yield f"{'.'.join(path)}: {problem}"
     if entry.base_url is None:
         own = JudgeEntry(name=entry.name, sampling=entry.sampling, extra_body=entry.extra_body)
         if own != entry:
             yield (
-                "base_url: required; the endpoint itself as a judge takes name, sampling and"
-                " extra_body alone"
+                "base_url: required; only name, sampling and extra_body can be set for the endpoint"
+                " itself as a judge"
             )
     else:
         if not entry.model:

@@ -1,8 +1,8 @@
-"""What a judge is told: prompts of ours, and how the answer that is judged stands in any of them.
+"""Prompts for judges: our own, and how the judged answer is placed in any prompt.
 
-The texts that are judged are not trusted. Each stands between tags with a mark that is made of the
-texts themselves, so that no text can hold its own end; before them the judge is told that they are
-material and no instructions.
+The judged texts are not trusted. Each is between tags with a mark that is derived from the texts
+themselves, so that no text can contain its own end. The prompt says first that they are material,
+not instructions.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from serve_eval.schema import Message, Prompt, Response
 from serve_eval.scorers._expected import ANSWER, kind, place, value_of
 
 PLACES = ("prompt", "answer", "expected")
-"""What stands as ${...} in a prompt of the user's."""
+"""Names that may appear as ${...} in a user's prompt."""
 TOLD = (ANSWER, "summary", "key_words", "behaviour", "individual")
-"""Keys of a mapping by which it says what is right; all of it is then shown. The last four are
-BioChatter's."""
+"""Keys of a mapping that state what is right; if it has one, all of the mapping is shown. The last
+four are BioChatter's."""
 _PLACE = re.compile(r"\$\{(\w*)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltIn:
-    """A metric that needs no words of the user's."""
+    """A metric that needs no text from the user."""
 
     criterion: str
     needs_expected: bool = False
@@ -61,7 +61,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is judged, each text between its tags; `expected` is empty where nothing is."""
+    """The judged texts, each between its tags; `expected` is empty if nothing is expected."""
 
     mark: str
     prompt: str
@@ -70,7 +70,7 @@ class Material:
 
 
 def material(prompt: Prompt, expected: object, answer: str) -> Material:
-    """The texts of an answer, ready to stand in a prompt."""
+    """Return the texts of an answer, ready for a prompt."""
     raw = {"prompt": prompt_text(prompt), "answer": answer, "expected": format_expected(expected)}
     mark = hashlib.sha256("\0".join(raw.values()).encode(errors="surrogatepass")).hexdigest()[:12]
     return Material(
@@ -80,7 +80,7 @@ def material(prompt: Prompt, expected: object, answer: str) -> Material:
 
 
 def by_criterion(criterion: str, texts: Material, ending: str) -> tuple[Message, ...]:
-    """A prompt of ours around a criterion."""
+    """Return our own prompt around a criterion."""
     expected = f"What is expected:\n{texts.expected}\n\n" if texts.expected else ""
     return _message(
         f"The question:\n{texts.prompt}\n\n{expected}The answer to be judged:\n{texts.answer}\n\n"
@@ -91,9 +91,7 @@ def by_criterion(criterion: str, texts: Material, ending: str) -> tuple[Message,
 
 
 def by_prompt(prompt: str, texts: Material, ending: str) -> tuple[Message, ...]:
-    """A prompt of the user's with its places filled. What is filled in is not looked through for
-    places.
-    """
+    """Return a user's prompt with its places filled. Filled-in text is not searched for places."""
     return _message(_PLACE.sub(lambda place: str(getattr(texts, place[1])), prompt), texts, ending)
 
 
@@ -112,7 +110,7 @@ def _message(content: str, texts: Material, ending: str) -> tuple[Message, ...]:
 
 
 def describe_ending(success: str, failure: str, points: float | None) -> str:
-    """How a judge is told to say its verdict."""
+    """Return the instruction that tells a judge how to give its verdict."""
     told = (
         "Give your reasons in a few sentences first. Then end with one line of this form and"
         " nothing behind it"
@@ -123,25 +121,27 @@ def describe_ending(success: str, failure: str, points: float | None) -> str:
 
 
 def problems(prompt: str) -> Iterator[str]:
-    """What is wrong with a prompt of the user's."""
+    """Yield what is wrong with a user's prompt."""
     named = _PLACE.findall(prompt)
     yield from (
-        f"${{{name}}} is not known; there are ${{prompt}}, ${{answer}} and ${{expected}}"
+        f"${{{name}}} is not known; use ${{prompt}}, ${{answer}} and ${{expected}}"
         for name in dict.fromkeys(named)
         if name not in PLACES
     )
     if "answer" not in named:
-        yield "says nowhere where the answer stands: ${answer}"
+        yield "must contain ${answer}, the place of the answer"
 
 
 def asks_for_expected(prompt: str) -> bool:
-    """Whether a prompt of the user's has a place for what is expected."""
+    """Return True if a user's prompt has a place for what is expected."""
     return "expected" in _PLACE.findall(prompt)
 
 
 def format_expected(expected: object) -> str:
-    """What is expected, for a reader: a text as it is, the one answer of a mapping, else JSON;
-    empty for nothing, and for a mapping without any of TOLD.
+    """Return what is expected as readable text.
+
+    A text is returned as it is, a mapping with only an answer as that answer, and anything else as
+    JSON. The result is empty for nothing, and for a mapping without any of TOLD.
     """
     if isinstance(expected, Mapping):
         expected = {key: value for key, value in expected.items() if _says_something(value)}
@@ -159,18 +159,18 @@ def format_expected(expected: object) -> str:
 
 
 def list_expected_problems(expected: object, metrics: Iterable[str]) -> list[str]:
-    """What is wrong with what is expected, for metrics that need it."""
+    """Return what is wrong with what is expected, for metrics that need it."""
     if format_expected(expected):
         return []
     told = (
-        f"must be a text, or a mapping with one of {', '.join(TOLD)}, and is"
+        f"must be a text, or a mapping with one of {', '.join(TOLD)}, not"
         f" {kind(value_of(expected))}"
     )
     return [f"{place(expected)} is needed by the metric {metric}: it {told}" for metric in metrics]
 
 
 def answer_text(response: Response) -> str:
-    """What was answered, for a reader: the text, and the tools that it calls."""
+    """Return an answer as readable text: the text, and the tools that it calls."""
     return "\n".join(
         filter(
             None,
@@ -188,8 +188,9 @@ def _says_something(value: object) -> bool:
 
 
 def prompt_text(prompt: Prompt) -> str:
-    """What was asked, for a reader: the text of one turn, else every turn behind its role; images
-    as a word.
+    """Return a prompt as readable text.
+
+    It is the text of a single turn, else every turn after its role; each image is a word.
     """
     if isinstance(prompt, str):
         return prompt

@@ -1,4 +1,4 @@
-"""The verdict in what a judge says."""
+"""Read the verdict in what a judge says."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from serve_eval.errors import PlanError
 from serve_eval.scorers._matching import shortest
 
 TAIL = 4000
-"""How many characters at the end are looked through: a verdict stands there."""
+"""Number of characters at the end that are searched for a verdict."""
 SEARCH_S = 0.5
 LINE = r"(?im)^(?:[^\w\n]|_)*(?:final +)?verdict(?![^\W_])(.*)$"
-"""Where it stands unless a pattern says otherwise: `Verdict: yes`, `**Final verdict:** yes.`"""
+"""Line with the verdict if no pattern is given: `Verdict: yes`, `**Final verdict:** yes.`"""
 _AROUND = " \t\r:=*_#`.,;!\"'()[]<>\u2013\u2014"
 
 
@@ -25,13 +25,12 @@ def reader(
     *,
     inverted: bool,
 ) -> Callable[[str], float | None]:
-    """A function that makes a number between 0 and 1 of what a judge says; None where there is no
-    verdict.
+    """Return a function that converts what a judge says to a number from 0 to 1, or None.
 
-    The last match of `pattern` (None: LINE) counts, by its first group where it has one, and
-    nothing but one of the words, or a number of points, may stand there. A search that takes
-    SEARCH_S seconds is ended, and has found nothing. Raises PlanError for options that make no
-    sense.
+    None means that there is no verdict. The last match of `pattern` (None: LINE) counts, by its
+    first group if it has one, and it must contain only one of the words, or a number of points. A
+    search that takes SEARCH_S seconds is ended, and finds nothing. Raises PlanError for invalid
+    options.
     """
     worth = _words(success, failure) if points is None else _points(points)
     last = _last(LINE if pattern is None else pattern)
@@ -45,15 +44,15 @@ def reader(
 
 
 def _last(pattern: str) -> Callable[[str], str | None]:
-    # as the scorer of that name: an answer must not hold up a run, and what a judge quotes is one
+    # Like the scorer of that name: no answer, even one that a judge quotes, must block a run.
     import regex
 
-    if shortest(pattern) > TAIL:  # which the engine would write out, and fill the memory with
-        raise PlanError(f"pattern: matches nothing of less than {shortest(pattern)} characters")
+    if shortest(pattern) > TAIL:  # the engine would expand it and fill the memory
+        raise PlanError(f"pattern: matches only texts of {shortest(pattern)} characters or more")
     try:
         found = regex.compile(pattern)
     except (regex.error, OverflowError, RecursionError) as error:
-        raise PlanError(f"pattern: no regular expression: {error}") from error
+        raise PlanError(f"pattern: not a regular expression: {error}") from error
     group = min(found.groups, 1)
 
     def last(text: str) -> str | None:
@@ -72,7 +71,7 @@ def _words(success: Sequence[str], failure: Sequence[str]) -> Callable[[str], fl
     words = {_word(word): 1.0 for word in success} | {_word(word): 0.0 for word in failure}
     if not success or not failure or "" in words or len(words) < len(success) + len(failure):
         raise PlanError(
-            "success: it and `failure` each need words of their own, such as [pass] and [fail]"
+            "success: `success` and `failure` need different words, such as [pass] and [fail]"
         )
     return lambda verdict: words.get(_word(verdict))
 

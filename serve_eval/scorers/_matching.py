@@ -1,4 +1,4 @@
-"""A text that a regular expression matches, for the ordinary ones."""
+"""Build a text that an ordinary regular expression matches."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ _CATEGORIES = {
     "NOT_SPACE": r"\S",
 }
 _CHARACTERS = "x7 X_-.\t!"
-"""Where a pattern leaves the character open it is the first of these that will do."""
+"""If a pattern leaves the character open, the first of these that matches is used."""
 LONGEST = 10_000
-"""Characters beyond which no text is made up."""
+"""Largest number of characters of a generated text."""
 
 
 def build_match(pattern: str) -> str | None:
-    """The first alternatives and the least repeats, put together. None for what Python's own parser
-    does not read or what has no such text; whether it really matches is for the caller to try.
+    """Return a text made of the first alternatives and the fewest repeats, or None.
+
+    None for a pattern that Python's own parser does not read or that has no such text. The caller
+    checks whether the text matches.
     """
     try:
         return _of(_parse(pattern), {})
@@ -32,7 +34,7 @@ def build_match(pattern: str) -> str | None:
 
 
 def shortest(pattern: str) -> int:
-    """How many characters a match has at least; 0 for what Python's own parser does not read."""
+    """Return the least length of a match; 0 if Python's own parser rejects the pattern."""
     try:
         return int(_parse(pattern).getwidth()[0])
     except (re.error, RecursionError, OverflowError):
@@ -40,9 +42,8 @@ def shortest(pattern: str) -> int:
 
 
 def _parse(pattern: str) -> Any:
-    return importlib.import_module("re._parser").parse(
-        pattern
-    )  # no other reader of the syntax comes with Python
+    # Python has no other parser of the syntax.
+    return importlib.import_module("re._parser").parse(pattern)
 
 
 def _of(nodes: Iterable[tuple[Any, Any]], groups: dict[int, str]) -> str:
@@ -66,9 +67,7 @@ def _node(kind: str, value: Any, groups: dict[int, str]) -> str:
 
 
 def _match_nested(kind: str, value: Any, groups: dict[int, str]) -> str:
-    """Return a text that matches a node with nodes inside; nothing for one that takes no
-    character.
-    """
+    """Return a text that matches a node with nodes inside; empty if it takes no character."""
     match kind:
         case "BRANCH":
             return _of(value[1][0], groups)
@@ -99,7 +98,7 @@ def _in_set(value: Sequence[tuple[Any, Any]]) -> str:
 
 
 def _is(character: str, kind: Any, value: Any) -> bool:
-    """Whether a character is in one item of a set."""
+    """Return True if a character is in one item of a set."""
     match str(kind):
         case "LITERAL":
             return bool(ord(character) == value)

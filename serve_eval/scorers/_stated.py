@@ -1,4 +1,4 @@
-"""Which of a few given answers a text states."""
+"""Find the one of a few given answers that a text states."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#-])"
 
 @lru_cache(maxsize=512)
 def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
-    """Behind "answer", at the beginning, anywhere. The number of the group that matched is that of
-    the word.
+    """Return patterns for a word after "answer", at the beginning, and anywhere.
 
-    A single letter is found as it is written, and in running text not as the word "a" or "I".
+    The number of the group that matched is that of the word. A single letter is matched in its own
+    case, and in running text not as the word "a" or "I".
     """
 
     def either(form: str, letter: str) -> str:
@@ -44,9 +44,10 @@ def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str],
 
 
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
-    """What a text states, by words and their meanings: the last word behind "answer is" or
-    "Answer:", else the one that it begins with, else the only one that it mentions; None where it
-    states none, or several.
+    """Return the meaning of the word that a text states; None if it states none, or several.
+
+    It is the last word after "answer is" or "Answer:", else the one that the text begins with, else
+    the only one that it mentions.
     """
     words = tuple(meanings)
     behind_answer, beginning, mentioned = _patterns(words)

@@ -1,11 +1,10 @@
-"""ROUGE-L at summary level as the `rouge` package computes it (Lin 2004, section 3.2, with sets of
-words).
+"""Compute ROUGE-L at summary level like the `rouge` package (Lin 2004, section 3.2, with sets).
 
-Sentences end at a full stop. For each pair of a sentence of the reference and one of the text, the
-words of one longest common subsequence are taken; what counts is the number of different words in
-the union of them all, and the numbers of different words in both texts. The package adds 1e-8 to
-the denominator of F, which lowers it by less than 1e-8; this is left out, so that a perfect answer
-scores 1.
+The sets are of words. Sentences end at a full stop. For each pair of a sentence of the reference
+and one of the text, the words of one longest common subsequence are taken. The score uses the
+number of different words in the union of them all, and the numbers of different words in both
+texts. The package adds 1e-8 to the denominator of F, which lowers it by less than 1e-8; this is
+left out, so that a perfect answer scores 1.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 
 
 def union_rouge_l(text: str, reference: str) -> float:
-    """F from 0 to 1; 0 when either text is empty."""
+    """Return F from 0 to 1; 0 if either text is empty."""
     found, wanted = _sentences(text), _sentences(reference)
     if not found or not wanted:
         return 0.0
@@ -28,13 +27,17 @@ def union_rouge_l(text: str, reference: str) -> float:
 
 
 def _sentences(text: str) -> list[list[str]]:
-    """Words of each sentence; one of white space only has the empty word, as there."""
+    """Return the words of each sentence.
+
+    A sentence of white space has only the empty word, as in the package.
+    """
     return [" ".join(part.split()).split(" ") for part in text.split(".") if part]
 
 
 def _common_words(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """One longest common subsequence, read from the end; where two ways are as long, a word of `b`
-    is left out.
+    """Return one longest common subsequence, read from the end.
+
+    If two ways are equally long, a word of `b` is left out.
     """
     if set(a).isdisjoint(b):
         return []

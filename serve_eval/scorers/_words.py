@@ -1,17 +1,14 @@
-"""Texts in the form in which answers are compared."""
+"""Convert texts to the form in which answers are compared."""
 
 from __future__ import annotations
 
 _BEFORE = "\"'`*_([{,;:!?\u201c\u2018\u201e\u00ab\u00bf\u00a1"
 _BEHIND = "\"'`*_)]},;:!?.\u201d\u2019\u201c\u2018\u00bb\u2026"
-"""What may stand around a word without being part of it. A sign, a currency, C++ and .5 keep what
-they have."""
+"""Characters around a word that are not part of it. A sign, a currency, C++ and .5 keep theirs."""
 
 
 def plain(text: str, *, ignore_case: bool = True, ignore_punctuation: bool = True) -> str:
-    """A text with one space between its words, without the punctuation around them, in lower
-    case.
-    """
+    """Return a text with single spaces, without punctuation around words, in lower case."""
     words = text.split()
     if ignore_punctuation:
         words = [word for each in words if (word := each.lstrip(_BEFORE).rstrip(_BEHIND))]

@@ -1,4 +1,4 @@
-"""The answer is any of several accepted ones, each judged by another scorer."""
+"""The answer is any of several accepted ones, each scored by another scorer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from serve_eval.scorers._expected import find_zero_answer, kind, place, place_it
 
 
 def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
-    """The best score that any of the expected answers gives. `scorer` is how each is judged: a
-    name, or a mapping of a name to options. Raises PlanError for an unknown one and for one that
-    runs code or asks judges.
+    """Return a scorer that gives the best score of any expected answer.
+
+    `scorer` scores each of them: a name, or a mapping of a name to options. Raises PlanError for an
+    unknown one and for one that runs code or asks judges.
     """
     name, options = (scorer, {}) if isinstance(scorer, str) else _only(scorer)
     make = registry.load(registry.SCORERS, name)
     by: Scorer = make(**registry.check_options(make, options, f"any_of.scorer.{name}"))
     if by.program is not None or by.questions is not None:
-        does = "runs what is answered" if by.questions is None else "asks judges about an answer"
-        raise PlanError(f"any_of: {name} {does}, and does so for one expectation only")
+        does = "runs the answer" if by.questions is None else "asks judges about the answer"
+        raise PlanError(f"any_of: {name} {does}, which works for one expectation only")
 
     def list_accepted(expected: object) -> list[object]:
         value = value_of(expected)
@@ -31,7 +32,7 @@ def scorer(*, scorer: str | dict[str, dict[str, object]] = "exact") -> Scorer:
     def problems(expected: object) -> list[str]:
         if not list_accepted(expected):
             told = (
-                "must be a list of accepted answers, such as [Paris, Lutetia], and is"
+                "must be a list of accepted answers, such as [Paris, Lutetia], not"
                 f" {kind(value_of(expected))}"
             )
             return [f"{place(expected)} {told}"]

@@ -1,10 +1,10 @@
 """Final answers of competition problems: an integer in `\\boxed{}`.
 
-The strict reading is that of lm-evaluation-harness's AIME tasks: the last `\\boxed{}`, else what
-stands between the first and the last dollar sign, else the whole text, compared as text after
-Hendrycks' normalisation of MATH answers. Of that normalisation only what can leave an integer
-behind is done: a fraction or a root never equals one. The lenient reading takes the last integer of
-the same place and compares numbers, so that 033 is 33.
+The strict reading is that of lm-evaluation-harness's AIME tasks: the last `\\boxed{}`, else the
+text between the first and the last dollar sign, else the whole text, compared as text after
+Hendrycks' normalisation of MATH answers. Only the steps of that normalisation that can leave an
+integer are done: a fraction or a root never equals one. The lenient reading uses the last integer
+of the same place and compares numbers, so that 033 is 33.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ _INTEGER = re.compile(r"(-?)0*(\d+)")
 
 
 def extract(text: str) -> str:
-    """The place where the answer stands: the last box, else between the outer dollar signs, else
-    everything.
-    """
+    """Return the place of the answer: the last box, else between the outer dollars, else all."""
     box = last_box(text)
     if box is not None:
         return box
@@ -33,8 +31,10 @@ def extract(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """What is boxed last: after `\\boxed ` up to a dollar sign, else in `\\boxed{...}` with its
-    braces balanced.
+    """Return what is boxed last, or None.
+
+    It is the text after `\\boxed ` up to a dollar sign, else that in `\\boxed{...}` with balanced
+    braces.
     """
     if "\\boxed " in text:
         return text.rsplit("\\boxed ", 1)[1].split("$")[0]
@@ -51,7 +51,7 @@ def last_box(text: str) -> str | None:
 
 
 def normalise(text: str) -> str:
-    """The form in which an answer and a target are compared as text."""
+    """Return the form in which an answer and a target are compared as text."""
     text = _without(text, _SPACES).replace("\\\\", "\\")
     text = _without(text, _MARKUP)
     text = text.split("\\text{ ")[0] if text.count("\\text{ ") == 1 else text
@@ -70,7 +70,7 @@ def _without(text: str, removed: Sequence[str]) -> str:
 
 
 def integer_answer(text: str, target: str) -> Score:
-    """1 when the strict reading is the target; the parts have both readings."""
+    """Score 1 if the strict reading is the target; the parts have both readings."""
     place = extract(text)
     numbers = _INTEGER.findall(place.replace(",", ""))
     strict = normalise(place) == normalise(target)

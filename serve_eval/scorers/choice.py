@@ -1,4 +1,4 @@
-"""The answer is one of a few given letters or words, however it is put."""
+"""The answer is one of a few given letters or words, in any phrasing."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ _CORRECT_ANSWER = (
 
 
 def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
-    """1 for the expected one of `choices`; an answer that states none, or several, is unparsed.
-    Raises PlanError for fewer than two choices, or one that is given twice.
+    """Return a scorer that gives 1 for the expected one of `choices`.
+
+    An answer that states none, or several, is unparsed. Raises PlanError for fewer than two
+    choices, or one that is given twice.
     """
     by_form = {choice.strip().casefold(): choice for choice in choices}
     if len(by_form) < max(2, len(choices)) or "" in by_form:
@@ -48,7 +50,7 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
         if is_text(value) and read_meant(expected) is not None:
             return []
         told = repr(value) if is_text(value) else kind(value)
-        return [f"{place(expected)} must be one of {', '.join(choices)}, and is {told}"]
+        return [f"{place(expected)} must be one of {', '.join(choices)}, not {told}"]
 
     def answers(expected: object) -> tuple[str, str]:
         right = read_meant(expected) or ""
@@ -58,11 +60,10 @@ def scorer(*, choices: tuple[str, ...] = ("A", "B", "C", "D")) -> Scorer:
 
 
 def prefix_match(text: str, target: str) -> Score:
-    """1 when the stripped text starts with the target letter, as in TensorRT-LLM's MMLU evaluator.
+    """Score 1 if the stripped text starts with the target, as in TensorRT-LLM's MMLU evaluator.
 
-    The comparison is case-sensitive and looks at no more than the prefix, so "Apple" is right for
-    "A". The extracted answer is what a reader would call the letter (a letter that stands alone);
-    without one a wrong text is `unparsed`.
+    The comparison is case-sensitive and uses only the prefix, so "Apple" is right for "A". The
+    extracted answer is a letter that stands alone; without one a wrong text is `unparsed`.
     """
     match = _LETTER.match(text)
     letter = match.group(1) if match else None
@@ -74,11 +75,10 @@ def prefix_match(text: str, target: str) -> Score:
 
 
 def answer_letter(text: str, target: str) -> Score:
-    """1 when the letter of the first `Answer: X` is the target, as in TensorRT-LLM's GPQA task.
+    """Score 1 if the letter of the first `Answer: X` is the target, as in TensorRT-LLM's GPQA.
 
-    The first one counts also when it stands in the middle of a reasoning, and `**Answer**: B` is
-    missed. Beside it stands the last such letter with markup, a box or parentheses around it
-    allowed.
+    The first one counts even in the middle of reasoning, and `**Answer**: B` is missed. The parts
+    also have the last such letter with markup, a box or parentheses around it allowed.
     """
     first = _ANSWER.search(text)
     letter = first.group(1).upper() if first else None
@@ -91,10 +91,9 @@ def answer_letter(text: str, target: str) -> Score:
 
 
 def score_stated_letter(text: str, target: str) -> Score:
-    """1 when the letter after "The correct answer is" is the target, as in LongBench v2's own
-    evaluation.
+    """Score 1 if the letter after "The correct answer is" is the target, as in LongBench v2.
 
-    Where the phrase is missing the first capital A to D that stands alone counts, be it an article.
+    Without the phrase the first capital A to D that stands alone counts, even if it is an article.
     The parts say how often the phrase itself gave the right letter.
     """
     text = text.rsplit("</think>", 1)[-1].strip().replace("*", "")

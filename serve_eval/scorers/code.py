@@ -1,13 +1,13 @@
-"""The answer is Python code that passes given checks, which run shut off from this machine and from
-the code itself.
+"""The answer is Python code that passes given checks, which run isolated from the code.
 
-Code out of answers by the rules of HumanEval (Chen et al. 2021, "Evaluating large language models
-trained on code", arXiv 2107.03374), and what running it is worth.
+The checks also run isolated from this machine. Code is taken from answers by the rules of HumanEval
+(Chen et al. 2021, "Evaluating large language models trained on code", arXiv 2107.03374), and scored
+by running it.
 
-A completion goes on with the prompt: it is taken up to the first stop string. A chat answer holds
-whole functions: what is taken is its last fenced block that defines the function asked for, also
-one that the end of the answer cuts; of an answer without any fence the whole, if it defines that
-function. Either is run behind the prompt, whose imports and helpers it may use, and then the tests.
+A completion continues the prompt: it is used up to the first stop string. A chat answer contains
+whole functions: its last fenced block that defines the requested function is used, even if the end
+of the answer cuts it; an answer without any fence is used as a whole, if it defines that function.
+Either runs after the prompt, whose imports and helpers it may use, followed by the tests.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from serve_eval.scorers._expected import kind, place, value_of
 from serve_eval.scorers._json import FENCE
 
 STOP = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""Where a completed function is over, section 2.1 of the paper."""
+"""Strings that end a completed function, section 2.1 of the paper."""
 
 _FUTURE = re.compile(r"^from __future__ import [^(\n]*(?:\n|\Z)", re.MULTILINE)
 
 
 CHECKS, ENTRY_POINT, SOLUTION = "checks", "entry_point", "solution"
-"""What a case may say of the code: the lines that are run behind it, the name that it has to
-define, and a text that passes."""
+"""Keys of a case: the lines to run after the code, the name that it must define, and a text that
+passes."""
 
 
 def scorer(*, time_limit_s: float = 10.0) -> Scorer:
-    """1 when the answer's code and then the checks come to their end within `time_limit_s` seconds.
-    The code is the last fenced block that defines the entry point, where one is named, else the
-    last one; an answer without a fence is code as a whole. Raises PlanError for a limit that is
-    none.
+    """Return a scorer that gives 1 if the code and then the checks complete in time.
+
+    The limit is `time_limit_s` seconds. The code is the last fenced block that defines the entry
+    point, if one is named, else the last one; an answer without a fence is code as a whole. Raises
+    PlanError for an invalid limit.
     """
     if not 0.0 < time_limit_s <= 600.0:
         raise PlanError("code: `time_limit_s` must be above 0 and at most 600 seconds")
@@ -64,7 +65,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
         told = _describe(expected)
         if SOLUTION not in told:
             raise PlanError(
-                "no code can be made up that passes the checks",
+                "code that passes the checks cannot be generated",
                 hint=f"Write some as expected.{SOLUTION}.",
             )
         wrong = f"{told[ENTRY_POINT]} = None\n" if told.get(ENTRY_POINT) else ""
@@ -84,7 +85,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
 
 
 def _describe(expected: object) -> Mapping[str, object]:
-    """What a case says of the code, with bare checks under their name."""
+    """Return what a case says of the code, with bare checks under their key."""
     value = value_of(expected)
     return value if isinstance(value, Mapping) else {CHECKS: value}
 
@@ -96,18 +97,16 @@ def _problems(expected: object) -> list[str]:
         what = kind(told if CHECKS not in told else checks)
         return [
             f"{where} must be Python that fails for wrong code, such as `assert double(2) == 4`,"
-            f" and is {what}"
+            f" not {what}"
         ]
     unknown = [str(key) for key in told if key not in (CHECKS, ENTRY_POINT, SOLUTION)]
-    wrong = [f"{where} has {', '.join(unknown)}, of which nothing is known"] if unknown else []
+    wrong = [f"{where} has unknown keys: {', '.join(unknown)}"] if unknown else []
     name = told.get(ENTRY_POINT)
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
-        wrong.append(
-            f"{where}.{ENTRY_POINT} must be the name that the code defines, and is {name!r}"
-        )
+        wrong.append(f"{where}.{ENTRY_POINT} must be the name that the code defines, not {name!r}")
     for key in (CHECKS, SOLUTION):
         if key in told and (error := _no_python(told[key])):
-            wrong.append(f"{where}.{key} is no Python: {error}")
+            wrong.append(f"{where}.{key} is not Python: {error}")
     return wrong
 
 
@@ -124,8 +123,9 @@ def _no_python(code: object) -> str | None:
 
 
 def continuation(text: str, stop: Sequence[str]) -> str:
-    """The text up to the first of the stop strings, for servers that do not stop or that include
-    the string.
+    """Return the text up to the first of the stop strings.
+
+    It is for servers that do not stop or that include the string.
     """
     return text[
         : min((place for word in stop if (place := text.find(word)) >= 0), default=len(text))
@@ -133,8 +133,9 @@ def continuation(text: str, stop: Sequence[str]) -> str:
 
 
 def find_defining_block(text: str, entry_point: str) -> str | None:
-    """The last fenced block that defines a function or name at its top level, or a text without
-    fences that does; None where there is none.
+    """Return the last fenced block that defines a name at its top level, or None.
+
+    A text without fences counts as one block.
     """
     defines = re.compile(
         rf"^(?:(?:async )?def {re.escape(entry_point)}\b|{re.escape(entry_point)}\s*[:=])",
@@ -147,19 +148,20 @@ def find_defining_block(text: str, entry_point: str) -> str | None:
 
 
 def behind(prompt: str, block: str) -> str:
-    """A block behind the prompt that it answers, with its imports from __future__ where Python
-    wants them.
+    """Return the prompt followed by the block that answers it.
+
+    Imports of the block from __future__ come first, where Python requires them.
     """
     return f"{''.join(_FUTURE.findall(block))}{prompt}\n{_FUTURE.sub('', block)}"
 
 
 def program(code: str, tests: str, entry_point: str, wall_s: float) -> Program:
-    """The code, then its tests, which define `check(candidate)`."""
+    """Return the program of the code and its tests, which define `check(candidate)`."""
     return Program(code=code, checks=f"{tests}\ncheck({entry_point})\n", wall_s=wall_s)
 
 
 def score_run(extraction: str | None, ran: ExecutionResult | None) -> Score:
-    """1 when the tests came to their end; how the program ended otherwise stands in the parts."""
+    """Score 1 if the tests completed; the parts have any other way in which the program ended."""
     if extraction is None or ran is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, answer=extraction)
     if ran.ended is ExitReason.PASSED:

@@ -1,4 +1,4 @@
-"""The answer is the expected text, but for case and the punctuation around words."""
+"""The answer is the expected text, except for case and the punctuation around words."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from serve_eval.scorers._words import plain
 def scorer(
     *, ignore_case: bool = True, ignore_punctuation: bool = True, as_biochatter: bool = False
 ) -> Scorer:
-    """1 for the expected text and nothing else. White space never matters; a sign, a decimal point
-    and the like do.
+    """Return a scorer that gives 1 for the expected text and nothing else.
 
-    `as_biochatter` is the strict form of BioChatter's benchmark: the answer in lower case, without
-    any of `.?!` and white space around it, is the expected text as that is written. Raises
-    PlanError for other options with it.
+    White space never matters; a sign, a decimal point and the like do. `as_biochatter` is the
+    strict form of BioChatter's benchmark: the answer in lower case, without any of `.?!` and white
+    space around it, must equal the expected text as written. Raises PlanError for other options
+    with it.
     """
     check_alone("exact", as_biochatter, ignore_case, ignore_punctuation)
 
@@ -36,16 +36,16 @@ def scorer(
         wrong = text_problems(expected)
         if as_biochatter and not wrong and not isinstance(value_of(expected), str):
             return [
-                f"{place(expected)} must be a text in quotes with as_biochatter, and is"
+                f"{place(expected)} must be a text in quotes with as_biochatter, not"
                 f" {kind(value_of(expected))}"
             ]
         if not wrong and not form(text_of(expected)):
             option = (
                 "is empty as BioChatter reads answers"
                 if as_biochatter
-                else "say ignore_punctuation: false"
+                else "set ignore_punctuation: false"
             )
-            wrong = [f"{place(expected)} is nothing but punctuation: {option}"]
+            wrong = [f"{place(expected)} is only punctuation: {option}"]
         return wrong
 
     def answers(expected: object) -> tuple[str, str]:

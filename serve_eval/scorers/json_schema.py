@@ -1,4 +1,4 @@
-"""The answer is JSON that a schema allows, or that equals a given value, or both."""
+"""The answer is JSON that is valid under a schema, or equals a given value, or both."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from serve_eval.scorers._json import NOTHING, find_json, is_json, same
 
 EXACT, VALID, PARSED = "exact", "schema_valid", "parsed"
 SCHEMA, EQUALS = "schema", "equals"
-"""What a case may say of the JSON: at least one of the two."""
+"""Keys of a case: at least one of the two."""
 DIGITS = 4000
-"""Of a number in an answer that is worked with."""
+"""Largest number of digits of a number in an answer that is computed with."""
 _LITERAL = ("const", "enum", "default", "examples")
-"""Words of a schema under which values stand, and no schemas."""
+"""Keywords of a schema that contain values, not schemas."""
 
 
 def scorer(*, fenced: bool = True) -> Scorer:
-    """1 for JSON that is valid under the schema of a case and equals its value, as far as it gives
-    them. `fenced`: the JSON may also stand in a fenced block of the answer.
+    """Return a scorer that gives 1 for JSON that is valid and equal, as a case demands.
+
+    It must be valid under the case's schema and equal its value, as far as the case has them.
+    `fenced`: the JSON may also be in a fenced block of the answer.
     """
 
     def score(expected: object, response: Response) -> Score:
@@ -52,8 +54,8 @@ def scorer(*, fenced: bool = True) -> Scorer:
         wanted: Any = value_of(expected)
         right = _example(wanted)
         if right is NOTHING:
-            hint = "Write one as its `examples`, or say what the answer `equals`."
-            raise PlanError("no JSON could be made up that the schema allows", hint=hint)
+            hint = "Give one as its `examples`, or give what the answer `equals`."
+            raise PlanError("JSON that the schema allows cannot be generated", hint=hint)
         others = ("null", "{}", "[]", '"other"', "-1")
         wrong = find_zero_answer(
             lambda text: score(expected, Response(text=text, finish_reason="stop")), *others
@@ -67,14 +69,10 @@ def _problems(expected: object) -> list[str]:
     wanted, where = value_of(expected), place(expected)
     if not isinstance(wanted, Mapping) or not {SCHEMA, EQUALS} & wanted.keys():
         return [
-            f"{where} must have a `schema`, or what the answer `equals`, or both, and is"
+            f"{where} must have a `schema`, or what the answer `equals`, or both; it is"
             f" {kind(wanted)}"
         ]
-    wrong = [
-        f"{where} has {key}, of which nothing is known"
-        for key in wanted
-        if key not in (SCHEMA, EQUALS)
-    ]
+    wrong = [f"{where} has an unknown key: {key}" for key in wanted if key not in (SCHEMA, EQUALS)]
     wrong += [
         f"{where}.{key} cannot be written as JSON" for key in wanted if not is_json(wanted[key])
     ]
@@ -90,7 +88,7 @@ def _problems(expected: object) -> list[str]:
 
 
 def _example(wanted: Mapping[str, Any]) -> Any:
-    """JSON with full marks; NOTHING where none could be made up."""
+    """Return JSON with full marks; NOTHING if none could be generated."""
     if EQUALS in wanted:
         return wanted[EQUALS]
     try:
@@ -101,9 +99,11 @@ def _example(wanted: Mapping[str, Any]) -> Any:
 
 
 def is_valid(schema: str, found: Any, read_again: Callable[..., Any]) -> bool:
-    """Whether a value is valid under a schema. Where a number of it is too large for a float, and
-    for the validator, `read_again` reads the value once more with another `parse_float`. Raises
-    RecursionError for a value that is too deep to be looked at.
+    """Return True if a value is valid under a schema.
+
+    If a number in it is too large for a float, and thus for the validator, `read_again` reads the
+    value once more with another `parse_float`. Raises RecursionError for a value that is nested too
+    deeply.
     """
     validator = _validator(schema)
     try:
@@ -119,9 +119,8 @@ def _surely_valid(schema: str, found: Any) -> bool:
         return False
 
 
-@lru_cache(
-    maxsize=4096
-)  # a plan builds each of its tasks several times, with a schema for each of thousands of cases
+# A plan builds each of its tasks several times, with a schema for each of thousands of cases.
+@lru_cache(maxsize=4096)
 def _validator(schema: str) -> Any:
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
@@ -131,16 +130,16 @@ def _validator(schema: str) -> Any:
     try:
         content = json.loads(schema)
         if not isinstance(content, dict):
-            raise DatasetError("not a JSON schema: a mapping is one")
+            raise DatasetError("not a JSON schema: it must be a mapping")
         if not isinstance(content.get("$schema", ""), str):
-            raise DatasetError("not a JSON schema: its $schema is no text")
+            raise DatasetError("not a JSON schema: its $schema must be a text")
         kind = validator_for(content)
         kind.check_schema(content)
-        # A registry of its own: the default one would fetch what a schema refers to.
+        # An own registry: the default one would fetch what a schema refers to.
         drafted = specification_with(content.get("$schema", ""), default=DRAFT202012)
         resource = drafted.create_resource(content)
         address = resource.id() or ""
-        with suppress(AttributeError):  # of referencing, which cannot read some schemas of draft 3
+        with suppress(AttributeError):  # referencing cannot read some schemas of draft 3
             registry = REGISTRY.with_resource(address, resource).crawl()
             _check_references(content, registry.resolver(address), drafted)
     except (ValueError, SchemaError) as error:
@@ -150,14 +149,14 @@ def _validator(schema: str) -> Any:
 
 @lru_cache
 def _quick(kind: Any) -> Any:
-    """A validator's class with words of our own."""
+    """Return a validator's class with our own keywords."""
     from jsonschema.validators import extend
 
     return extend(kind, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})  # type: ignore[no-untyped-call]
 
 
 def _check_references(schema: object, resolver: Any, drafted: Any) -> None:
-    """Raises DatasetError for what a schema refers to at any place and does not hold."""
+    """Raise DatasetError for a reference, at any place, to something that the schema lacks."""
     from referencing.exceptions import Unresolvable
 
     inner: Iterable[object] = ()
@@ -185,9 +184,7 @@ def _check_references(schema: object, resolver: Any, drafted: Any) -> None:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """Validate as jsonschema does, in time that grows with the length of the list and not with its
-    square.
-    """
+    """Validate like jsonschema, in time linear in the length of the list instead of quadratic."""
     from jsonschema.exceptions import ValidationError
 
     if (
@@ -199,8 +196,9 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _key(value: Any) -> Any:
-    """Return a hashable key, equal for equal JSON values alone: 1 and 1.0 are equal, 1 and true are
-    not.
+    """Return a hashable key that is equal only for equal JSON values.
+
+    1 and 1.0 are equal, 1 and true are not.
     """
     if isinstance(value, dict):
         return dict, frozenset((name, _key(inner)) for name, inner in value.items())
@@ -210,9 +208,7 @@ def _key(value: Any) -> Any:
 
 
 def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """What jsonschema says, and where it overflows what is true of the numbers as they are
-    written.
-    """
+    """Validate like jsonschema; if it overflows, use the numbers as they are written."""
     from fractions import Fraction
 
     from jsonschema import Draft202012Validator
@@ -222,12 +218,13 @@ def _multiple_of(validator: Any, step: Any, instance: Any, schema: Any) -> Itera
         yield from Draft202012Validator.VALIDATORS["multipleOf"](validator, step, instance, schema)
     except OverflowError:
         if (Fraction(str(instance)) / Fraction(str(step))).denominator != 1:
-            yield ValidationError("it is no multiple")
+            yield ValidationError("it is not a multiple")
 
 
 def _number(text: str) -> float | int:
-    """A number of JSON; one that is too large for a float by all its digits. Raises OverflowError
-    beyond DIGITS.
+    """Return a number of JSON; one that is too large for a float with all its digits.
+
+    Raises OverflowError beyond DIGITS.
     """
     value = float(text)
     if not math.isinf(value):
@@ -239,16 +236,16 @@ def _number(text: str) -> float | int:
 
 
 def check_schema(schema: str) -> None:
-    """Raises DatasetError for a text that is no JSON schema, before anything is asked."""
+    """Raise DatasetError for a text that is not a JSON schema, before any request."""
     _validator(schema)
 
 
 def exact_match(text: str, target: str, schema: str) -> Score:
-    """1 when the text parses, is valid under the schema and equals the target as parsed JSON.
+    """Score 1 if the text parses, is valid under the schema and equals the target as parsed JSON.
 
     Equal means equal as Python values, as in TensorRT-LLM's suite: 1 and 1.0 are, 1 and "1" are
-    not, the order of keys does not matter. The parts say how often it parsed, was valid, and was
-    exact; the text as it came is the answer.
+    not; the order of keys does not matter. The parts say how often it parsed, was valid, and was
+    exact. The extracted answer is the unchanged text.
     """
     try:
         found = json.loads(text)

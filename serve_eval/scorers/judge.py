@@ -1,7 +1,7 @@
-"""Other models say what the answer is worth, metric by metric (docs/judges.md).
+"""Other models grade the answer, metric by metric (docs/judges.md).
 
-They are asked after the last answer came. What they are asked is made here, and so is the score of
-what they said.
+They are asked after the last answer. This module makes the questions, and the score from the
+judgements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_eval.scorers._judge_metrics import metrics as checked_metrics
 from serve_eval.scorers._judge_panel import JudgeEntry, panel
 
 JUDGES_APART, ROUNDS_APART = "judges_apart", "rounds_apart"
-"""Parts of a score: how far the judges, and the rounds of one judge, are apart."""
+"""Parts of a score: the spread of the judges, and of the rounds of one judge."""
 
 
 def scorer(
@@ -31,10 +31,10 @@ def scorer(
     rounds: int = 1,
     majority: bool = False,
 ) -> Scorer:
-    """The mean over `metrics` of what `judges` said in each of `rounds`: the mean over what could
-    be read of them, or with `majority` what more than half of them said, a tie counting as half.
-    There has to be a judge.
+    """Return a scorer that gives the mean over `metrics` of the judgements.
 
+    Each metric has the mean over the readable judgements of all `judges` in all `rounds`, or with
+    `majority` what more than half of them said; a tie counts as half. At least one judge is needed.
     Raises PlanError with what is wrong with the options.
     """
     (asked, wrong_judges), (wanted, wrong_metrics) = panel(judges), checked_metrics(metrics)
@@ -43,13 +43,12 @@ def scorer(
         problems.append("judge.rounds: must be 1 or more")
     if rounds > 1 and any(judge.sampling.seed is not None for judge in asked):
         problems.append(
-            "judge.rounds: with a sampling.seed every round would say the same; leave one of"
-            " them out"
+            "judge.rounds: with a sampling.seed every round gives the same; leave one of them out"
         )
     if majority and any(
         isinstance(metric, MetricEntry) and metric.points is not None for metric in metrics
     ):
-        problems.append("judge.majority: points have a mean and no majority; leave it out")
+        problems.append("judge.majority: points have a mean, not a majority; leave it out")
     if problems:
         raise PlanError(problems)
 
@@ -84,7 +83,7 @@ def scorer(
         )
 
     def answers(expected: object) -> tuple[str, str]:
-        """Two texts that a judge should tell apart: no text has its score by itself."""
+        """Return two texts that a judge should tell apart: no text has a score of its own."""
         return prompts.format_expected(expected) or "This is what you asked for.", "I do not know."
 
     who = [
@@ -104,9 +103,8 @@ def scorer(
         problems=wrong,
         questions=questions,
         scoring="inline",
-        decisive=msgspec.json.decode(
-            msgspec.json.encode(decisive)
-        ),  # as a reference file gives it back
+        # In the form that a reference file gives back.
+        decisive=msgspec.json.decode(msgspec.json.encode(decisive)),
     )
 
 
@@ -117,9 +115,10 @@ def _worth(metric: str, said: Iterable[Judgement], *, majority: bool) -> float:
 
 
 def judges_apart(said: Sequence[Judgement]) -> float:
-    """How far the highest judge is from the lowest, each by the mean of its rounds, on average over
-    the metrics. Of yes and no in one round, that is the share of metrics on which judges
-    disagree.
+    """Return the distance of the highest judge from the lowest, on average over the metrics.
+
+    A judge counts by the mean of its rounds. For yes and no in one round, it is the share of
+    metrics on which judges disagree.
     """
     return _mean_spread(
         [list(map(statistics.fmean, judges.values())) for judges in _group(said).values()]
@@ -127,12 +126,12 @@ def judges_apart(said: Sequence[Judgement]) -> float:
 
 
 def rounds_apart(said: Sequence[Judgement]) -> float:
-    """How far the rounds of a judge are apart, on average over judges and metrics."""
+    """Return the spread of the rounds of a judge, on average over judges and metrics."""
     return _mean_spread([rounds for judges in _group(said).values() for rounds in judges.values()])
 
 
 def _group(said: Iterable[Judgement]) -> dict[str, dict[str, list[float]]]:
-    """Metric -> judge -> what could be read."""
+    """Return the readable judgements by metric and judge."""
     found: dict[str, dict[str, list[float]]] = {}
     for one in said:
         if one.value is not None:

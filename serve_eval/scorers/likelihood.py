@@ -1,4 +1,4 @@
-"""What log-probabilities of a prompt say of a text, or of continuations of a context. Pure."""
+"""Score texts and continuations by log-probabilities of a prompt."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ TIED = "tied"
 
 
 def negative_log_likelihood(told: PromptLogprobs) -> tuple[float, int]:
-    """The sum of -log p over the tokens that have a probability (in nats), and their number. The
-    first token of a text has none unless the server puts another before it.
+    """Return the sum of -log p over the tokens with a probability (in nats), and their number.
+
+    The first token of a text has none unless the server puts another before it.
     """
     return -math.fsum(told.values), len(told.values)
 
 
 def is_whole(told: PromptLogprobs, text: str) -> bool:
-    """Tell if the log-probabilities are those of all tokens of a text. The first one has none
-    unless the server puts a token of its own before the text.
+    """Return True if the log-probabilities are those of all tokens of a text.
+
+    The first token has none unless the server puts a token of its own before the text.
     """
     if told.offsets is not None:
         return bool(told.offsets) and told.offsets[0] == 0
@@ -27,14 +29,15 @@ def is_whole(told: PromptLogprobs, text: str) -> bool:
 
 
 def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float] | None:
-    """The log-probabilities of the tokens from character `start` of the prompt `text` on; None
-    where nothing tells where tokens begin, or nothing is left there. From the beginning on they are
-    all that were told: a probe has found out that the first token is among them.
+    """Return the log-probabilities of the tokens from character `start` of the prompt `text` on.
 
-    A token that begins before `start` and ends behind it belongs to the continuation: so it does
-    where the whole is tokenised at once, which is what the model saw. Where places are not told,
-    the texts of the last tokens tell as well: a character of several tokens, which have no text,
-    may stand before them.
+    None if it is unknown where tokens begin, or if no token is left. From the beginning on they are
+    all that were reported: a probe has found that the first token is among them.
+
+    A token that begins before `start` and ends after it belongs to the continuation, as it does if
+    the whole is tokenised together, which is what the model saw. If places are not reported, the
+    texts of the last tokens are used: characters of several tokens, which have no text, may precede
+    them.
     """
     if not start:
         return told.values
@@ -47,8 +50,9 @@ def continuation(told: PromptLogprobs, text: str, start: int) -> Sequence[float]
 
 
 def is_likeliest(told: PromptLogprobs, count: int) -> bool | None:
-    """Whether greedy decoding would have written the last `count` tokens; None where the server
-    does not tell.
+    """Return True if greedy decoding would have written the last `count` tokens.
+
+    None if the server does not report it.
     """
     return None if told.likeliest is None else "0" not in told.likeliest[-count:]
 
@@ -65,10 +69,9 @@ def _at_end(told: PromptLogprobs, text: str, start: int) -> Sequence[float] | No
 
 
 def likeliest(told: Sequence[Sequence[float]], names: Sequence[str], target: str) -> Score:
-    """1 when the name of the likeliest continuation is the target: that of the greatest sum of
-    log-probabilities.
+    """Score 1 if the likeliest continuation, by its sum of log-probabilities, is the target.
 
-    Of several with the same greatest sum the first counts, as in lm-evaluation-harness; the part
+    If several have the same greatest sum the first counts, as in lm-evaluation-harness; the part
     `tied` says how often that decided.
     """
     sums = [math.fsum(values) for values in told]

@@ -1,11 +1,10 @@
-"""The metrics of LongBench v1 (Bai et al. 2023), each from 0 to 1 and the best over the given
-answers.
+"""The metrics of LongBench v1 (Bai et al. 2023), each from 0 to 1, the best over the answers.
 
-Written from their published definitions. What decides numbers and is easily missed: F1 of English
-text ignores case, punctuation and articles; ROUGE-L is that of the `rouge` package (see
-_union_rouge_l), not of rouge_score; Chinese text is cut into words by jieba, an optional package;
-similarity of code is that of RapidFuzz, as in NVIDIA's suite and not in lm-eval, on the first line
-that is no comment.
+They are written from their published definitions. Details that decide numbers: F1 of English text
+ignores case, punctuation and articles; ROUGE-L is that of the `rouge` package (see _union_rouge_l),
+not of rouge_score; Chinese text is cut into words by jieba, an optional package; similarity of code
+is that of RapidFuzz, as in NVIDIA's suite but not in lm-eval, on the first line that is not a
+comment.
 """
 
 from __future__ import annotations
@@ -36,40 +35,45 @@ _NO_CHINESE_PUNCTUATION = str.maketrans("", "", string.punctuation + _CHINESE_PU
 
 
 def best(metric: Metric, text: str, answers: Sequence[str]) -> Score:
-    """The highest score over the answers. Every metric but that of code sees the text without its
-    outer white space.
+    """Return the highest score over the answers.
+
+    Every metric but that of code uses the text without its outer white space.
     """
     seen = text if metric is code_similarity else text.strip()
     return grade_value(max(metric(seen, answer) for answer in answers), seen)
 
 
 def qa_f1(text: str, answer: str) -> float:
-    """F1 of the words, as multisets, without case, punctuation and articles."""
+    """Return F1 of the words, as multisets, without case, punctuation and articles."""
     return _f1(_words(text), _words(answer))
 
 
 def qa_f1_zh(text: str, answer: str) -> float:
-    """F1 of the words that jieba finds, without punctuation. Raises PlanError when jieba is not
-    installed.
+    """Return F1 of the words that jieba finds, without punctuation.
+
+    Raises PlanError if jieba is not installed.
     """
     return _f1(_chinese_words(text), _chinese_words(answer))
 
 
 def rouge_l(text: str, answer: str) -> float:
-    """F of the union ROUGE-L over the sentences."""
+    """Return F of the union ROUGE-L over the sentences."""
     return union_rouge_l(text, answer)
 
 
 def rouge_l_zh(text: str, answer: str) -> float:
-    """The same over the words that jieba finds. Raises PlanError when jieba is not installed."""
+    """Return F of the union ROUGE-L over the words that jieba finds.
+
+    Raises PlanError if jieba is not installed.
+    """
     return union_rouge_l(" ".join(cut(text)), " ".join(cut(answer)))
 
 
 def classification(classes: Sequence[str]) -> Metric:
-    """One over the number of classes that are named, when the right one is among them.
+    """Return the metric of one over the number of named classes, if the right one is among them.
 
-    A named class that is a part of the right one does not count as named; the published metric
-    drops these while it goes through the list, so that the class after a dropped one is never
+    A named class that is a part of the right one does not count as named. The published metric
+    drops these while it iterates over the list, so that the class after a dropped one is never
     dropped itself.
     """
 
@@ -86,23 +90,24 @@ def classification(classes: Sequence[str]) -> Metric:
 
 
 def count(text: str, answer: str) -> float:
-    """The share of the numbers in the text that are the answer."""
+    """Return the share of the numbers in the text that are the answer."""
     return _share(text, answer)
 
 
 def retrieval(text: str, answer: str) -> float:
-    """The share of the numbers in the text that are the paragraph's ("Paragraph 12")."""
+    """Return the share of the numbers in the text that are the paragraph's ("Paragraph 12")."""
     return _share(text, _paragraph(answer, r"Paragraph (\d+)"))
 
 
 def retrieval_zh(text: str, answer: str) -> float:
-    """The same for "段落12"."""
+    """Return the share of the numbers in the text that are the paragraph's ("段落12")."""
     return _share(text, _paragraph(answer, r"段落(\d+)"))
 
 
 def code_similarity(text: str, answer: str) -> float:
-    """Indel similarity (RapidFuzz's `ratio`) of the answer and the first line that has text and no
-    `, # or //.
+    """Return the indel similarity (RapidFuzz's `ratio`) of the answer and a line of the text.
+
+    It is the first line that has text and no `, # or //.
     """
     lines = (line for line in text.split("\n") if line.strip())
     line = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
@@ -111,16 +116,16 @@ def code_similarity(text: str, answer: str) -> float:
 
 
 def cut(text: str) -> list[str]:
-    """Chinese text cut into words. Raises PlanError when jieba is not installed."""
+    """Return Chinese text cut into words. Raises PlanError if jieba is not installed."""
     return list(chinese_words().cut(text, cut_all=False))
 
 
 @lru_cache(maxsize=1)
 def chinese_words() -> Any:
-    """Jieba's tokenizer with its own dictionary. Raises PlanError when jieba is not installed.
+    """Return jieba's tokenizer with its own dictionary.
 
-    Its cache would lie in the folder for temporary files, where others could have put one; it gets
-    a folder of its own.
+    Its default cache is in the folder for temporary files, where others could put one, so it gets
+    its own folder. Raises PlanError if jieba is not installed.
     """
     try:
         import jieba
@@ -161,8 +166,9 @@ def _paragraph(answer: str, pattern: str) -> str:
 
 
 def _common_length(a: str, b: str) -> int:
-    """Length of the longest common subsequence, a row of the table at a time as the bits of one
-    number (Hyyrö 2004).
+    """Return the length of the longest common subsequence.
+
+    Each row of the table is computed as the bits of one number (Hyyrö 2004).
     """
     places: dict[str, int] = {}
     for i, character in enumerate(a):

@@ -1,4 +1,4 @@
-"""Letters and short answers out of MMMU's questions, by the rules of MMMU's own evaluation.
+"""Letters and short answers of MMMU's questions, by the rules of MMMU's own evaluation.
 
 Rules: Yue et al. 2023, eval/utils of MMMU-Benchmark/MMMU, as mmmu_val of lm-evaluation-harness
 applies them.
@@ -21,14 +21,15 @@ _NUMBERS = (
     re.compile(r"(?:-|(?<!\d))\d+(?:\.\d+)?e[+-]?\d+"),
     re.compile(r"(?:(?:-|(?<!\d))(?:\d+\.\d+|\d+\b)|-?\.\d+)(?!e[+-]?\d+)(?![,\d])"),
 )
-"""The original's, but that a run of digits is tried from its first one only, which finds the same
-and is not quadratic. """
+"""The original's, except that a run of digits is matched only from its first digit, which finds the
+same and is not quadratic."""
 
 
 def choice(text: str, target: str, options: Sequence[str]) -> Score:
-    """1 when the letter that the answer gives is the target. Without any it is `unparsed`, where
-    the original guesses one at random. Beside it stands the last letter that is called the answer,
-    where there is one.
+    """Score 1 if the letter that the answer gives is the target.
+
+    Without a letter the answer is `unparsed`; the original guesses one at random. The parts have
+    the last letter that is called the answer, if there is one.
     """
     letter = find_given_letter(text, options)
     stated: list[str] = _STATED.findall(text)
@@ -45,8 +46,9 @@ def choice(text: str, target: str, options: Sequence[str]) -> Score:
 
 
 def find_given_letter(text: str, options: Sequence[str]) -> str | None:
-    """The letter that stands last as "(A)"; else as a word of its own; else that of the option
-    whose text stands last, in answers of more than five words.
+    """Return the last letter as "(A)", else as a word of its own, else by an option's text.
+
+    The option whose text comes last is used only in answers of more than five words.
     """
     for mark in ",.!?;:'":
         text = text.strip(mark)
@@ -65,9 +67,10 @@ def find_given_letter(text: str, options: Sequence[str]) -> str | None:
 
 
 def short_answer(text: str, accepted: Iterable[str]) -> Score:
-    """1 when one of the accepted answers stands in what follows a word such as "is" or "answer" in
-    one of the lines (the whole text, where there is no such word), or equals a number in it, to two
-    decimals.
+    """Score 1 if a key phrase contains one of the accepted answers, or a number equal to one.
+
+    A key phrase follows a word such as "is" or "answer" in one of the lines; without such a word it
+    is the whole text. Numbers are equal to two decimals.
     """
     keys = list(_key_phrases(text))
     wanted = {form for answer in accepted for form in _forms(answer)}
@@ -105,8 +108,9 @@ def _key_phrases(text: str) -> Iterator[str]:
 
 
 def _forms(text: str) -> list[str | float]:
-    """In which form it is compared: a number to two decimals, else small letters; a single one with
-    a space.
+    """Return the forms that are compared: a number to two decimals, else the text in lower case.
+
+    A single character has a space before or after it.
     """
     text = text.strip()
     try:

@@ -1,11 +1,9 @@
-"""The answer is a number, the last one that it has, within a tolerance.
+"""The answer is a number, the last one in the text, within a tolerance.
 
-Beside that, numbers out of worked solutions, by the two filters of lm-evaluation-harness's gsm8k
-task (version 3).
-
-`strict-match` takes the first number after `####`; `flexible-extract` the last number of any kind.
-Both answers and the target then lose commas, dollar signs, everything up to the last `#### ` and a
-final full stop, and are compared with the case ignored.
+The module also extracts numbers of worked solutions, by the two filters of lm-evaluation-harness's
+gsm8k task (version 3). `strict-match` takes the first number after `####`; `flexible-extract` the
+last number of any kind. Both answers and the target then lose commas, dollar signs, everything up
+to the last `#### ` and a final full stop, and are compared without regard to case.
 """
 
 from __future__ import annotations
@@ -24,23 +22,24 @@ FLEXIBLE = "flexible-extract"
 _STRICT = re.compile(r"#### (\-?[0-9\.\,]+)")
 _FLEXIBLE = re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)")
 _RUN = re.compile(r"[-$0-9.,]+")
-"""Every match of _FLEXIBLE lies within such a run, and only the last runs need to be searched."""
+"""Every match of _FLEXIBLE is within such a run, so only the last runs need to be searched."""
 _TAIL = 200
-"""Characters at the end of a text in which its last number nearly always stands."""
+"""Number of characters at the end of a text that nearly always contain its last number."""
 
 
 _NUMBER = re.compile(
     r"(?<![\w.])([-+\u2212]?)((?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)([eE][-+]?\d{1,5})?"
 )
-"""A number as it stands in a sentence: with a sign, commas between thousands, an exponent."""
+"""A number in a sentence: with a sign, commas between thousands, an exponent."""
 
 
 def scorer(
     *, absolute: float = 0.0, relative: float = 0.0, take: Literal["last", "first"] = "last"
 ) -> Scorer:
-    """1 for a number that differs from the expected one by no more than `absolute`, or `relative`
-    times the expected one, whichever is more. `take` says which number of the answer counts. Raises
-    PlanError for a negative tolerance.
+    """Return a scorer that gives 1 for a number within a tolerance of the expected one.
+
+    The tolerance is `absolute`, or `relative` times the expected number, whichever is more. `take`
+    says which number of the answer counts. Raises PlanError for a negative tolerance.
     """
     if absolute < 0.0 or relative < 0.0:
         raise PlanError("numeric: `absolute` and `relative` must be 0 or more")
@@ -63,7 +62,7 @@ def scorer(
             return []
         value = value_of(expected)
         told = repr(value) if isinstance(value, str | float) else kind(value)
-        return [f"{place(expected)} must be a number, such as 42 or 6.02e23, and is {told}"]
+        return [f"{place(expected)} must be a number, such as 42 or 6.02e23, not {told}"]
 
     def answers(expected: object) -> tuple[str, str]:
         target = number_of(expected) or 0.0
@@ -74,7 +73,7 @@ def scorer(
 
 
 def numbers_in(text: str) -> list[float]:
-    """The numbers of a text in their order. One that is too large for a float is infinite."""
+    """Return the numbers of a text in their order. One too large for a float is infinite."""
     parts = (
         (sign.replace("\u2212", "-"), digits.replace(",", ""), e)
         for sign, digits, e in _NUMBER.findall(text)
@@ -83,7 +82,7 @@ def numbers_in(text: str) -> list[float]:
 
 
 def number_of(expected: object) -> float | None:
-    """The number that is expected; None for what is none, or not a finite one."""
+    """Return the expected number; None if it is not a finite number."""
     value = value_of(expected)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -95,23 +94,23 @@ def number_of(expected: object) -> float | None:
 
 
 def extract_strict(text: str) -> str | None:
-    """The number after the first `#### ` that a number follows; None when there is none."""
+    """Return the number after the first `#### ` that a number follows; None if there is none."""
     match = _STRICT.search(text)
     return match.group(1).strip() if match else None
 
 
 def extract_last_strict(text: str) -> str | None:
-    """The number after the last `#### ` that a number follows; None when there is none."""
+    """Return the number after the last `#### ` that a number follows; None if there is none."""
     found: list[str] = _STRICT.findall(text)
     return found[-1].strip() if found else None
 
 
 def extract_flexible(text: str) -> str | None:
-    """The last number of the text, in any form; None when there is none."""
+    """Return the last number of the text, in any form; None if there is none."""
     for start in (max(0, len(text) - _TAIL), 0):
         for run in reversed(list(_RUN.finditer(text, start))):
             if start and run.start() == start:
-                break  # it may have begun before
+                break  # the run may have begun before
             found: list[tuple[str, str]] = _FLEXIBLE.findall(run.group())
             if found:
                 return found[-1][0] or found[-1][1]
@@ -119,7 +118,7 @@ def extract_flexible(text: str) -> str | None:
 
 
 def normalise(text: str) -> str:
-    """The form in which an extracted number and a target are compared."""
+    """Return the form in which an extracted number and a target are compared."""
     text = text.replace(",", "").replace("$", "")
     text = text[text.rfind("#### ") + 5 :] if "#### " in text else text
     if text.endswith("."):

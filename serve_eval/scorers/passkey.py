@@ -1,4 +1,4 @@
-"""A number that was hidden in a long text, repeated."""
+"""Score the repetition of a number that was hidden in a long text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _DIGITS = re.compile(r"\d+")
 
 
 def first_digits(text: str, target: str) -> Score:
-    """1 when the first run of digits is the target, as in TensorRT-LLM's suite; beside it, whether
-    any run is.
+    """Score 1 if the first run of digits is the target, as in TensorRT-LLM's suite.
+
+    The parts also say if any run is.
     """
     runs = _DIGITS.findall(text)
     parts = {FIRST: float(runs[:1] == [target]), CONTAINED: float(target in runs)}

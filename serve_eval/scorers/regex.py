@@ -1,8 +1,7 @@
-"""The answer matches regular expressions: a point for each part; a part that is a pair wants either
-of the two.
+"""The answer matches regular expressions: one point per part; a pair needs either of the two.
 
 The engine is the package `regex`, which reads what `re` reads and ends a search that takes too
-long: with `re` one answer could hold up a run for good.
+long: with `re` one answer could block a run permanently.
 """
 
 from __future__ import annotations
@@ -18,15 +17,16 @@ from serve_eval.scorers._graded import FULL, grade_value
 from serve_eval.scorers._matching import LONGEST, build_match, shortest
 
 EXAMPLE = "example"
-"""The key of a mapping under which a text stands that has all the parts, where none can be made
-up."""
+"""Key of a mapping for a text that has all the parts, if none can be generated."""
 TIMED_OUT = "timed out"
-"""The part of a score that says of how many answers some search was ended."""
+"""Part of a score: the share of answers for which a search was ended."""
 
 
 def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
-    """The points by the number of parts, searched anywhere in the answer. A search that takes
-    `time_limit_s` seconds is ended and has no point. Raises PlanError for a limit that is none.
+    """Return a scorer that gives the share of parts found anywhere in the answer.
+
+    A search that takes `time_limit_s` seconds is ended and has no point. Raises PlanError for an
+    invalid limit.
     """
     if not 0.0 < time_limit_s <= 60.0:
         raise PlanError("regex: `time_limit_s` must be above 0 and at most 60 seconds")
@@ -63,7 +63,7 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
             and not (isinstance(example, str) and full_marks(expected)(example))
         ):
             wrong = [
-                f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}, and"
+                f"expected.{EXAMPLE} must be a text that has all of {place(expected, PARTS)}; it"
                 " lacks some"
             ]
         return wrong
@@ -85,9 +85,7 @@ def scorer(*, ignore_case: bool = False, time_limit_s: float = 0.5) -> Scorer:
 def _search(
     part: object, text: str, ignore_case: bool, time_limit_s: float
 ) -> tuple[str | None, bool]:
-    """Return what the first alternative that matches finds, and True where a search before it took
-    too long.
-    """
+    """Return what the first matching alternative finds, and whether an earlier search timed out."""
     late = False
     for pattern in _either(part):
         try:
@@ -116,28 +114,23 @@ def _problems(part: object, where: str, ignore_case: bool) -> list[str]:
     if not alternatives or not all(isinstance(one, str) and one for one in alternatives):
         named = next((one for one in alternatives if not isinstance(one, str) or not one), part)
         return [
-            f"{where} must be a regular expression, or a list of which either will do, and is"
-            f" {kind(named)}"
+            f"{where} must be a regular expression, or a list of alternatives, not {kind(named)}"
         ]
     import regex
 
     for pattern in map(str, alternatives):
-        if (
-            shortest(pattern) > LONGEST
-        ):  # which the engine would write out, and fill the memory with
+        if shortest(pattern) > LONGEST:  # the engine would expand it and fill the memory
             return [
-                f"{where} matches nothing of less than {shortest(pattern)} characters: {pattern!r}"
+                f"{where} matches only texts of {shortest(pattern)} characters or more: {pattern!r}"
             ]
         try:
             everywhere = _compile(pattern, ignore_case).fullmatch("", timeout=1.0) is not None
         except (regex.error, OverflowError, RecursionError) as error:
-            return [f"{where} is no regular expression: {error} in {pattern!r}"]
+            return [f"{where} is not a regular expression: {error} in {pattern!r}"]
         except TimeoutError:
             everywhere = False
         if everywhere:
-            return [
-                f"{where} matches the empty text, so that any answer has its point: {pattern!r}"
-            ]
+            return [f"{where} matches the empty text, so every answer gets its point: {pattern!r}"]
     return []
 
 
@@ -150,6 +143,6 @@ def _make_up(parts: Sequence[object], full_marks: Callable[[str], bool]) -> str:
         if full_marks(between.join(texts)):
             return between.join(texts)
     raise PlanError(
-        "no text could be made up that these regular expressions match",
-        hint=f"Write one that has all of them as expected.{EXAMPLE}.",
+        "a text that these regular expressions match cannot be generated",
+        hint=f"Write one that matches all of them as expected.{EXAMPLE}.",
     )

@@ -1,11 +1,11 @@
 """The answer is a summary: its ROUGE F measure against one reference (extra `rouge`).
 
-By the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries"),
-without stemming, as TensorRT-LLM's suite uses it.
+It uses the rouge_score package (Lin 2004, "ROUGE: A Package for Automatic Evaluation of
+Summaries"), without stemming, as TensorRT-LLM's suite does.
 
 The suite aggregates with that package's bootstrap, whose middle value is the median of 1000
-resampled means; a task's value here is the plain mean of the same F measures. The two differ by the
-noise of the bootstrap alone.
+resampled means; a task's value here is the plain mean of the same F measures. The two differ only
+by the noise of the bootstrap.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ KINDS = ("rouge1", "rouge2", "rougeL")
 
 
 def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
-    """The F measure of `kind`; the other two stand beside it. Raises PlanError when the optional
-    package is missing.
+    """Return a scorer that gives the F measure of `kind`; the parts have all three.
+
+    Raises PlanError if the optional package is missing.
     """
     package()
 
@@ -52,7 +53,7 @@ def scorer(*, kind: Literal["rouge1", "rouge2", "rougeL"] = "rouge1") -> Scorer:
 
 @lru_cache(maxsize=1)
 def package() -> Any:
-    """The package's scorer. Raises PlanError when the optional package is not installed."""
+    """Return the package's scorer. Raises PlanError if the optional package is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
@@ -63,11 +64,11 @@ def package() -> Any:
 
 
 def f_measures(text: str, target: str) -> Mapping[str, float]:
-    """F of ROUGE-1, ROUGE-2 and ROUGE-L, each from 0 to 1."""
+    """Return F of ROUGE-1, ROUGE-2 and ROUGE-L, each from 0 to 1."""
     return {kind: float(found.fmeasure) for kind, found in package().score(target, text).items()}
 
 
 def rouge1(text: str, target: str) -> Score:
-    """The F measure of ROUGE-1; ROUGE-2 and ROUGE-L stand beside it."""
+    """Return the F measure of ROUGE-1; the parts also have ROUGE-2 and ROUGE-L."""
     parts = f_measures(text, target)
     return grade_value(parts["rouge1"], text, parts)

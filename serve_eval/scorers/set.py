@@ -1,5 +1,6 @@
-"""The answer is a set of items: a JSON list, a list of lines, or one with commas; F1 or another
-measure of it.
+"""The answer is a set of items: a JSON list, a list of lines, or one with commas.
+
+The score is F1 or another measure of it.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from serve_eval.scorers._json import find_json
 from serve_eval.scorers._words import plain
 
 PRECISION, RECALL = "precision", "recall"
-# Both read any text in time that grows with its length alone: each run of white space is tried from
-# its start only.
+# Both read any text in linear time: each run of white space is matched only from its start.
 _MARKED = re.compile(r"^[^\S\n]*+(?:[-*+\u2022]|\(?\d{1,4}[.)])\s++(\S.*)$", re.MULTILINE)
 _BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|(?<!\s)\s++and\s++(?=\S++\W*+$)")
 
@@ -32,9 +32,11 @@ _BETWEEN = re.compile(r"[,;]\s+(?:and\s+)?|[,;]|(?<!\s)\s++and\s++(?=\S++\W*+$)"
 def scorer(
     *, measure: Literal["f1", "precision", "recall", "exact"] = "f1", ignore_case: bool = True
 ) -> Scorer:
-    """What `measure` says of the items: precision is the share of those given that are expected,
-    recall the share of the expected ones that are given, F1 the harmonic mean; exact wants both.
-    Order and repeats do not matter, nor does punctuation around words.
+    """Return a scorer that gives `measure` of the items.
+
+    Precision is the share of the given items that are expected, recall the share of the expected
+    items that are given, F1 the harmonic mean; exact needs both. Order and repeats do not matter,
+    nor does punctuation around words.
     """
 
     def form(item: object) -> str:
@@ -63,12 +65,10 @@ def scorer(
 
     def problems(expected: object) -> list[str]:
         if not isinstance(value_of(expected), list) or not items_of(expected):
-            told = (
-                f"must be a list of items, such as [TP53, BRCA1], and is {kind(value_of(expected))}"
-            )
+            told = f"must be a list of items, such as [TP53, BRCA1], not {kind(value_of(expected))}"
             return [f"{place(expected)} {told}"]
         return [
-            f"{where} must be a text with more than punctuation, and is {kind(item)}"
+            f"{where} must be a text with more than punctuation; it is {kind(item)}"
             for where, item in place_items(expected)
             if not is_text(item) or not form(item)
         ]
@@ -83,9 +83,11 @@ def scorer(
 
 
 def items_in(text: str) -> list[object]:
-    """The items of an answer: those of a JSON list (the whole, a fenced block, or what stands
-    between brackets), else of the lines with a bullet or a number, else of the last line with
-    commas, behind its colon, else the lines.
+    """Return the items of an answer.
+
+    They are those of a JSON list (the whole text, a fenced block, or the text between brackets),
+    else the lines with a bullet or a number, else the last line with commas, after its colon, else
+    the lines.
     """
     start, end = text.find("["), text.rfind("]")
     for candidate in (text, text[start : end + 1]) if 0 <= start < end else (text,):

@@ -1,6 +1,4 @@
-"""The answer calls the expected tools with the expected arguments: a point for each name and each
-argument.
-"""
+"""The answer calls the expected tools: one point per name and per argument."""
 
 from __future__ import annotations
 
@@ -14,20 +12,22 @@ from serve_eval.scorers._graded import FULL, grade_value
 from serve_eval.scorers._json import is_json, same
 
 NO_CALL = "no call"
-"""What a case expects where no tool is to be called."""
+"""Expectation of a case in which no tool must be called."""
 NAMES, JSON = "right names", "arguments are JSON"
-"""The parts of a score: whether the right tools were called, whatever with, and whether what came
-with them parses."""
+"""Parts of a score: whether the right tools were called, with any arguments, and whether the
+arguments parse."""
 
 
 def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: bool = True) -> Scorer:
-    """The points by the most that there could have been: one for the name of each expected call and
-    one for each of its arguments; a call that was not expected, and an argument that was not, adds
-    to the most. A case that gives a call no `arguments` lets it have any.
+    """Return a scorer that gives the share of possible points.
+
+    There is one point for the name of each expected call and one for each of its arguments. A call
+    or an argument that was not expected adds a possible point. A case that gives a call no
+    `arguments` accepts any.
 
     `ordered`: the first call is compared with the first, and so on, else each with the one that it
-    has most in common with. `other_arguments`: further ones cost nothing. Without `partial` there
-    are full marks or none.
+    has most in common with. `other_arguments`: further arguments cost nothing. Without `partial`
+    there are full marks or none.
     """
 
     def score(expected: object, response: Response) -> Score:
@@ -67,7 +67,7 @@ def scorer(*, ordered: bool = False, other_arguments: bool = False, partial: boo
 
 
 def as_text(calls: Sequence[Mapping[str, object]]) -> str:
-    """Calls as a text, in the form that the simulated endpoint tells as calls."""
+    """Return calls as a text, in the form that the simulated endpoint returns as calls."""
     return json.dumps({"tool_calls": calls})
 
 
@@ -79,9 +79,7 @@ def _problems(expected: object) -> list[str]:
     if value_of(expected) == NO_CALL:
         return []
     if not items_of(expected):
-        return [
-            f"{place(expected)} is an empty list: say `{NO_CALL}` where no tool is to be called"
-        ]
+        return [f"{place(expected)} is an empty list: write `{NO_CALL}` if no tool must be called"]
     return [
         problem for where, one in place_items(expected) for problem in _call_problems(where, one)
     ]
@@ -90,19 +88,17 @@ def _problems(expected: object) -> list[str]:
 def _call_problems(where: str, one: object) -> list[str]:
     if not isinstance(one, Mapping) or not isinstance(one.get("name"), str) or not one["name"]:
         told = (
-            "must be a call, such as {name: weather, arguments: {city: Paris}}, and is"
+            "must be a call, such as {name: weather, arguments: {city: Paris}}, not"
             f" {kind(one)}"
         )
         return [f"{where} {told}"]
     wrong = [
-        f"{where} has {key}, of which nothing is known"
-        for key in one
-        if key not in ("name", "arguments")
+        f"{where} has an unknown key: {key}" for key in one if key not in ("name", "arguments")
     ]
     arguments = one.get("arguments")
     if arguments is not None and not (isinstance(arguments, dict) and is_json(arguments)):
         wrong.append(
-            f"{where}.arguments must be a mapping of names to values, and is {kind(arguments)}"
+            f"{where}.arguments must be a mapping of names to values, not {kind(arguments)}"
         )
     return wrong
 
@@ -110,7 +106,7 @@ def _call_problems(where: str, one: object) -> list[str]:
 def _mode(
     wanted: Sequence[Any], made: Sequence[ToolCall], parts: Mapping[str, float], *, ordered: bool
 ) -> str:
-    """In which way calls that have no full marks failed."""
+    """Return the way in which calls without full marks failed."""
     if not made:
         return "no tool called"
     if not wanted:
@@ -127,7 +123,10 @@ def _mode(
 def _pair(
     wanted: Sequence[Any], made: Sequence[ToolCall], *, ordered: bool
 ) -> list[tuple[Any, ToolCall]]:
-    """Each expected call with the one that answers it, of the same name; a call answers one."""
+    """Return each expected call with the call of the same name that answers it.
+
+    A call answers one expected call.
+    """
     if ordered:
         return [
             (want, call)
@@ -148,7 +147,7 @@ def _pair(
 
 
 def _arguments(call: ToolCall) -> dict[str, Any] | None:
-    """The arguments of a call: none at all is no arguments. None for what is no JSON mapping."""
+    """Return the arguments of a call, empty if it has none; None if they are not a JSON mapping."""
     try:
         found = json.loads(call.arguments) if call.arguments.strip() else {}
     except (ValueError, RecursionError):
@@ -165,7 +164,7 @@ def _points(want: Mapping[str, Any], call: ToolCall) -> int:
 
 
 def _count_unexpected(want: Mapping[str, Any], call: ToolCall) -> int:
-    """How many arguments were not expected; what is no JSON is one."""
+    """Return the number of unexpected arguments; arguments that are not JSON count as one."""
     if want.get("arguments") is None:
         return 0
     given = _arguments(call)

@@ -1,6 +1,4 @@
-"""The answer has certain words: a point for each entry, of which any of its synonyms
-(`dose|dosage`) will do.
-"""
+"""The answer has certain words: one point per entry, by any synonym (`dose|dosage`)."""
 
 from __future__ import annotations
 
@@ -22,18 +20,17 @@ from serve_eval.scorers._expected import (
 from serve_eval.scorers._graded import FULL, grade_value
 
 _PATTERN = frozenset(r".^$*+?{}[]\|()")
-"""Characters that BioChatter would not take literally, since it searches for words as patterns."""
+"""Characters that BioChatter does not read literally, since it searches for words as patterns."""
 
 
 def scorer(
     *, ignore_case: bool = True, whole_words: bool = False, as_biochatter: bool = False
 ) -> Scorer:
-    """The points by the number of entries. An entry may stand within a longer word, unless
-    `whole_words` says otherwise.
+    """Return a scorer that gives the share of entries found.
 
-    `as_biochatter` counts as BioChatter's benchmark does: the answer loses its `.?!`, synonyms are
-    a list within the list, and of an entry that is a text any letter will do. Raises PlanError for
-    other options with it.
+    An entry may be part of a longer word, unless `whole_words` is set. `as_biochatter` counts like
+    BioChatter's benchmark: the answer loses its `.?!`, synonyms are a list within the list, and for
+    an entry that is a text any of its letters counts. Raises PlanError for other options with it.
     """
     check_alone("words", as_biochatter, ignore_case, not whole_words)
     either = _biochatters if as_biochatter else _own
@@ -62,7 +59,7 @@ def scorer(
                 if (line := _unlike(entry, where))
             ]
         return [
-            f"{where} must be a word, or synonyms such as dose|dosage, and is {kind(entry)}"
+            f"{where} must be a word, or synonyms such as dose|dosage; it is {kind(entry)}"
             for where, entry in place_items(expected, WORDS)
             if not is_text(entry) or not either(entry)
         ]
@@ -85,21 +82,18 @@ def _own(entry: object) -> tuple[str, ...]:
 
 
 def _biochatters(entry: object) -> tuple[str, ...]:
-    """Return a list as it is, and a text by its letters: BioChatter joins both with `|` to a
-    pattern.
+    """Return a list as it is, and a text by its letters.
+
+    BioChatter joins both with `|` to a pattern.
     """
     return tuple(map(str, entry)) if isinstance(entry, list | tuple | str) else (str(entry),)
 
 
 def _unlike(entry: object, where: str) -> str | None:
-    """Return the reason why BioChatter would not look for the entry as it is written; None where it
-    would.
-    """
+    """Return why BioChatter would not search for the entry as written; None if it would."""
     texts: Sequence[object] = entry if isinstance(entry, list | tuple) else [entry]
     if not texts or not all(isinstance(text, str) and text for text in texts):
-        return (
-            f"{where} must be a word or a list of synonyms with as_biochatter, and is {kind(entry)}"
-        )
+        return f"{where} must be a word or a list of synonyms with as_biochatter, not {kind(entry)}"
     odd = next((text for text in texts if not _PATTERN.isdisjoint(str(text))), None)
     return (
         None

@@ -1,4 +1,4 @@
-"""The answer says yes or no: behind "answer is", at its beginning, or nowhere but once."""
+"""The answer says yes or no: after "answer is", at its beginning, or exactly once."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from serve_eval.scorers._stated import find_stated
 def scorer(
     *, yes: tuple[str, ...] = ("yes", "true"), no: tuple[str, ...] = ("no", "false")
 ) -> Scorer:
-    """1 for the expected one of the two; an answer that says both, or none, is unparsed. The
-    options are the words for them. Raises PlanError when one word means both.
+    """Return a scorer that gives 1 for the expected one of the two.
+
+    An answer that says both, or neither, is unparsed. The options are the words for them. Raises
+    PlanError if one word means both.
     """
     words = {word.casefold(): True for word in yes} | {word.casefold(): False for word in no}
     if (
@@ -22,7 +24,7 @@ def scorer(
         or len(words) < len(yes) + len(no)
     ):
         raise PlanError(
-            "yes_no: `yes` and `no` each need words of their own, such as {yes: [ja], no: [nein]}"
+            "yes_no: `yes` and `no` need different words, such as {yes: [ja], no: [nein]}"
         )
 
     def read_meant(expected: object) -> bool | None:
@@ -43,7 +45,7 @@ def scorer(
             return []
         value = value_of(expected)
         said = repr(value) if isinstance(value, str) else kind(value)
-        return [f"{place(expected)} must be yes or no (one of {', '.join(words)}), and is {said}"]
+        return [f"{place(expected)} must be yes or no (one of {', '.join(words)}), not {said}"]
 
     def answers(expected: object) -> tuple[str, str]:
         right, wrong = (yes, no) if read_meant(expected) else (no, yes)

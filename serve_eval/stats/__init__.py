@@ -1,5 +1,6 @@
-"""Pure statistics: numbers in, numbers out. scipy is imported inside functions, so that only a
-verdict pays for it.
+"""Pure statistics: functions of numbers, without input or output.
+
+scipy is imported inside functions, so that only a verdict pays for it.
 """
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "early_stop",
     "false_alarms",
     "finding",
+    "hypergeometric",
     "inputs",
     "instability",
     "judgement",

@@ -1,15 +1,15 @@
-"""Test for losses among the anchors, the prompts that the reference had right every time.
+"""Test for losses among the anchors, the prompts that the reference had right in every run.
 
-Of K reference runs all but the last choose the anchors, the prompts with the best score in each of
-them. The last registered run, which had no part in the choice, is then paired with the candidate on
-the anchors alone. Where the candidate is the same endpoint, these two sides are exchangeable on any
-prompts that others chose, so the test of a drop is as exact there as on all prompts. Prompts that
-waver are left out, and with them most of the noise, so that a loss of stable prompts shows with a
-fraction of the requests.
+Of K reference runs all but the last select the anchors: the prompts with the best score in each of
+them. The last registered run had no part in the selection. It is paired with the candidate on the
+anchors alone. If the candidate is the same endpoint, these two sides are exchangeable on any
+prompts that other runs selected, so the test of a drop is as exact there as on all prompts. Prompts
+with varying answers are left out, and with them most of the noise, so a loss of stable prompts is
+detected with a fraction of the requests.
 
-A build that alters answers for good loses anchors too, also when it wins as many other prompts:
-what it wins lies outside of the anchors. The test therefore asks for the same endpoint, and not for
-the same mean.
+A build that permanently alters answers loses anchors too, even if it gains as many other prompts:
+its gains are outside the anchors. The test therefore asks for the same endpoint, not for the same
+mean.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_ANCHORS = 10
-"""Anchors below which nothing is concluded."""
+"""Least number of anchors for a conclusion."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnchorTest:
-    """`anchors` prompts; the last reference run lost `reference_lost` of them, the candidate's
-    first run `candidate_lost`; `test` is that of a drop among them.
+    """The result of the test on `anchors` prompts.
+
+    The last reference run lost `reference_lost` of them, the candidate's first run
+    `candidate_lost`. `test` is the test for a drop among them.
     """
 
     anchors: int
@@ -66,8 +68,9 @@ def anchor_pairs(pairs: Pairs) -> Pairs | None:
 
 
 def anchor_test(pairs: Pairs) -> AnchorTest | None:
-    """Test for a drop among the anchors; None where `anchor_pairs` gives none. A missing answer
-    counts as worst and as best in turn, see `drop_test`.
+    """Test for a drop among the anchors; None if `anchor_pairs` returns None.
+
+    A missing answer counts as worst and as best in turn, see `drop_test`.
     """
     import numpy
 

@@ -1,4 +1,4 @@
-"""Availability is a check of its own: how high can the rate of failed requests be?"""
+"""Bound the rate of failed requests, which is checked separately from the scores."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from serve_eval.stats.inputs import check_count, check_level
 
 
 def failure_rate_upper(failures: int, n: int, confidence: float = 0.95) -> float:
-    """One-sided upper bound of the failure rate, a proportion, after `failures` failed requests of
-    `n`.
+    """Return a one-sided upper bound of the failure rate, as a proportion.
 
-    The rate at which so few failures have probability 1 - confidence: the quantile of Beta(failures
-    + 1, n - failures) (Clopper and Pearson 1934). An objective of 1 % holds when the bound is at
-    most 0.01. Raises ServeEvalError for impossible counts or a confidence outside (0, 1).
+    `failures` of `n` requests failed. The bound is the rate at which so few failures have
+    probability 1 - confidence: the quantile of Beta(failures + 1, n - failures) (Clopper and
+    Pearson 1934). An objective of 1 % holds if the bound is at most 0.01. Raises ServeEvalError for
+    impossible counts or a confidence outside (0, 1).
     """
     check_count("the number of requests", n, 1)
     check_count("the number of failures", failures)

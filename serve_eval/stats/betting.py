@@ -1,15 +1,14 @@
-"""Betting against a hypothesis on a mean: evidence that stays valid for sparse scores and for any
-number of looks.
+"""Bet against a hypothesis on a mean.
 
-A gambler stakes a share of the wealth on every value against "the mean is at most `null`". Under
-that hypothesis the wealth does not grow on average, so it reaches 1 / alpha with probability alpha
-at most (Ville 1939). Source: Waudby-Smith and Ramdas, "Estimating means of bounded random variables
-by betting", arXiv 2010.09686. The stakes are a fixed grid, whose wealths are averaged. Values lie
-in [-1, 1].
+The evidence is valid for sparse scores and for any number of looks. A gambler stakes a share of the
+wealth on every value against "the mean is at most `null`". Under that hypothesis the wealth does
+not grow on average, so it reaches 1 / alpha with probability at most alpha (Ville 1939). Source:
+Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", arXiv
+2010.09686. The stakes are a fixed grid; their wealths are averaged. Values are in [-1, 1].
 
 Here the number of values is fixed and their order does not matter; `early_stop` bets sample by
-sample. It also holds for prompts with different true means, since a product of means is at most the
-power of their average.
+sample. The bound also holds for prompts with different true means, since a product of means is at
+most the power of their average.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray, IntArray
 
-# Share of the largest stake that cannot lose more than everything.
+# Shares of the largest stake that cannot lose more than everything.
 GRID = (0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8, 0.97)
 HALVINGS = 50
 
 
 def log_wealth(values: ArrayLike, null: float) -> float:
-    """Ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)). Infinite: the
-    hypothesis is impossible.
+    """Return ln of the mean over stakes g of prod (1 + g (x - null) / (null + 1)).
+
+    It is infinite if the hypothesis is impossible.
     """
     import numpy
 
@@ -47,8 +47,9 @@ def log_wealth(values: ArrayLike, null: float) -> float:
 
 
 def mean_lower_bound(values: ArrayLike, alpha: float) -> float:
-    """Lower 1 - alpha bound of the mean: the largest `null` against which the wealth reaches 1 /
-    alpha.
+    """Return the lower 1 - alpha bound of the mean.
+
+    It is the largest `null` against which the wealth reaches 1 / alpha.
     """
     import numpy
 

@@ -1,13 +1,13 @@
-"""Score bounds for the mean of bounded differences: Tango's bounds, for scores of any grades and
-several runs.
+"""Score bounds for the mean of bounded differences: Tango's bounds, generalised.
 
-z of the hypothesis "the true mean is D" divides the distance of the mean from D by the standard
-error that the data have where D is true: under the likeliest distribution with mean D on the values
-seen and the two ends of the range. With the values -1, 0 and 1 this is Tango's score (Tango 1998);
-for other values the likelihood is the empirical one (Owen 1988, "Empirical likelihood ratio
-confidence intervals for a single functional"). The ends of the range belong to it although nobody
-saw them: that keeps few or no changes from proving anything, and lets one answer of half a point
-change nothing. Unit: differences on a scale where the range is -1..1; negative is worse.
+They allow scores of any grades and several runs. z of the hypothesis "the true mean is D" divides
+the distance of the mean from D by the standard error that the data have if D is true: under the
+likeliest distribution with mean D on the observed values and the two ends of the range. With the
+values -1, 0 and 1 this is Tango's score (Tango 1998); for other values the likelihood is the
+empirical one (Owen 1988, "Empirical likelihood ratio confidence intervals for a single
+functional"). The ends of the range are part of the distribution even if they were not observed.
+They keep few or no changes from proving anything, and a single answer of half a point from altering
+the bounds. Unit: differences on a scale where the range is -1..1; negative is worse.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ LO = -1.0
 
 
 def mean_score_z(values: ArrayLike, mean: float) -> float:
-    """Z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1]. Negative
-    below `mean`.
+    """Return z of the hypothesis that the true mean is at most `mean`, for values in [-1, 1].
+
+    z is negative if the mean of the values is below `mean`.
     """
     import numpy
 
@@ -39,7 +40,7 @@ def mean_score_z(values: ArrayLike, mean: float) -> float:
 
 
 def mean_score_p(values: ArrayLike, mean: float) -> float:
-    """P of "the true mean is at most `mean`": small when a mean this low is excluded."""
+    """Return p of "the true mean is at most `mean`": small if a mean this low is excluded."""
     if mean < LO:
         return 0.0
     from scipy.special import ndtr
@@ -48,8 +49,9 @@ def mean_score_p(values: ArrayLike, mean: float) -> float:
 
 
 def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
-    """Lower 1 - `alpha` bound of the mean. Raises ServeEvalError for alpha outside (0, 1) or values
-    outside [-1, 1].
+    """Return the lower 1 - `alpha` bound of the mean.
+
+    Raises ServeEvalError for alpha outside (0, 1) or values outside [-1, 1].
     """
     import numpy
 
@@ -64,7 +66,7 @@ def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
     def excess(value: float) -> float:
         return _z(distinct, shares, n, value) - target
 
-    if target < 0.0:  # alpha above 1/2: the bound lies beyond the estimate
+    if target < 0.0:  # alpha above 1/2: the bound is above the estimate
         return _find_crossing(excess, mean, 1.0, mean)
     step = (target + 0.1) * math.sqrt(max(float(shares @ (distinct - mean) ** 2), 1.0 / n) / n)
     high, low = mean, max(LO, mean - step)
@@ -77,8 +79,9 @@ def mean_score_lower_bound(values: ArrayLike, alpha: float) -> float:
 def _find_crossing(
     falling: Callable[[float], float], low: float, high: float, start: float
 ) -> float:
-    """Give the place in low..high at which a falling function is 0: the secant within a bracket
-    (Illinois).
+    """Return the place in low..high at which a falling function is 0.
+
+    The method is the secant within a bracket (Illinois).
     """
     at_low, at_high = falling(low), falling(high)
     if at_low <= 0.0:
@@ -113,8 +116,9 @@ def _check_values(values: ArrayLike) -> FloatArray:
 
 
 def _z(distinct: FloatArray, shares: FloatArray, n: int, mean: float) -> float:
-    """Z for values `distinct` (ascending) seen with these shares; mirrored where the values lie
-    below `mean`.
+    """Return z for ascending values `distinct` observed with these shares.
+
+    It is mirrored if the mean of the values is below `mean`.
     """
     distance = float(shares @ distinct) - mean
     if abs(distance) <= 1e-12:
@@ -128,12 +132,11 @@ def _z(distinct: FloatArray, shares: FloatArray, n: int, mean: float) -> float:
 
 
 def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
-    """Variance of the likeliest distribution with this mean, which lies below that of the values
-    seen.
+    """Return the variance of the likeliest distribution with this mean.
 
-    Its probabilities are shares / (1 + k (x - mean)) with the k in (0, 1 / (mean - LO)] that gives
-    the mean. Where even the largest k leaves the mean too high, the rest of the probability is at
-    LO, which no value seen is.
+    The mean is below that of the observed values. The probabilities are shares / (1 + k (x - mean))
+    with the k in (0, 1 / (mean - LO)] that gives the mean. If even the largest k leaves the mean
+    too high, the rest of the probability is at LO, which is then not an observed value.
     """
     apart = distinct - mean
     most = math.inf if mean <= LO else 1.0 / (mean - LO)
@@ -150,8 +153,9 @@ def _variance(distinct: FloatArray, shares: FloatArray, mean: float) -> float:
 
 
 def _root(apart: FloatArray, shares: FloatArray, most: float) -> float:
-    """The k in (0, most) at which sum shares apart / (1 + k apart), falling in k, is 0: Newton
-    within a bracket.
+    """Return the k in (0, most) at which sum shares apart / (1 + k apart) is 0.
+
+    The sum falls in k. The method is Newton's within a bracket.
     """
     low, high, k = 0.0, most, 0.0
     for _ in range(MOST_STEPS):

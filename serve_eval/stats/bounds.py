@@ -1,7 +1,7 @@
 """Bound the size of a drop: confidence bounds, non-inferiority and equivalence for a set of pairs.
 
-Right/wrong pairs take Tango's score bounds, other scores within a range the same score for any
-values. Scores without a range take the t bounds, but only from 30 changed prompts on: with few
+Right/wrong pairs use Tango's score bounds. Other scores within a range use the same score for any
+values. Scores without a range use the t bounds, but only from 30 changed prompts on: with few
 changes the t interval is far too short, and with none it would prove anything.
 """
 
@@ -22,11 +22,14 @@ from serve_eval.stats.tango import score_bounds, score_noninferiority_p
 if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
-ENOUGH_CHANGES = 30  # differences other than 0 from which on the t bounds are used
+ENOUGH_CHANGES = 30  # least number of differences other than 0 for the t bounds
 
 
 class BoundsMethod(StrEnum):
-    """NONE: nothing can be said, since few changed in a metric without a range."""
+    """The method of the bounds.
+
+    NONE: there are no bounds, since few scores changed in a metric without a range.
+    """
 
     TANGO = "tango"
     SCORE = "score"
@@ -36,11 +39,11 @@ class BoundsMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """One-sided 1 - alpha bounds of the true difference in the unit of the scores: "a drop beyond
-    `lower` is excluded".
+    """One-sided 1 - alpha bounds of the true difference, in the unit of the scores.
 
-    `lower` counts missing scores as worst for the candidate, `upper` as best. `lower_at_best` is
-    the lower bound with the missing scores at their best, the other end of what they leave open.
+    They read "a drop beyond `lower` is excluded". `lower` counts missing scores as worst for the
+    candidate, `upper` as best. `lower_at_best` is the lower bound with the missing scores at their
+    best: with `lower` it spans what the missing scores leave open.
     """
 
     method: BoundsMethod
@@ -51,8 +54,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class MarginTest:
-    """`holds`: the drop (for equivalence, the difference) is shown to stay within the margin; `p`
-    is its p-value.
+    """The result of a non-inferiority or equivalence test.
+
+    `holds`: the drop (for equivalence, the difference) is shown to stay within the margin. `p` is
+    its p-value.
     """
 
     p: float
@@ -60,10 +65,10 @@ class MarginTest:
 
 
 def bounds(pairs: Pairs, alpha: float, inflation: float = 1.0) -> Bounds:
-    """Give the bounds of the mean difference. `inflation` multiplies the standard error, see
-    `run_effects`.
+    """Return the bounds of the mean difference.
 
-    Raises ServeEvalError for alpha outside (0, 1).
+    `inflation` multiplies the standard error, see `run_effects`. Raises ServeEvalError for alpha
+    outside (0, 1).
     """
     check_level("alpha", alpha)
     method = _method(pairs)
@@ -77,10 +82,10 @@ def bounds(pairs: Pairs, alpha: float, inflation: float = 1.0) -> Bounds:
 def noninferiority(
     pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
 ) -> MarginTest:
-    """Is a drop of `margin` or more excluded at level alpha? Missing scores count as worst for the
-    candidate.
+    """Test whether a drop of `margin` or more is excluded at level alpha.
 
-    `ends` are the bounds at this alpha and inflation where they are known already.
+    Missing scores count as worst for the candidate. `ends` are the bounds at this alpha and
+    inflation, if already known.
     """
     check_margin(margin)
     check_level("alpha", alpha)
@@ -91,8 +96,9 @@ def noninferiority(
 def equivalence(
     pairs: Pairs, margin: float, alpha: float, inflation: float = 1.0, *, ends: Bounds | None = None
 ) -> MarginTest:
-    """Are a drop and a gain of `margin` or more both excluded? Two one-sided tests (Schuirmann
-    1987).
+    """Test whether a drop and a gain of `margin` or more are both excluded.
+
+    These are two one-sided tests (Schuirmann 1987).
     """
     check_margin(margin)
     check_level("alpha", alpha)
@@ -138,7 +144,7 @@ def _ends(
 
 
 def _margin_p(pairs: Pairs, method: BoundsMethod, differences: FloatArray, margin: float) -> float:
-    """P of "the drop reaches the margin"."""
+    """Return p of "the drop reaches the margin"."""
     if method is BoundsMethod.NONE:
         return 1.0
     if method is BoundsMethod.TANGO:
@@ -158,12 +164,12 @@ def _changes(differences: FloatArray) -> tuple[int, int]:
 
 
 def _unit_values(pairs: Pairs, differences: FloatArray) -> tuple[FloatArray, float]:
-    """One value in [-1, 1] per independent unit, and the factor that turns their mean into the
-    weighted mean.
+    """Return one value in [-1, 1] per independent unit, and a factor.
 
-    A unit of small weight uses a small part of the range: x = (sum in the unit of w d) / (span *
-    largest unit weight), and the weighted mean difference is mean(x) * number of units * largest
-    unit weight * span. Values are rounded, so that equal ones are equal.
+    The factor turns the mean of the values into the weighted mean. A unit of small weight uses a
+    small part of the range: x = (sum in the unit of w d) / (span * largest unit weight), and the
+    weighted mean difference is mean(x) * number of units * largest unit weight * span. Values are
+    rounded, so that equal ones are equal.
     """
     import numpy
 

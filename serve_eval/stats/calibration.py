@@ -1,4 +1,4 @@
-"""How many rejections may a simulation show before the level it checks is wrong?"""
+"""Compute the number of rejections that is consistent with the nominal level of a test."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from serve_eval.stats.inputs import check_count, check_level
 
 
 def acceptance_region(replicates: int, level: float, false_alarm: float = 0.001) -> tuple[int, int]:
-    """Fewest and most rejections that `replicates` independent tests of true level `level` may
-    show.
+    """Return the fewest and most rejections expected of `replicates` independent tests.
 
-    A correct level falls outside with probability `false_alarm` at most, half of it on either side
-    (exact binomial quantiles). Raises ServeEvalError for no replicates, or a level or false alarm
-    rate outside (0, 1).
+    The tests have the true level `level`. A correct level falls outside with probability at most
+    `false_alarm`, half of it on either side (exact binomial quantiles). Raises ServeEvalError for
+    no replicates, or a level or false alarm rate outside (0, 1).
     """
     check_count("the number of replicates", replicates, 1)
     check_level("the level", level)

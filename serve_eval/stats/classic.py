@@ -1,10 +1,9 @@
-"""The classic test of TensorRT-LLM's accuracy suite: a one-sided two-sample z test with an assumed
-spread.
+"""The classic test of TensorRT-LLM's accuracy suite: a one-sided z test with an assumed spread.
 
-The reference mean and the new mean are both treated as averages of n independent draws with the
-same standard deviation sigma, so their difference has the standard error `scale = sqrt(2 sigma^2 /
-n)`. Source of the formulas: the README and `accuracy_core.py` of TensorRT-LLM's accuracy suite. All
-values are in points (0..100 for an accuracy).
+It is a two-sample test. The reference mean and the new mean are both treated as averages of n
+independent draws with the same standard deviation sigma, so their difference has the standard error
+`scale = sqrt(2 sigma^2 / n)`. Source of the formulas: the README and `accuracy_core.py` of
+TensorRT-LLM's accuracy suite. All values are in points (0..100 for an accuracy).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class ClassicTest:
 
 
 class Decision(StrEnum):
-    """What a threshold says about an interval that the value is known to lie in."""
+    """The decision of a threshold on an interval that contains the value."""
 
     PASS = "PASS"
     FAIL = "FAIL"
@@ -35,7 +34,7 @@ class Decision(StrEnum):
 
 
 def _quantiles(sigma: float, alpha: float, beta: float) -> tuple[float, float]:
-    """Standard normal quantiles of alpha and beta, after a check of all three parameters."""
+    """Return the standard normal quantiles of alpha and beta, after a check of all parameters."""
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not 0.0 < value < 1.0:
             raise ServeEvalError(f"{name} must lie strictly between 0 and 1, not {value}")
@@ -48,10 +47,10 @@ def _quantiles(sigma: float, alpha: float, beta: float) -> tuple[float, float]:
 def classic_test(
     n: int, reference: float, sigma: float, alpha: float, beta: float, higher_is_better: bool = True
 ) -> ClassicTest:
-    """Minimum detectable effect and threshold for `n` samples per side.
+    """Return the minimum detectable effect and the threshold for `n` samples per side.
 
-    theta = -(z_alpha + z_beta) scale; threshold = reference + z_alpha scale, mirrored when lower is
-    better. `beta` only enters theta. Raises ServeEvalError when a parameter is outside its range.
+    theta = -(z_alpha + z_beta) scale; threshold = reference + z_alpha scale, mirrored if lower is
+    better. `beta` only enters theta. Raises ServeEvalError if a parameter is out of range.
     """
     if n < 1:
         raise ServeEvalError(f"the number of samples must be 1 or more, not {n}")
@@ -67,8 +66,9 @@ def classic_test(
 
 
 def num_samples_for(theta: float, sigma: float, alpha: float, beta: float) -> int:
-    """Smallest n whose minimum detectable effect is at most `theta`: 2 sigma^2 (z_alpha + z_beta)^2
-    / theta^2.
+    """Return the smallest n whose minimum detectable effect is at most `theta`.
+
+    n = 2 sigma^2 (z_alpha + z_beta)^2 / theta^2.
     """
     if not (math.isfinite(theta) and theta > 0.0):
         raise ServeEvalError(f"theta must be a finite number of points above 0, not {theta}")
@@ -79,8 +79,9 @@ def num_samples_for(theta: float, sigma: float, alpha: float, beta: float) -> in
 def decide(
     bounds: tuple[float, float], threshold: float, higher_is_better: bool = True
 ) -> Decision:
-    """PASS or FAIL only when every value within `bounds` (lowest, highest) gives it. The threshold
-    itself passes.
+    """Return PASS or FAIL if all values within `bounds` agree on it, else UNDECIDED.
+
+    `bounds` are lowest and highest value. A value equal to the threshold passes.
     """
     low, high = bounds if higher_is_better else (-bounds[1], -bounds[0])
     threshold = threshold if higher_is_better else -threshold
@@ -92,8 +93,9 @@ def decide(
 def power_table(
     total: int, sigma: float, alpha: float, beta: float
 ) -> Sequence[tuple[int, ClassicTest]]:
-    """Rows (n, test against a reference of 0) for n = 32, 64, 128, ... below `total`, then `total`
-    itself.
+    """Return rows (n, test against a reference of 0) for n = 32, 64, 128, ... and `total`.
+
+    The powers of two end below `total`, which is the last row.
     """
     sizes = [32 * 2**k for k in range(64) if 32 * 2**k < total]
     return [(n, classic_test(n, 0.0, sigma, alpha, beta)) for n in [*sizes, total]]

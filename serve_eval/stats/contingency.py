@@ -1,19 +1,18 @@
-"""Which of several workers gives more bad answers than the others, from a table worker x answers x
-bad.
+"""Find the workers that give more bad answers than the others, from a table worker x answers x bad.
 
-A test of labels: under "all are alike" the router's choice says nothing of an answer, so that with
-the margins of the table fixed the number of bad ones of a worker is hypergeometric (Fisher 1934),
-however the answers depend on their prompts. Hard prompts that a router sends to one server more
-often than to others break that premise: answers are then compared within groups of prompts that are
-alike. In strata, such as these groups, the sum of such numbers (Birch 1964; the strata of the exact
-test of Mantel and Haenszel's setting). Where every worker was asked the same prompts with each
+It is a test of labels. Under "all are alike" the router's choice carries no information about an
+answer. With the margins of the table fixed, a worker's number of bad answers is then hypergeometric
+(Fisher 1934), in whatever way the answers depend on their prompts. A router that sends hard prompts
+to one server more often breaks that premise, so answers are compared within groups of similar
+prompts. Over strata, such as these groups, the numbers are summed (Birch 1964; the strata of the
+exact test of Mantel and Haenszel's setting). If every worker got the same prompts with each
 partner, all answers of a worker to a prompt are permuted together: at temperature 0 a server may
-well say the same with every partner, and what it says once is not evidence as often as it has
-partners.
+repeat its answer with every partner, and one answer must not count as several pieces of evidence.
 
-Context and generation workers are told apart by testing those of one role among answers that share
-the worker of the other: a bad generation worker then makes no context worker look bad, even where a
-router in turns never mixes all of them. What no single worker explains is looked for in pairs.
+To separate context from generation workers, those of one role are compared among answers that share
+the worker of the other role. A bad generation worker then does not make a context worker look bad,
+even if a round-robin router never mixes all of them. Pairs are tested for what no single worker
+explains.
 """
 
 from __future__ import annotations
@@ -21,29 +20,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from serve_eval.errors import ServeEvalError
+from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
 from serve_eval.stats.multiplicity import holm
-
-if TYPE_CHECKING:
-    import numpy
-    from numpy.typing import NDArray
 
 CONTEXT, GENERATION, PAIR = "context", "generation", "pair"
 ROLES = (CONTEXT, GENERATION)
 
 
-_Part = tuple[int, "NDArray[numpy.float64]"]
-"""A random number: its least value, and the chances of that and of those above it."""
-
-
 class Cell(NamedTuple):
-    """So many answers, of which some were bad, that the same workers had a hand in (None: no worker
-    of that role, or one that is not known). Only answers of one `stratum` are compared, such as
-    those to a prompt that was asked of all workers; there each worker has one cell with each
-    partner. None: of a run, whose router chose. Of a run only answers to prompts of one `group` are
-    compared, which the router has no reason to tell apart by how hard they are.
+    """Answers that the same workers produced, and the number of bad ones among them.
+
+    A worker is None if there is none of that role or it is not known. Only answers of one `stratum`
+    are compared, such as those to a prompt that all workers got; each worker then has one cell with
+    each partner. None: an answer of a run, whose router chose. Those are compared only within one
+    `group` of prompts, which the router has no reason to treat differently by difficulty.
     """
 
     context: str | None
@@ -56,7 +48,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A worker, or the pair of a context and a generation worker, beside all others of its role."""
+    """A worker, or a pair of a context and a generation worker, against all others of its role."""
 
     worker: tuple[str, ...]
     role: str
@@ -70,82 +62,23 @@ class TableRow:
     accused: bool = False
 
 
-def no_worse(tables: Iterable[tuple[int, int, int, int]]) -> float:
-    """P(at least as many bad answers as were seen | all alike), of tables (answers, bad, others,
-    others bad).
-
-    Exact: the distribution of the sum is the convolution of one hypergeometric distribution per
-    table. 1 where no table has answers of both sides, some of them bad and some not. Raises
-    ServeEvalError for counts that make no table.
-    """
-    import numpy
-    from scipy.special import gammaln
-
-    parts, seen = list[_Part](), 0
-    for answers, bad, others, others_bad in tables:
-        if not (0 <= bad <= answers and 0 <= others_bad <= others):
-            raise ServeEvalError(f"{bad} of {answers} and {others_bad} of {others} make no table")
-        total = bad + others_bad
-        low, high = max(0, total - others), min(answers, total)
-        seen += bad
-        k = numpy.arange(low, high + 1, dtype=float)
-        # C(answers, k) C(others, total - k), but for a factor
-        logs = (
-            -gammaln(k + 1)
-            - gammaln(answers - k + 1)
-            - gammaln(total - k + 1)
-            - gammaln(others - total + k + 1)
-        )
-        one = numpy.exp(logs - logs.max())
-        parts.append((low, one / one.sum()))
-    return _at_least(seen, parts)
-
-
-def no_worse_in_blocks(blocks: Iterable[Sequence[int]]) -> float:
-    """The same where several workers were asked the same: a block has the number of bad answers of
-    each, first that of the one that is tested, and under "all alike" any of these numbers is as
-    likely to be its.
-    """
-    import numpy
-
-    parts, seen = list[_Part](), 0
-    for block in blocks:
-        low = min(block)
-        seen += block[0]
-        parts.append((low, numpy.bincount(numpy.array(block) - low) / len(block)))
-    return _at_least(seen, parts)
-
-
-def _at_least(seen: int, parts: Iterable[_Part]) -> float:
-    """P(a sum of independent numbers is at least what was seen)."""
-    import numpy
-
-    chances, least = numpy.ones(1), 0
-    for low, one in parts:
-        least += low
-        if len(one) > 1:
-            chances = numpy.convolve(chances, one)
-    return 1.0 if seen <= least else min(1.0, float(chances[seen - least :].sum()))
-
-
 def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[TableRow]:
-    """Every worker with company in its role, and every pair, by what is counted as bad; Holm's
-    correction over all.
+    """Return every worker with others in its role and every pair, by measure, corrected by Holm.
 
-    With probability 1 - `alpha` nobody is accused where all are alike, and where within a group the
-    router's choice of a worker has nothing to do with how hard a prompt is.
+    With probability 1 - `alpha` no worker is accused if all are alike and if, within a group, the
+    router's choice of worker is unrelated to a prompt's difficulty.
 
-    * A worker is compared with the others among answers of the same worker of the other role. Where it shares none with
-      them, as under two routers in turns, it is compared with all, and has to be worse also without the answers of any
-      one of its partners, by the largest p: else that partner explains it.
-    * A pair has to be worse both than its context worker with others and than its generation worker with others, by the
-      larger of both p. When it is, its two workers are tested without it, and when that accuses both of them, they
-      explain the pair.
-    * Two workers that only ever work with each other are one row, a pair beside all others.
+    * A worker is compared with the others among answers of the same worker of the other role. If it
+      shares none with them, as under two round-robin routers, it is compared with all. It must then
+      also be worse without the answers of any one of its partners, by the largest p: else that
+      partner explains it.
+    * A pair must be worse than its context worker with others and than its generation worker with
+      others, by the larger p. If so, its two workers are tested without it; if that accuses both,
+      they explain the pair.
+    * Two workers that only work with each other are one row, a pair against all others.
 
-    Leaving out what others explain can only raise a p, so that it costs none of the level. Measures
-    without any bad answer have no rows: given the totals, which the tests do, they could accuse
-    nobody.
+    Excluding explained answers can only raise a p, so it keeps the level. Measures without a bad
+    answer have no rows: given the totals, they could accuse no worker.
     """
     found = [
         one
@@ -165,7 +98,7 @@ def rows(measures: Mapping[str, Sequence[Cell]], alpha: float) -> list[TableRow]
 
 
 def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
-    """The rows of one measure, each by itself."""
+    """Return the rows of one measure, each tested on its own."""
     tied = _find_tied(cells)
     found = []
     for place, role in enumerate(ROLES):
@@ -186,7 +119,7 @@ def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
         if pair in tied:
             p = _pair_p(cells, pair)
         elif any(len(partners) == 1 for partners in _partners(cells, pair)):
-            # the answers of one of its workers are all its own, and so is that worker's row
+            # One of its workers has no other partner, so that worker's row covers the pair.
             continue
         else:
             p = max(
@@ -197,8 +130,9 @@ def _test_measure(measure: str, cells: Sequence[Cell]) -> list[TableRow]:
 
 
 def _explain(found: list[TableRow], cells: Sequence[Cell], level: float) -> list[TableRow]:
-    """The rows with a higher p where other rows, below `level` whatever Holm makes of it, explain
-    them.
+    """Return the rows, with a higher p if other rows below `level` explain them.
+
+    `level` is the strictest level of Holm's correction.
     """
     tied = _find_tied(cells)
     strong = {
@@ -241,7 +175,7 @@ def _who(cell: Cell, role: str) -> tuple[str | None, ...]:
 
 
 def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
-    """A worker beside the others of its role."""
+    """Return p of a worker against the others of its role."""
     known = [c for c in cells if c[place] is not None]
     if any(c.stratum is not None for c in known):
         return no_worse_in_blocks(_blocks(known, place, name))
@@ -260,9 +194,7 @@ def _worker_p(cells: Sequence[Cell], place: int, name: str) -> float:
 
 
 def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]:
-    """For each stratum the bad answers of a worker, and of the others that answered with all its
-    partners too.
-    """
+    """Yield per stratum the bad answers of a worker, then those of others with all its partners."""
     strata: dict[Hashable, dict[str, dict[tuple[str | None, int], int]]] = defaultdict(
         lambda: defaultdict(dict)
     )
@@ -276,20 +208,20 @@ def _blocks(cells: Sequence[Cell], place: int, name: str) -> Iterator[list[int]]
 
 
 def _pair_p(cells: Sequence[Cell], pair: tuple[str, ...]) -> float:
-    """A pair beside all others."""
+    """Return p of a pair against all others."""
     return no_worse(
         _tables((c, c[:2] == pair, (c.stratum, c.group)) for c in cells if None not in c[:2])
     )
 
 
 def _is_informed(cells: Sequence[Cell], place: int, name: str) -> bool:
-    """Whether a worker shares a partner with another of its role."""
+    """Return True if a worker shares a partner with another of its role."""
     mine = {c[1 - place] for c in cells if c[place] == name}
     return any(c[1 - place] in mine for c in cells if c[place] is not None and c[place] != name)
 
 
 def _tables(marked: Iterable[tuple[Cell, bool, Hashable]]) -> list[tuple[int, int, int, int]]:
-    """A table per stratum of cells, of which some are those of who is tested."""
+    """Return a table per stratum of cells, some of which belong to the tested worker."""
     sums: dict[Hashable, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     for cell, mine, stratum in marked:
         at = 0 if mine else 2
@@ -301,7 +233,7 @@ def _tables(marked: Iterable[tuple[Cell, bool, Hashable]]) -> list[tuple[int, in
 def _partners(
     cells: Sequence[Cell], pair: tuple[str, ...]
 ) -> tuple[set[str | None], set[str | None]]:
-    """With whom each of two workers worked."""
+    """Return the partners of each of two workers."""
     return (
         {c.generation for c in cells if c.context == pair[0] and c.generation is not None},
         {c.context for c in cells if c.generation == pair[1] and c.context is not None},
@@ -309,7 +241,7 @@ def _partners(
 
 
 def _find_tied(cells: Sequence[Cell]) -> set[tuple[str, ...]]:
-    """Pairs that only ever work with each other, where there are others."""
+    """Return pairs that only work with each other, if there are other pairs."""
     pairs = {
         (c.context, c.generation)
         for c in cells

@@ -1,10 +1,10 @@
-"""Test whether a router's choice of a worker had to do with the kind of prompt.
+"""Test whether a router's choice of worker depended on the kind of prompt.
 
-A router with affinity sends alike prompts to one server, and alike prompts are equally hard. The
-number of pairs of answers with one worker and one kind of prompt is then larger than when the
-workers are dealt out at random. The test permutes the workers over the answers (Fisher 1935; the
-statistic is that of Pearson's test of independence, whose asymptotic distribution fails where most
-cells hold an answer or two), and stops early where that is no rare case (Besag and Clifford 1991).
+A router with affinity sends similar prompts to one server, and similar prompts are equally hard.
+The number of pairs of answers with one worker and one kind of prompt is then larger than if workers
+are assigned at random. The test permutes the workers over the answers (Fisher 1935; the statistic
+is that of Pearson's test of independence, whose asymptotic distribution fails if most cells hold an
+answer or two). It stops early if the observed dependence is not rare (Besag and Clifford 1991).
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PERMUTATIONS, AT_ONCE, ENOUGH = 999, 111, 20
-"""Permutations at most, those that are looked at together, and how many that are at least as far
-from independence as what was seen settle that it is not rare."""
+"""Largest number of permutations; number computed together; and number at least as far from
+independence as the observation that shows it is not rare."""
 MOST = 5000
-"""Answers that are looked at, evenly spread over all: these show any dependence that moves a
+"""Answers that are used, evenly spread over all: enough to show any dependence that affects a
 count."""
 
 
 def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: int = 0) -> float:
-    """Return P(workers and kinds go together as much as they do | dealt out at random), of one pair
-    per answer.
+    """Return P(workers and kinds are as dependent as observed | assigned at random).
 
-    At least 1 / (PERMUTATIONS + 1); 1 where there is only one worker or one kind. Raises
-    ServeEvalError for sequences of different lengths.
+    There is one pair of worker and kind per answer. The result is at least 1 / (PERMUTATIONS + 1);
+    1 if there is only one worker or one kind. Raises ServeEvalError for sequences of different
+    lengths.
     """
     if len(workers) != len(kinds):
         raise ServeEvalError(
-            f"{len(workers)} workers and {len(kinds)} kinds are not one pair per answer"
+            f"{len(workers)} workers and {len(kinds)} kinds do not make one pair per answer"
         )
     import numpy
 
@@ -47,7 +47,7 @@ def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: 
     expected = numpy.outer(numpy.bincount(rows), numpy.bincount(columns)).ravel()
 
     def statistics(dealt: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
-        """Return Pearson's statistic but for constants, of each row of workers."""
+        """Return Pearson's statistic, up to constants, of each row of workers."""
         first = numpy.arange(len(dealt))[:, None] * (height * width)
         counts = numpy.bincount(
             (first + dealt * width + columns).ravel(), minlength=len(dealt) * height * width
@@ -72,7 +72,7 @@ def dependence(workers: Sequence[Hashable], kinds: Sequence[Hashable], *, seed: 
 
 
 def _codes(names: Sequence[Hashable]) -> NDArray[numpy.int64]:
-    """Number the different names in the order in which they come."""
+    """Return a number for each name, in the order of first appearance."""
     import numpy
 
     known: dict[Hashable, int] = {}

@@ -1,8 +1,8 @@
-"""Drift: a slow decline that no single night shows, seen as a cumulative sum over the history of
-one task.
+"""Detect drift: a slow decline that no single night shows, by a cumulative sum over a task's runs.
 
-Charting against a fixed reference run would chart that run's own error for ever; the self-starting
-form compares each night with the mean of the earlier ones instead. It warns, it never gates.
+A chart against a fixed reference run would include that run's own error permanently. The
+self-starting form compares each night with the mean of the earlier ones instead. It warns; it never
+fails a run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from serve_eval.stats.inputs import check_count, float_row
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-SLACK = 0.5  # standard deviations; half of the shift that is to be found soonest
-LIMIT = (
-    8.0  # 18,960 nights between false alarms, 16 until a shift of one standard deviation is seen
-)
+SLACK = 0.5  # standard deviations; half of the shift that is detected fastest
+# 18,960 nights between false alarms; a shift of one standard deviation is detected after 16.
+LIMIT = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class DriftPoint:
-    """One night: `z`, its distance from the earlier mean in standard deviations, the sum `s`, and
-    whether it alarms.
+    """One night of the chart.
+
+    `z` is its distance from the earlier mean in standard deviations, `s` the sum; `alarm` is True
+    if the sum is above the limit.
     """
 
     z: float
@@ -36,11 +37,10 @@ class DriftPoint:
 
 
 def self_starting(history: ArrayLike) -> list[float]:
-    """Z of each value against the mean of the earlier ones: (x - mean) sqrt((t - 1) / t), and 0 for
-    the first.
+    """Return z of each value against the mean of the earlier ones.
 
-    Independent with standard deviation 1 when the values are (Hawkins 1987, "Self-starting cusum
-    charts").
+    z = (x - mean) sqrt((t - 1) / t), and 0 for the first. The z are independent with standard
+    deviation 1 if the values are (Hawkins 1987, "Self-starting cusum charts").
     """
     total, result = 0.0, []
     for earlier, value in enumerate(float_row("the history", history).tolist()):
@@ -52,11 +52,10 @@ def self_starting(history: ArrayLike) -> list[float]:
 
 
 def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -> list[DriftPoint]:
-    """One-sided cumulative sum for a decline: S = max(0, S - score - slack), alarm while S > limit
-    (Page 1954).
+    """Return a one-sided cumulative sum for a decline.
 
-    Unit: standard deviations. Raises ServeEvalError for a negative slack or a limit that is not
-    above 0.
+    S = max(0, S - score - slack), alarm while S > limit (Page 1954). Unit: standard deviations.
+    Raises ServeEvalError for a negative slack or a limit that is not above 0.
     """
     if not (math.isfinite(slack) and slack >= 0.0 and math.isfinite(limit) and limit > 0.0):
         raise ServeEvalError(
@@ -73,12 +72,12 @@ def cusum(scores: Sequence[float], slack: float = SLACK, limit: float = LIMIT) -
 def drift(
     differences: ArrayLike, variance: float, n: int, *, slack: float = SLACK, limit: float = LIMIT
 ) -> list[DriftPoint]:
-    """Chart the mean differences (negative is worse) of one task's runs over `n` prompts, oldest
-    first.
+    """Chart the mean differences of one task's runs over `n` prompts, oldest first.
 
-    `variance` is the run variance v of `instability` in squared units of the score; at least 1 / n
-    is used, so that the single flip of an endpoint that never varied is one standard deviation.
-    Raises ServeEvalError for an empty history, missing or infinite values and a negative variance.
+    Negative is worse. `variance` is the run variance v of `instability` in squared units of the
+    score. At least 1 / n is used, so that a single flip of an endpoint that never varied is one
+    standard deviation. Raises ServeEvalError for an empty history, missing or infinite values and a
+    negative variance.
     """
     check_count("the number of prompts", n, 1)
     if not (math.isfinite(variance) and variance >= 0.0):

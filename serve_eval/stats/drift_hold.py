@@ -1,9 +1,9 @@
-"""Delay an early stop while the latest values look worse than those before them.
+"""Delay an early stop while the latest values are worse than those before them.
 
-An early verdict is about what was not asked yet, by what was. When an endpoint is turning worse,
-the one says little of the other. The chart of `onset` is therefore looked at before a run stops,
-and nothing is decided while it stands above `SHARE` of the limit at which it would alarm. What
-turns worse after the stop cannot be seen.
+An early verdict infers the remaining answers from those so far. If an endpoint degrades during the
+run, that inference fails. Before a run stops, the chart of `onset` is therefore checked, and there
+is no decision while the chart is above `SHARE` of its alarm limit. A decline after the stop cannot
+be seen.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from array import array
 from serve_eval.stats.onset import FIRST, latest, limit, worse_than_usual
 
 ALPHA = 0.008
-"""Probability with which the chart of a sound run passes its limit at all."""
+"""Probability that the chart of a sound run passes its limit."""
 SHARE = 1.0 / 3.0
-"""Of the limit. By simulation of 198 and 1319 prompts: at half of it twice as many runs that turn
-worse in their middle pass after that; at a quarter sound runs stop later."""
+"""Share of the limit. By simulation with 198 and 1319 prompts: at 1/2, twice as many runs that
+degrade in their middle pass after that; at 1/4, sound runs stop later."""
 
 
 class DriftHold:
-    """The first values of a run of `planned` prompts, in the order of the looks, and whether they
-    hold a stop up.
+    """Decide whether the first values of a run of `planned` prompts delay a stop.
 
-    Values are oriented so that lower is worse; `worst` is the lowest there is, and stands for a
-    missing one. Two things are charted: a value worse than usual, and, where the reference's is
-    known, one worse than the reference's.
+    Values come in the order of the looks and are oriented so that lower is worse. `worst` is the
+    lowest possible value, and replaces a missing one. Two charts are kept: one of values worse than
+    usual, and one of values worse than the reference's, if known.
     """
 
     def __init__(self, planned: int, worst: float) -> None:
@@ -36,17 +35,16 @@ class DriftHold:
         self.times = 0
 
     def add(self, value: float | None, reference: float | None) -> None:
-        """Take the next value (None: missing), and the reference's of the same prompt (None: not
-        known).
+        """Add the next value and the reference's for the same prompt.
+
+        None stands for a missing value or an unknown reference.
         """
         self._values.append(self._worst if value is None else value)
         if reference is not None:
             self._worse.append(value is None or value < reference)
 
     def holds(self) -> bool:
-        """Look at the chart after the last value, and count how often it held the stop up
-        (`times`).
-        """
+        """Return True if the chart delays a stop after the last value, and count it in `times`."""
         import numpy
 
         usual = worse_than_usual(numpy.array(self._values), self._worst, FIRST)

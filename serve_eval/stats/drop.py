@@ -1,10 +1,11 @@
 """Test whether a drop is proven: one p-value for a set of pairs, by the test that fits them.
 
-A lower value has two innocent explanations: the endpoint's own noise, under which each run of
-either side is equally likely to be the candidate (`exchange`), and a change that alters some
-answers for good and loses as many as it wins, as another kernel does (`signflip`). With several
-runs a side these are two tests, and a drop is proven when neither explains it: `permutation` takes
-the larger p. Right/wrong answers of one run a side make both of them McNemar's test.
+A lower value has two innocent explanations. One is the endpoint's own noise, under which each run
+of either side is equally likely to be the candidate (`exchange`). The other is a change that
+permanently alters some answers and loses as many as it gains, for example another kernel
+(`signflip`). With several runs per side these are two tests, and a drop is proven only if neither
+explains it: `permutation` uses the larger p. For right/wrong answers of one run per side, both are
+McNemar's test.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from serve_eval.stats.run_effects import inflate_p
 
 
 class Method(StrEnum):
-    """AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others.
+    """The test for a drop.
 
-    EXCHANGE tests for the same endpoint alone: it has more power, and too often calls a build worse
-    that changes answers for good. PAIRED_T is right for many prompts and one run a side only.
+    AUTO is mid-p McNemar for plain right/wrong pairs and PERMUTATION for all others. EXCHANGE tests
+    for the same endpoint alone: it has more power, but too often reports a drop for a build that
+    permanently changes answers. PAIRED_T is valid only for many prompts and one run per side.
     """
 
     AUTO = "auto"
@@ -40,12 +42,13 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DropTest:
-    """`mean` and `se` are of the complete pairs, in the unit of the scores; negative is worse.
+    """The result of the test of a drop.
 
+    `mean` and `se` are of the complete pairs, in the unit of the scores; negative is worse.
     `p_range` holds p with every missing score at its worst and at its best for the candidate; `p`
-    is its upper end, so that a drop is proven only when it is proven whatever the missing answers
-    were. `p_exact` is p without the mid-p correction, None for the t test, which has `df`. What
-    fewer than two independent pairs cannot give is None.
+    is its upper end, so that a drop is proven only if it is proven for any value of the missing
+    answers. `p_exact` is p without the mid-p correction; None for the t test, which has `df`.
+    Fields that need two independent pairs are None if there are fewer.
     """
 
     method: Method
@@ -58,8 +61,9 @@ class DropTest:
 
 
 def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
-    """Test "the candidate is worse" one-sided. Raises ServeEvalError for an unknown method or one
-    that does not fit.
+    """Test "the candidate is worse", one-sided.
+
+    Raises ServeEvalError for an unknown method or one that does not fit.
     """
     import numpy
 
@@ -67,7 +71,7 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
     kept = pairs.complete & (pairs.weights > 0.0)
     if not kept.any():
         raise ServeEvalError(
-            "no complete pair has a weight above 0", hint="look at the weights and the failures"
+            "no complete pair has a weight above 0", hint="check the weights and the failures"
         )
     mean, se, df = float(numpy.average(pairs.worst[kept], weights=pairs.weights[kept])), None, None
     codes = None if pairs.clusters is None else pairs.clusters[kept]
@@ -88,8 +92,9 @@ def drop_test(pairs: Pairs, method: str = Method.AUTO) -> DropTest:
 
 
 def inflate(test: DropTest, inflation: float) -> DropTest:
-    """The test with a standard error `inflation` times as large, where whole runs differ
-    (`run_effects`).
+    """Return the test with its standard error multiplied by `inflation`.
+
+    This allows for differences between whole runs (`run_effects`).
     """
     if inflation == 1.0 or test.p is None or test.p_range is None:
         return test
@@ -108,22 +113,23 @@ def _method(pairs: Pairs, method: str) -> Method:
         chosen = Method(method)
     except ValueError as error:
         raise ServeEvalError(
-            f"{method!r} is no paired test", hint=f"choose one of {', '.join(Method)}"
+            f"{method!r} is not a paired test", hint=f"choose one of {', '.join(Method)}"
         ) from error
     if chosen is Method.AUTO:
         return Method.MCNEMAR_MIDP if pairs.binary else Method.PERMUTATION
     if chosen in (Method.MCNEMAR_MIDP, Method.MCNEMAR_EXACT) and not pairs.binary:
         raise ServeEvalError(
-            "McNemar's test needs right/wrong answers of one run a side, without weights or"
+            "McNemar's test needs right/wrong answers of one run per side, without weights or"
             " clusters",
-            hint="use method auto, which takes the permutation test here",
+            hint="use method auto, which uses the permutation test here",
         )
     return chosen
 
 
 def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, float | None]:
-    """p, and p without the mid-p correction, with missing scores at their best or worst for the
-    candidate.
+    """Return p, and p without the mid-p correction.
+
+    Missing scores are at their best or worst for the candidate.
     """
     differences = pairs.best if at_best else pairs.worst
     if method is Method.PAIRED_T:
@@ -133,7 +139,7 @@ def _p_values(pairs: Pairs, method: Method, *, at_best: bool) -> tuple[float, fl
         return test.p_mid if method is Method.MCNEMAR_MIDP else test.p_exact, test.p_exact
     tests: list[PermutationTest] = []
     weights = pairs.weights if pairs.weighted else None
-    single = pairs.reference_runs == pairs.candidate_runs == 1  # both tests are one then
+    single = pairs.reference_runs == pairs.candidate_runs == 1  # both tests are then the same
     if method is Method.EXCHANGE or (method is Method.PERMUTATION and not single):
         runs = pairs.fill_runs(at_best=at_best)
         tests.append(exchange_test(runs, pairs.candidate_runs, weights, pairs.clusters))

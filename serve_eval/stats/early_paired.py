@@ -1,14 +1,13 @@
-"""Sequential non-inferiority: stop a paired comparison when a drop of the margin is excluded, or
-shown.
+"""Sequential non-inferiority: stop a paired comparison once a drop of the margin is decided.
 
-Two bets on the differences candidate - reference: one against "the true mean difference is -margin
-or less", whose success excludes the margin, one against "it is -margin or more", whose success
-shows a drop beyond it. As in the final test, prompts count as independent draws of a large
-population. A true hypothesis's wealth reaches 1 / alpha with probability alpha at most, however
-often one looks (Ville 1939).
+Two bets are placed on the differences candidate - reference. One is against "the true mean
+difference is -margin or less"; its success excludes the margin. The other is against "it is -margin
+or more"; its success shows a drop beyond the margin. As in the final test, prompts count as
+independent draws of a large population. A true hypothesis's wealth reaches 1 / alpha with
+probability at most alpha, for any number of looks (Ville 1939).
 
-A run that may stop so errs in its looks or at its end. `SPENT_ON_LOOKS` of its alpha is for the
-looks and the rest for the final bounds and p, so that both together stay within alpha.
+A run that may stop early can err in its looks or at its end. The looks use `SPENT_ON_LOOKS` of its
+alpha, the final bounds and p use the rest, so that both together stay within alpha.
 """
 
 from __future__ import annotations
@@ -21,25 +20,24 @@ from serve_eval.stats.early_stop import EarlyVerdict, Wealth
 from serve_eval.stats.inputs import check_count, check_level, check_margin
 
 SPENT_ON_LOOKS = 0.5
-"""Share of alpha that the looks of a run spend."""
+"""Share of alpha that the looks of a run use."""
 
 PRIOR_VARIANCE, PRIOR_WEIGHT = 0.05, 20
-"""Variance on a scale of 0..1 that is assumed before any value came, and how many values it counts
-for. .05 is that of right-or-wrong pairs of which a fifth change: more than usual, so that the first
-stakes are small."""
+"""Variance on a scale of 0..1 that is assumed before the first value, and the number of values it
+counts for. 0.05 is the variance of right/wrong pairs of which a fifth change: more than usual, so
+that the first stakes are small."""
 LARGEST_STAKE = 0.97
-"""Share of the wealth that the worst value can cost at most."""
+"""Largest share of the wealth that the worst value can cost."""
 
 
 class MarginWealth:
-    """The wealth of a bet against "the mean of values in 0..1, drawn independently, is at most
-    `null`".
+    """The wealth of a bet against "the mean of independent values in 0..1 is at most `null`".
 
-    Half of it is bet at the fixed stakes of `Wealth`, half at a stake that follows the values: gap
-    / (v + gap^2) on value - null, where v is the variance seen so far and `gap` the distance of the
-    mean that is hoped for. That is the stake of the fastest growth at this mean (Kelly 1956; GRAPA
-    in Waudby-Smith and Ramdas, arXiv 2010.09686). For small margins it needs a fifth fewer values
-    than the fixed stakes alone, which hedge it where the mean is another.
+    Half of it is bet at the fixed stakes of `Wealth`, half at a stake that adapts to the values:
+    gap / (v + gap^2) on value - null, where v is the variance observed so far and `gap` the
+    distance of the mean that is hoped for. That is the stake of the fastest growth at this mean
+    (Kelly 1956; GRAPA in Waudby-Smith and Ramdas, arXiv 2010.09686). For small margins it needs a
+    fifth fewer values than the fixed stakes alone. The fixed stakes hedge against another mean.
     """
 
     __slots__ = ("_adaptive", "_fixed", "_gap", "_null", "_seen", "_squares")
@@ -51,7 +49,7 @@ class MarginWealth:
         self._squares, self._seen = PRIOR_VARIANCE * PRIOR_WEIGHT, PRIOR_WEIGHT
 
     def bet(self, value: float) -> float:
-        """Play one value; the wealth after it."""
+        """Bet on one value and return the wealth after it."""
         if 0.0 < self._null < 1.0:
             variance = self._squares / self._seen
             stake = min(self._gap / (variance + self._gap * self._gap), LARGEST_STAKE / self._null)
@@ -72,14 +70,14 @@ class MarginWealth:
 
 
 class EarlyPaired(EarlyVerdict):
-    """Decides a paired comparison before its end: PASS when a drop of `margin` is excluded, FAIL
-    when one is shown.
+    """Decide a paired comparison early.
 
-    Values are differences candidate - reference per prompt, negative where it is worse, of a metric
-    whose range has the width `span`; the reference's is the mean over its runs. Either decision is
-    wrong with probability `alpha` at most, which is what the looks may spend. `eps` is the
-    probability with which a run is decided of which more than `max_missing` answers will be
-    missing. Raises ServeEvalError for levels or a margin out of range.
+    PASS: a drop of `margin` is excluded. FAIL: one is shown. Values are differences candidate -
+    reference per prompt, negative if the candidate is worse, of a metric whose range has the width
+    `span`; the reference's score is the mean over its runs. Either decision is wrong with
+    probability at most `alpha`, the part of alpha that the looks may use. `eps` is the probability
+    of deciding a run in which more than `max_missing` answers will be missing. Raises
+    ServeEvalError for levels or a margin out of range.
     """
 
     def __init__(
@@ -98,14 +96,13 @@ class EarlyPaired(EarlyVerdict):
         check_margin(margin)
         if not (math.isfinite(span) and span > 0.0):
             raise ServeEvalError(
-                f"an early stop needs a metric with a finite range, not one of the width {span}",
+                f"an early stop needs a metric with a finite range; this one has the width {span}",
                 hint="run metrics without a range, such as perplexity, to the end",
             )
         self.alpha: Final = alpha
         self.margin: Final = margin
-        shift = margin / (
-            2.0 * span
-        )  # of the margin, on a scale of 0..1 where no difference is 1/2
+        # The margin on a scale of 0..1 where no difference is 1/2.
+        shift = margin / (2.0 * span)
         super().__init__(
             n,
             lo=-span,

@@ -1,4 +1,4 @@
-"""Stop early when the classic verdict of the full run is already as good as certain.
+"""Stop early once the classic verdict of the full run is almost certain.
 
 The full run's mean is the mean of a finite population, of which a random permutation shows one
 value after the other. Two gamblers bet on each value: one against "the full run does not pass",
@@ -7,16 +7,16 @@ answer at its best. Source: Waudby-Smith and Ramdas, "Estimating means of bounde
 by betting", arXiv 2010.09686, without replacement. A third bet is against "too many answers are
 missing" (`answered`). A decision needs one of the first two and the third at the same moment.
 
-How eps is split: when too many are missing, only the third bet can err, so it needs a wealth of 1 /
+How eps is split: if too many are missing, only the third bet can err, so it needs a wealth of 1 /
 eps. Otherwise the third does not matter. Without missing answers one of the first two hypotheses is
-true; where missing answers leave the threshold between the bounds of the value, both are, and the
+true. If missing answers leave the threshold between the bounds of the value, both are true, and the
 full run is undecided. Each of the two therefore needs a wealth of 2 / eps. A true hypothesis's
-wealth reaches 1 / p with probability p at most, however often one looks (Ville 1939), so an early
-verdict differs from the full run's with probability eps at most in all three cases.
+wealth reaches 1 / p with probability at most p, for any number of looks (Ville 1939), so an early
+verdict differs from the full run's with probability at most eps in all three cases.
 
-Two conditions are the caller's: the order of the prompts is a random permutation drawn for this
-run, and values arrive in that order without gaps. Values in the order of completion make it wrong:
-slow answers are not like fast ones.
+The caller ensures two conditions: the order of the prompts is a random permutation drawn for this
+run, and values arrive in that order without gaps. Values in the order of completion are not valid:
+slow answers differ from fast ones.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from serve_eval.stats.betting import GRID
 from serve_eval.stats.classic import Decision
 from serve_eval.stats.inputs import check_count, check_level
 
-# Nearer to the end of the range than this the remaining mean is rounding, and no bet is placed.
+# If the remaining mean is nearer than this to the end of the range, it is a rounding error and no
+# bet is placed.
 ROUNDING = 1e-9
 
 
 class Wealth:
     """The wealth of a bet against "the mean of all values is at most `null`".
 
-    `n` is the size of the finite population, or None for values drawn from one without end. Values
-    lie in `lo`..`hi`. The stakes of `GRID` are played side by side and averaged.
+    `n` is the size of the finite population, or None for an infinite one. Values are in `lo`..`hi`.
+    The stakes of `GRID` are played in parallel and averaged.
     """
 
     __slots__ = ("_left", "_lo", "_sum", "_wealths", "_width")
@@ -47,17 +48,16 @@ class Wealth:
     def __init__(self, null: float, n: int | None, lo: float, hi: float) -> None:
         self._lo, self._width = lo, hi - lo
         self._left = n
-        # What the remaining values must sum to for the mean to be `null`; with no end, `null`
-        # itself.
+        # The sum of the remaining values at which the mean is `null`; `null` itself if n is None.
         self._sum = null if n is None else null * n
         self._wealths = [1.0] * len(GRID)
 
     def bet(self, value: float) -> float:
-        """Play one value; the wealth after it. Where the hypothesis has become impossible it is
-        infinite.
+        """Bet on one value and return the wealth after it.
 
         m = (n null - sum of earlier values) / (values left); each wealth grows by 1 + g (value - m)
-        / (m - lo). Where m >= hi the hypothesis allows everything and nothing is staked.
+        / (m - lo). If m >= hi the hypothesis allows everything and nothing is staked. Once the
+        hypothesis is impossible, the wealth is infinite.
         """
         left = self._left
         if left is None:
@@ -92,17 +92,17 @@ class Bet(Protocol):
 
 
 def never() -> bool:
-    """Hold nothing up."""
+    """Return False: never delay a decision."""
     return False
 
 
 class EarlyVerdict:
-    """Decides PASS or FAIL before the end, on values oriented so that lower is worse, within
-    `lo`..`hi`.
+    """Decide PASS or FAIL before the end.
 
-    A decision needs, at the same moment, a wealth of `needed` of one of the two bets and of 1 /
-    `eps` that at most `max_missing` of the `n` planned answers will be missing. `held`, asked only
-    when there would be a decision, puts it off while it returns True. Raises ServeEvalError for n
+    Values are oriented so that lower is worse, within `lo`..`hi`. A decision needs, at the same
+    moment, a wealth of `needed` of one of the two bets and a wealth of 1 / `eps` of the bet that at
+    most `max_missing` of the `n` planned answers will be missing. `held` is called only if there
+    would be a decision; it delays the decision while it returns True. Raises ServeEvalError for n
     below 1, eps outside (0, 1), an empty or infinite range, or a value outside it.
     """
 
@@ -127,8 +127,9 @@ class EarlyVerdict:
         self._most_missing = answered.most_missing(n, max_missing)
 
     def update(self, values: Iterable[float]) -> Decision | None:
-        """Take the next values of the prefix, in order. Returns the decision; later values do not
-        change it.
+        """Add the next values of the prefix, in order, and return the decision.
+
+        Later values do not change it.
         """
         lo, hi = self._lo, self._hi
         for value in values:
@@ -137,18 +138,19 @@ class EarlyVerdict:
             if not lo <= value <= hi:
                 raise ServeEvalError(
                     f"the value {value} lies outside {lo:g}..{hi:g}",
-                    hint="check the unit of the scores; hand a missing score to update_missing()",
+                    hint="check the unit of the scores; pass a missing score to update_missing()",
                 )
             self._take(value, value)
         return self.decision
 
     def update_missing(self, worst: float, best: float) -> Decision | None:
-        """Count the next prompt of the prefix as missing: each bet takes the end of its range that
-        makes it poorer.
+        """Count the next prompt of the prefix as missing, and return the decision.
+
+        Each bet uses the end of its range that makes it poorer.
         """
         if not self._lo <= worst <= best <= self._hi:
             raise ServeEvalError(
-                f"a missing value cannot lie in {worst}..{best}",
+                f"{worst}..{best} is not a range for a missing value",
                 hint=f"give the worst and the best value within {self._lo:g}..{self._hi:g}",
             )
         if self.decision is None:
@@ -188,14 +190,13 @@ class EarlyVerdict:
 
 
 class EarlyClassic(EarlyVerdict):
-    """Decides before the end, equal to the full run's verdict except with probability `eps` at
-    most.
+    """Decide before the end; differ from the full run's verdict with probability at most `eps`.
 
-    The full verdict is INCONCLUSIVE when more than `max_missing` of the `n` answers are missing,
-    else FAIL when the mean of all values is below `threshold` even with each missing one at its
-    best, PASS when it is not with each at its worst, INCONCLUSIVE otherwise. With stored pairs the
-    values are differences (`paired`); with only the reference's mean known they are the candidate's
-    scores (`mean_only`), which needs more samples.
+    The full verdict is INCONCLUSIVE if more than `max_missing` of the `n` answers are missing. Else
+    it is FAIL if the mean of all values is below `threshold` even with each missing one at its
+    best, PASS if the mean is not below it with each at its worst, INCONCLUSIVE otherwise. With
+    stored pairs the values are differences (`for_pairs`). If only the reference's mean is known
+    they are the candidate's scores (`mean_only`), which needs more samples.
     """
 
     def __init__(
@@ -238,10 +239,10 @@ class EarlyClassic(EarlyVerdict):
         span: float = 1.0,
         max_missing: float = 0.02,
     ) -> EarlyClassic:
-        """For differences candidate - reference (negative is worse) of a metric whose range has the
-        width `span`.
+        """Create one for differences candidate - reference; negative is worse.
 
-        The full verdict is FAIL when their mean is below -`margin`.
+        The metric's range has the width `span`. The full verdict is FAIL if their mean is below
+        -`margin`.
         """
         return cls(n, -margin, lo=-span, hi=span, eps=eps, max_missing=max_missing)
 
@@ -256,7 +257,8 @@ class EarlyClassic(EarlyVerdict):
         eps: float = 0.01,
         max_missing: float = 0.02,
     ) -> EarlyClassic:
-        """For the candidate's scores, with only the threshold known. When lower is better, negate
-        all of them.
+        """Create one for the candidate's scores, with only the threshold known.
+
+        If lower is better, negate all of them.
         """
         return cls(n, threshold, lo=lo, hi=hi, eps=eps, max_missing=max_missing)

@@ -1,26 +1,23 @@
-"""Compute how often the drift chart alarms although nothing changed, when the variance of a run is
-an estimate.
+"""Compute how often the drift chart raises a false alarm if the run variance is an estimate.
 
-The chart divides by the estimate. Where that is too small every step of the sum is too large, so
-that a chart which alarms in 2 % of the years with the known variance alarms in 10 % with that of
-two runs. Two things are charged here.
+The chart divides by the estimate. If the estimate is too small, every step of the sum is too large:
+a chart that alarms in 2 % of the years with the known variance alarms in 10 % with that of two
+runs. Two effects are included here.
 
 The variance. Each prompt's sample variance over K runs is one rare and unequal contribution to the
-estimate, so that the sum of them is nearly a weighted sum of Poisson counts. Its true value then
-follows, as far as the data tell, the gamma distribution of Fay and Feuer 1997, "Confidence
-intervals for directly standardized rates: a method based on the gamma distribution": mean y + w and
-variance q + w^2, for the sum y of the prompts' variances, the variance q of that sum and the
-largest weight w. The w is the one flip that was not seen: no flips in two runs do not mean that
-there are none. Satterthwaite's chi-squared alone, around the estimate, has no answer for an
-estimate of 0.
+estimate, so their sum is nearly a weighted sum of Poisson counts. Given the data, its true value
+then follows the gamma distribution of Fay and Feuer 1997, "Confidence intervals for directly
+standardized rates: a method based on the gamma distribution": mean y + w and variance q + w^2, for
+the sum y of the prompts' variances, the variance q of that sum and the largest weight w. The w
+stands for one flip that was not observed: no flips in two runs do not mean that there are none.
+Satterthwaite's chi-squared alone, around the estimate, has no answer for an estimate of 0.
 
 The shape. A run in which few prompts flip is a small whole number of flips, and skewed: at most as
 skewed as a Poisson count, where each flip is a loss. The steps are therefore shifted gamma
-variables with the skewness of that count, which become normal ones as the flips of a run become
-many.
+variables with the skewness of that count. They become normal as the flips of a run become many.
 
 The chance is that of a Markov chain over the values of the sum (Brook and Evans 1972, "An approach
-to the probability distribution of cusum run length"), averaged over what the true variance may be.
+to the probability distribution of cusum run length"), averaged over the possible true variances.
 """
 
 from __future__ import annotations
@@ -37,27 +34,26 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
 RUNS = 365
-"""The runs within which the chance of a false alarm is stated: a year of nights."""
+"""Runs for which the chance of a false alarm is stated: a year of nights."""
 MOST = 24.0
-"""The highest limit that is chosen: a drop of one standard deviation is seen after 49 runs."""
+"""Highest limit that is chosen: a drop of one standard deviation is detected after 49 runs."""
 STATES, QUANTILES = 60, 40
 CLOSE, FAR = 0.1, 100.0
-"""Between these the ratio of the true variance to the estimate matters: below the chart is silent,
-above it alarms."""
+"""Range in which the ratio of the true variance to the estimate matters: below it the chart is
+silent, above it the chart alarms."""
 STEP = 0.2
-"""Width of the grid of ln(ratio) on which the chain is computed; between its points it is
-interpolated."""
+"""Step of the grid of ln(ratio) on which the chain is computed; values between are interpolated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
     """The run variance that a chart divides by, and how well it is known.
 
-    The true one is `ratio` times as large on average, with the spread of a chi-squared variable of
-    `df` degrees of freedom (infinite: it is known). `flips` is the variance used, n v, in units of
-    the largest change of one score: about the number of scores that change from run to run;
-    infinite for normal values. `run_df` are the degrees of freedom with which the variance between
-    runs as a whole was measured (infinite where it was not).
+    The true variance is `ratio` times as large on average, with the spread of a chi-squared
+    variable of `df` degrees of freedom (infinite: it is known). `flips` is the variance used, n v,
+    in units of the largest change of one score: about the number of scores that change from run to
+    run; infinite for normal values. `run_df` are the degrees of freedom with which the variance
+    between runs as a whole was measured (infinite if it was not).
     """
 
     ratio: float = 1.0
@@ -76,19 +72,19 @@ def measure_scale(
     n: int,
     change: float,
 ) -> Scale:
-    """Say how well a measured run variance is known.
+    """Return how well a measured run variance is known.
 
     `variance` and `variance_df` are those of `instability` on `runs` runs of `prompts` prompts;
     `used` is the variance per prompt that the chart of `n` prompts divides by, and `change` the
-    largest change of one score. All in units of the score. Raises ServeEvalError for values that
-    are not finite, or not positive where they have to be.
+    largest change of one score. All are in units of the score. Raises ServeEvalError for values
+    that are not finite, or not positive where they must be.
     """
     check_count("the number of runs", runs, 2)
     check_count("the number of prompts", min(prompts, n), 1)
     if not (0.0 <= variance < math.inf and 0.0 < used < math.inf and 0.0 < change < math.inf):
         raise ServeEvalError(
-            f"a variance of {variance}, of which {used} is used, with changes of {change} makes no"
-            " chart",
+            f"a variance of {variance}, of which {used} is used, with changes of {change} does not"
+            " make a chart",
             hint="take the variance from instability() and the change from the range of the scores",
         )
     total = prompts * variance
@@ -103,10 +99,10 @@ def measure_scale(
 def false_alarm_chance(
     limit: float, scale: Scale = Scale(), *, runs: int = RUNS, slack: float = SLACK
 ) -> float:
-    """Compute the chance that the chart of an unchanged endpoint passes `limit` at least once
-    within `runs` runs.
+    """Return the chance of a false alarm of an unchanged endpoint within `runs` runs.
 
-    Raises ServeEvalError for a limit that is not above 0, a negative slack or no run.
+    An alarm means that the chart passes `limit` at least once. Raises ServeEvalError for a limit
+    that is not above 0, a negative slack or no run.
     """
     import numpy
 
@@ -124,11 +120,10 @@ def false_alarm_chance(
 
 
 def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
-    """Find the limit at which a false alarm is as rare as with LIMIT and a known variance of normal
-    values.
+    """Return the limit at which a false alarm is as rare as with LIMIT and a known normal variance.
 
-    In tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher:
-    `false_alarm_chance` tells it.
+    The limit is in tenths, rounded up, between LIMIT and MOST. At MOST the chance may be higher:
+    `false_alarm_chance` computes it.
     """
     target = false_alarm_chance(LIMIT, runs=runs, slack=slack)
     low, high = round(10.0 * LIMIT), round(10.0 * MOST)
@@ -142,7 +137,7 @@ def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
 
 
 def _ratios(scale: Scale) -> FloatArray:
-    """Equally likely values of the true variance over the one that is used."""
+    """Return equally likely values of the true variance over the one that is used."""
     import numpy
     from scipy.special import chdtri, gammaincinv
 
@@ -158,9 +153,9 @@ def _ratios(scale: Scale) -> FloatArray:
 
 
 def _chance(limit: float, runs: int, slack: float, ratio: float, flips: float) -> float:
-    """The chance of an alarm where the true variance is `ratio` times the one used.
+    """Return the chance of an alarm if the true variance is `ratio` times the one used.
 
-    The sum lies in one of STATES intervals, of which the first, half as wide, holds 0; a step moves
+    The sum is in one of STATES intervals, of which the first, half as wide, holds 0. A step moves
     it by a shifted gamma variable of mean -slack, variance `ratio` and skewness 1 / sqrt(ratio *
     flips).
     """
@@ -175,9 +170,7 @@ def _chance(limit: float, runs: int, slack: float, ratio: float, flips: float) -
     else:
         below = ndtr(edges)
     states = numpy.arange(STATES)
-    up = (
-        states[None, :] - states[:, None] + STATES - 1
-    )  # by how many intervals, as a position in `edges`
+    up = states[None, :] - states[:, None] + STATES - 1  # intervals moved, as index into `edges`
     moves = below[up + 1] - below[up]
     moves[:, 0] = below[up[:, 0] + 1]
     return max(0.0, 1.0 - float(numpy.linalg.matrix_power(moves, runs)[0].sum()))

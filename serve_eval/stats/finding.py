@@ -1,6 +1,6 @@
-"""The four-way finding: is a drop proven, and is a drop of the margin or more excluded?
+"""The four-way finding: whether a drop is proven, and whether one of the margin is excluded.
 
-Significance crossed with non-inferiority, as in Lakens 2017, "Equivalence tests":
+It crosses significance with non-inferiority, as in Lakens 2017, "Equivalence tests":
 
                 lower > -margin    lower <= -margin
     p > alpha   PASS               INCONCLUSIVE
@@ -19,8 +19,9 @@ Range = tuple[float, float]
 
 
 class PairedFinding(StrEnum):
-    """SMALL_DROP passes the gate with a warning: a drop is proven, and one of the margin or more is
-    excluded.
+    """The finding of a paired comparison.
+
+    SMALL_DROP passes with a warning: a drop is proven, and one of the margin or more is excluded.
     """
 
     PASS = "PASS"
@@ -30,12 +31,12 @@ class PairedFinding(StrEnum):
 
 
 def finding(p: float | Range, alpha: float, lower: float | Range, margin: float) -> PairedFinding:
-    """The table above. `lower` and `margin` share a unit; negative is worse.
+    """Return the finding of the table above. `lower` and `margin` share a unit; negative is worse.
 
-    Missing answers leave a range (lowest, highest) instead of a number: then an answer counts only
-    when all of the range gives it, otherwise the finding is INCONCLUSIVE (Manski 1989). Also takes
-    p-values that were corrected for many tests. Raises ServeEvalError for alpha outside (0, 1), a
-    negative margin or a p that is no probability.
+    If answers are missing, `p` or `lower` is a range (lowest, highest) instead of a number. A
+    result then counts only if the whole range gives it, otherwise the finding is INCONCLUSIVE
+    (Manski 1989). p-values that were corrected for many tests are accepted too. Raises
+    ServeEvalError for alpha outside (0, 1), a negative margin or a p that is not a probability.
     """
     check_level("alpha", alpha)
     check_margin(margin)

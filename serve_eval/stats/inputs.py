@@ -1,6 +1,4 @@
-"""Checks of numbers that several tests share. Each raises ServeEvalError and says what to do about
-it.
-"""
+"""Check numbers that several tests share. Each check raises ServeEvalError with a hint."""
 
 from __future__ import annotations
 
@@ -19,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def check_level(name: str, value: float) -> None:
-    """An error rate (alpha, beta, eps) lies strictly between 0 and 1; so does a confidence."""
+    """Raise ServeEvalError unless an error rate or a confidence is strictly between 0 and 1.
+
+    Error rates are alpha, beta and eps.
+    """
     if not 0.0 < value < 1.0:
         raise ServeEvalError(
             f"{name} must lie strictly between 0 and 1, not {value}",
@@ -28,7 +29,10 @@ def check_level(name: str, value: float) -> None:
 
 
 def check_margin(margin: float) -> None:
-    """A margin is how large a drop still counts as harmless, so it is finite and not negative."""
+    """Raise ServeEvalError unless a margin is finite and not negative.
+
+    A margin is the size up to which a drop counts as harmless.
+    """
     if not (math.isfinite(margin) and margin >= 0.0):
         raise ServeEvalError(
             f"the margin must be a finite number, 0 or more, not {margin}",
@@ -40,7 +44,7 @@ def check_margin(margin: float) -> None:
 
 
 def check_count(name: str, value: int, least: int = 0) -> None:
-    """A count is a whole number of at least `least`."""
+    """Raise ServeEvalError unless a count is a whole number of at least `least`."""
     if value != int(value):
         raise ServeEvalError(
             f"{name} must be a whole number, not {value}", hint="count prompts, not proportions"
@@ -52,25 +56,25 @@ def check_count(name: str, value: int, least: int = 0) -> None:
 
 
 def float_row(name: str, values: ArrayLike) -> FloatArray:
-    """One finite number per sample as an array. For values that cannot be missing."""
+    """Return one finite number per sample as an array, for values that cannot be missing."""
     import numpy
 
     row = numpy.asarray(values, dtype=numpy.float64)
     if row.ndim != 1 or row.size == 0:
         raise ServeEvalError(
-            f"{name} must be a list of one or more numbers", hint="was any sample evaluated?"
+            f"{name} must be a list of one or more numbers", hint="evaluate at least one sample"
         )
     if not numpy.isfinite(row).all():
         place = int(numpy.flatnonzero(~numpy.isfinite(row))[0])
         raise ServeEvalError(
             f"{name} must be finite numbers; the one at position {place} is {row[place]}",
-            hint="leave missing values out, or hand missing scores to pair() as NaN",
+            hint="leave missing values out, or pass missing scores to pair() as NaN",
         )
     return row
 
 
 def check_p_values(p: Sequence[float]) -> None:
-    """p-values are numbers from 0 to 1."""
+    """Raise ServeEvalError unless all p-values are numbers from 0 to 1."""
     for place, value in enumerate(p):
         if not 0.0 <= value <= 1.0:
             raise ServeEvalError(

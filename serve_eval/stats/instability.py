@@ -1,7 +1,7 @@
 """Measure how much one endpoint disagrees with itself, on repeated runs of the same prompts.
 
-The run variance v and the A/A flip rate say how much of a difference is noise; Cochran's Q says
-whether runs differ as a whole (a replica, a time of day), in which case prompts are not independent
+The run variance v and the A/A flip rate show how much of a difference is noise. Cochran's Q shows
+whether runs differ as a whole (a replica, a time of day). If they do, prompts are not independent
 and the paired level is too optimistic.
 """
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray
 
 FOURTH = 4
-"""Runs from which on the fourth moment of a prompt's scores can be estimated."""
+"""Least number of runs from which the fourth moment of a prompt's scores can be estimated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instability:
-    """Of `prompts` prompts scored in each of `runs` runs.
+    """The disagreement between `runs` runs of `prompts` prompts.
 
     `variance`: mean variance of a prompt's score between runs, in squared units of the score.
     `flip_rate`, the chance that two runs disagree on a prompt, and `mixed`, the share of prompts
     that were both right and wrong, exist for right/wrong scores only. `cochran_q` with `df` degrees
-    of freedom and its p are None when no prompt's score varied. `dispersion` is Q / df: 1 on
-    average where runs differ only prompt by prompt, more where they differ as a whole.
-    `variance_df` are the degrees of freedom with which `variance` is known: infinite where the
-    prompts' variances tell no error, None for a single prompt or where nothing varied. `widest` is
-    the largest difference between two scores of a prompt.
+    of freedom and its p are None if no prompt's score varied. `dispersion` is Q / df: 1 on average
+    if runs differ only prompt by prompt, more if they differ as a whole. `variance_df` are the
+    degrees of freedom with which `variance` is known: infinite if the prompts' variances show no
+    error, None for a single prompt or if nothing varied. `widest` is the largest difference between
+    two scores of a prompt.
     """
 
     runs: int
@@ -52,20 +52,22 @@ class Instability:
 def instability(runs: ArrayLike) -> Instability:
     """Measure the run variance, and whether runs differ as a whole.
 
-    Rows are runs, columns prompts; a prompt with a missing score (NaN) in any run is left out. With
+    Rows are runs, columns prompts. A prompt with a missing score (NaN) in any run is left out. With
     s_i^2 the sample variance of prompt i over the K runs and C_k the sum of run k over the n
     prompts:
 
-    v = mean s_i^2; flip rate = 2 v.
-    Q = sum_k (C_k - mean C)^2 / sum_i s_i^2, chi-squared with K - 1 degrees of freedom when the runs are exchangeable
-    within each prompt: the sums of many independent prompts are nearly normal, and permuting a prompt's scores over
-    the runs gives them the covariance s_i^2 (I - 1/K). For right/wrong scores it is the Q of Cochran 1950, "The
-    comparison of percentages in matched samples".
-    The degrees of freedom of v are 2 v^2 / se^2 (Satterthwaite 1946, "An approximate distribution of estimates of
-    variance components"). With two or three runs se = sd(s_i^2) / sqrt(n), which takes prompts that differ in their
-    variance for uncertainty; from four runs on se is that of given prompts, from the unbiased estimate (2 K k2^2 + (K
-    - 1) k4) / (K (K + 1)) of the variance of each s_i^2 with the k-statistics k2, k4 of its scores (Kendall and Stuart
-    1969, "The advanced theory of statistics", volume 1, chapter 12).
+    * v = mean s_i^2; flip rate = 2 v.
+    * Q = sum_k (C_k - mean C)^2 / sum_i s_i^2, chi-squared with K - 1 degrees of freedom if the
+      runs are exchangeable within each prompt: the sums of many independent prompts are nearly
+      normal, and permuting a prompt's scores over the runs gives them the covariance s_i^2 (I -
+      1/K). For right/wrong scores it is the Q of Cochran 1950, "The comparison of percentages in
+      matched samples".
+    * The degrees of freedom of v are 2 v^2 / se^2 (Satterthwaite 1946, "An approximate distribution
+      of estimates of variance components"). With two or three runs se = sd(s_i^2) / sqrt(n), which
+      counts differences between the prompts' variances as uncertainty. From four runs on se is that
+      of given prompts, from the unbiased estimate (2 K k2^2 + (K - 1) k4) / (K (K + 1)) of the
+      variance of each s_i^2 with the k-statistics k2, k4 of its scores (Kendall and Stuart 1969,
+      "The advanced theory of statistics", volume 1, chapter 12).
 
     Raises ServeEvalError for fewer than two runs, no complete prompt or infinite scores.
     """
@@ -80,11 +82,11 @@ def instability(runs: ArrayLike) -> Instability:
     scores = scores[:, ~numpy.isnan(scores).any(axis=0)]
     if scores.shape[1] == 0:
         raise ServeEvalError(
-            "no prompt was scored in every run", hint="look at the failures of the runs"
+            "no prompt was scored in every run", hint="check the failures of the runs"
         )
     if numpy.isinf(scores).any():
         raise ServeEvalError(
-            "instability needs finite scores", hint="look at the scorer: it gave an infinite score"
+            "instability needs finite scores", hint="check the scorer: it gave an infinite score"
         )
     count, prompts = scores.shape
     varied = scores[:, (scores != scores[0]).any(axis=0)]
@@ -107,14 +109,13 @@ def instability(runs: ArrayLike) -> Instability:
 
 
 def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
-    """Compute the dispersion of runs in their order, from the differences of neighbours, and its
-    degrees of freedom.
+    """Return the dispersion of ordered runs from successive differences, and its df.
 
-    sum_k (C_k - C_(k-1))^2 / (2 (K - 1)) over sum_i s_i^2, with 2 (K - 1)^2 / (3 K - 4) degrees of
-    freedom (von Neumann, Kent, Bellinson and Hart 1941, "The mean square successive difference").
-    Runs that vary as a whole raise it as they raise Q / df, while one lasting step among them, or a
-    slow decline, hardly does. Rows and columns as `instability` takes them, without missing scores;
-    None where nothing varied.
+    It is sum_k (C_k - C_(k-1))^2 / (2 (K - 1)) over sum_i s_i^2, with 2 (K - 1)^2 / (3 K - 4)
+    degrees of freedom (von Neumann, Kent, Bellinson and Hart 1941, "The mean square successive
+    difference"). Runs that vary as a whole raise it as they raise Q / df; one lasting step among
+    them, or a slow decline, hardly does. Rows and columns are as in `instability`, without missing
+    scores; None if nothing varied.
     """
     import numpy
 
@@ -128,8 +129,9 @@ def successive_dispersion(runs: ArrayLike) -> tuple[float, float] | None:
 
 
 def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
-    """Q and its p. Rows are runs; columns are the prompts whose score varied, the others add
-    nothing.
+    """Return Q and its p.
+
+    Rows are runs; columns are the prompts whose score varied. The others add nothing.
     """
     count = len(varied)
     if varied.shape[1] == 0:
@@ -141,8 +143,9 @@ def _cochran(varied: FloatArray) -> tuple[float | None, float | None]:
 
 
 def _variance_df(varied: FloatArray, prompts: int) -> float | None:
-    """Satterthwaite's degrees of freedom of the mean of all prompts' variances. Columns as in
-    `_cochran`.
+    """Return Satterthwaite's degrees of freedom of the mean of all prompts' variances.
+
+    Columns are as in `_cochran`.
     """
     if prompts < 2 or varied.shape[1] == 0:
         return None

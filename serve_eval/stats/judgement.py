@@ -1,6 +1,4 @@
-"""The paired judgement of one task: test, bounds, finding, and the reasons where nothing can be
-concluded.
-"""
+"""Judge one task by its pairs: test, bounds, finding, and the reasons for no conclusion."""
 
 from __future__ import annotations
 
@@ -24,15 +22,15 @@ from serve_eval.stats.pairs import Pairs, RunEffect
 from serve_eval.stats.run_effects import run_effect
 
 MIN_UNITS = 10
-"""Independent pairs, or clusters of them, below which nothing is concluded: a handful is no test of
-a deployment."""
+"""Least number of independent pairs, or clusters of them, for a conclusion. Fewer do not test a
+deployment."""
 
 ROUNDING = 1e-9
-"""By how much a share may exceed a limit for the sake of arithmetic."""
+"""Rounding error by which a share may exceed a limit."""
 
 
 class Reason(StrEnum):
-    """Why a finding is INCONCLUSIVE."""
+    """The reason for an INCONCLUSIVE finding."""
 
     TOO_FEW_PAIRS = "too_few_pairs"
     FEW_CLUSTERS = "few_clusters"
@@ -44,7 +42,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """What the pairs say. Every effect is in the unit of the scores; negative is worse."""
+    """The result of a paired comparison.
+
+    Every effect is in the unit of the scores; negative is worse.
+    """
 
     finding: PairedFinding
     reasons: tuple[Reason, ...]
@@ -66,11 +67,12 @@ def judge(
 ) -> PairedTest:
     """Apply the paired test and the bounds to one task.
 
-    Where the runs of a side differ as a whole, every standard error is inflated for it
-    (`run_effects`). INCONCLUSIVE, with its reason, for fewer than ten independent pairs or
-    clusters, for more than `max_missing` of the scores missing (unless even at their best the
-    candidate fails), when missing answers could change the finding, and when the data exclude
-    neither "no drop" nor "a drop of the margin". Raises ServeEvalError for parameters out of range.
+    If the runs of a side differ as a whole, every standard error is inflated for it
+    (`run_effects`). The finding is INCONCLUSIVE, with its reason, in these cases: fewer than ten
+    independent pairs or clusters; more than `max_missing` of the scores missing (unless the
+    candidate fails even with them at their best); missing answers that could change the finding;
+    and data that exclude neither "no drop" nor "a drop of the margin". Raises ServeEvalError for
+    parameters out of range.
     """
     check_level("alpha", alpha)
     check_margin(margin)
@@ -109,8 +111,9 @@ def conclude(
     margin: float,
     max_missing: float,
 ) -> tuple[PairedFinding, tuple[Reason, ...]]:
-    """Finding and reasons from p and bounds. Call it again with a p range that was corrected for
-    many tests (Holm).
+    """Return the finding and its reasons from p and the bounds.
+
+    Call it again with a p range that was corrected for many tests (Holm).
     """
     if p_range is None or pairs.units < MIN_UNITS:
         few = (

@@ -1,6 +1,4 @@
-"""Whether one of two took longer than the other by more than two ways of doing the same thing
-differ anyway.
-"""
+"""Test whether times are longer than usual, beyond normal differences between two servers."""
 
 from __future__ import annotations
 
@@ -10,13 +8,14 @@ from typing import NamedTuple
 from serve_eval.stats.mcnemar import mcnemar
 
 SLOWER = 2.0
-"""By how much times must differ to be told: two ways of serving a model never take the same
-time."""
+"""Least factor between times that counts: two ways of serving a model never take the same time."""
 
 
 class Lateness(NamedTuple):
-    """`longer` of `of` times were more than SLOWER times as long; `p` is that of the exact sign
-    test that no more than half of all are.
+    """The result of the sign test.
+
+    `longer` of `of` times were more than SLOWER times as long. `p` is that of the exact sign test
+    of "at most half of all times are".
     """
 
     longer: int
@@ -25,8 +24,9 @@ class Lateness(NamedTuple):
 
 
 def lateness(times: Iterable[tuple[float, float]]) -> Lateness:
-    """The sign test of the median ratio, of pairs (usual time, time in question): exact where they
-    are independent of each other, whatever the times are distributed like. No pair gives p = 1.
+    """Apply the sign test of the median ratio to pairs (usual time, time in question).
+
+    It is exact for any distribution of the times if the pairs are independent. No pair gives p = 1.
     """
     longer = of = 0
     for usual, taken in times:

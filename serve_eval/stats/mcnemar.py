@@ -1,7 +1,6 @@
-"""McNemar's test on paired right/wrong answers: only prompts whose answer changed carry
-information.
+"""McNemar's test on paired right/wrong answers, of which only the changed ones carry information.
 
-Without a real drop each changed prompt is equally likely to have gone either way, so the number
+Without a real drop each changed prompt is equally likely to have changed either way, so the number
 that went from right to wrong is binomial with probability 1/2 (McNemar 1947). The mid-p variant
 counts half the probability of the observed number, which brings the level close to alpha without
 exceeding it (Fagerland, Lydersen, Laake 2013).
@@ -24,11 +23,11 @@ class McNemar:
 
 
 def mcnemar(down: int, up: int) -> McNemar:
-    """`down` prompts went from right to wrong, `up` from wrong to right. No change at all gives p =
-    1.
+    """Return the p-values for `down` prompts from right to wrong and `up` from wrong to right.
 
-    p_exact = P(Bin(down + up, 1/2) >= down); p_mid = p_exact - P(Bin(down + up, 1/2) = down) / 2,
-    computed as the mean of P(>= down) and P(> down). Raises ServeEvalError for negative counts.
+    No change at all gives p = 1. p_exact = P(Bin(down + up, 1/2) >= down); p_mid = p_exact -
+    P(Bin(down + up, 1/2) = down) / 2, computed as the mean of P(>= down) and P(> down). Raises
+    ServeEvalError for negative counts.
     """
     check_count("the number of prompts that became wrong", down)
     check_count("the number of prompts that became right", up)

@@ -1,4 +1,4 @@
-"""Two sign tests on the same prompts, and one p for the smaller of their two p-values.
+"""Combine two sign tests on the same prompts into one p for the smaller of their p-values.
 
 Under exchange both signs of a prompt flip together, and the prompts flip independently. The
 distribution of the smaller p-value under these joint flips corrects for having looked twice, and it
@@ -29,9 +29,9 @@ CELLS = 1_000_000  # outcomes held in memory at once
 class MinP:
     """One-sided p-values for "positive signs are the more likely ones".
 
-    `p_mid` and `p_exact` are those of the smaller p-value of the two measures; the level of
-    `p_exact` never exceeds alpha, and `p_mid` counts half the probability of the observed outcome,
-    as in McNemar's mid-p. `each` has the mid-p of either measure alone.
+    `p_mid` and `p_exact` are those of the smaller p-value of the two measures. The level of
+    `p_exact` never exceeds alpha; `p_mid` counts half the probability of the observed outcome, as
+    in McNemar's mid-p. `each` has the mid-p of either measure alone.
     """
 
     p_mid: float
@@ -40,10 +40,10 @@ class MinP:
 
 
 def min_p(counts: Mapping[Signs, int]) -> MinP:
-    """Test two signs per prompt at once, from how many prompts had each pair of signs.
+    """Test two signs per prompt together, given the number of prompts for each pair of signs.
 
-    Where only one measure ever has a sign, and where both always agree, the result is McNemar's. No
-    sign at all gives p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative
+    If only one measure ever has a sign, or if both always agree, the result is McNemar's. No sign
+    at all gives p = 1. Raises ServeEvalError for signs other than -1, 0 and 1 and for negative
     counts.
     """
     for signs, count in counts.items():
@@ -58,20 +58,20 @@ def min_p(counts: Mapping[Signs, int]) -> MinP:
     if not any(n for signs, n in counts.items() if signs != (0, 0)):
         return MinP(1.0, 1.0, each)
     least = min(each)
-    # The p-values fall as the positive signs become more: the first number with one that is small
-    # enough decides.
+    # The p-values fall as the number of positive signs rises: the first that is small enough
+    # decides.
     at_most = _compute_reached(counts, [int((table > least).sum()) for table in tables])
     below = _compute_reached(counts, [int((table >= least).sum()) for table in tables])
     return MinP(p_mid=(at_most + below) / 2.0, p_exact=at_most, each=each)
 
 
 def _count_signed(counts: Mapping[Signs, int], which: int) -> int:
-    """Count the prompts that one measure gives a sign."""
+    """Return the number of prompts with a sign by one measure."""
     return sum(n for signs, n in counts.items() if signs[which] != 0)
 
 
 def _mid_p_values(n: int) -> FloatArray:
-    """The mid-p of McNemar's test for 0 to n positive signs of n; 1 for n = 0."""
+    """Return the mid-p of McNemar's test for 0 to n positive signs of n; 1 for n = 0."""
     import numpy
     from scipy.special import bdtr
 
@@ -83,8 +83,7 @@ def _mid_p_values(n: int) -> FloatArray:
 
 
 def _compute_reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
-    """The chance, under joint flips, that a measure has at least as many positive signs as `needed`
-    of it.
+    """Return the chance, under joint flips, that a measure reaches its `needed` positive signs.
 
     The sum runs over the positive signs of the prompts whose two signs are alike, and those of the
     prompts whose signs are opposite. Every term is positive, so that the smallest sum keeps its
@@ -110,7 +109,7 @@ def _compute_reached(counts: Mapping[Signs, int], needed: list[int]) -> float:
 
 
 def _at_least(n: int) -> FloatArray:
-    """P(Bin(n, 1/2) >= k) for k = 0 to n + 1."""
+    """Return P(Bin(n, 1/2) >= k) for k = 0 to n + 1."""
     import numpy
     from scipy.special import bdtr
 
@@ -122,7 +121,7 @@ def _at_least(n: int) -> FloatArray:
 
 
 def _chances(n: int) -> FloatArray:
-    """P(Bin(n, 1/2) = k) for k = 0 to n."""
+    """Return P(Bin(n, 1/2) = k) for k = 0 to n."""
     import math
 
     import numpy

@@ -1,7 +1,8 @@
-"""Many tests in one run: with 40 tests at 5 % some false alarm is nearly certain (87 %).
+"""Correct p-values for many tests in one run.
 
-Holm keeps the chance of any false alarm at alpha under any dependence and suits a gate.
-Benjamini-Hochberg keeps the share of false alarms among all alarms and suits triage only.
+Of 40 tests at 5 %, some false alarm is nearly certain (87 %). Holm keeps the chance of any false
+alarm at alpha under any dependence and suits a gate. Benjamini-Hochberg keeps the share of false
+alarms among all alarms and suits triage only.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from serve_eval.stats.inputs import check_p_values
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """Adjusted p-values in the order given: reject where <= alpha.
+    """Return adjusted p-values in the order given: reject if <= alpha.
 
     The i-th smallest of m (from 0) is multiplied by m - i, and no value is below a smaller one's
     (Holm 1979, "A simple sequentially rejective multiple test procedure"). Raises ServeEvalError
@@ -26,7 +27,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def benjamini_hochberg(p: Sequence[float]) -> list[float]:
-    """q-values in the order given: among those at most q, a share of q is expected to be false.
+    """Return q-values in the order given: of those at most q, a share of q is expected to be false.
 
     The i-th smallest of m (from 1) is multiplied by m / i, and no value is above a larger one's
     (Benjamini and Hochberg 1995, "Controlling the false discovery rate"). Raises ServeEvalError for
@@ -39,6 +40,6 @@ def benjamini_hochberg(p: Sequence[float]) -> list[float]:
 
 
 def _in_place(order: Sequence[int], values: accumulate[float]) -> list[float]:
-    """Sorted values back at the positions that they came from."""
+    """Return sorted values at their original positions."""
     back = dict(zip(order, values, strict=True))
     return [back[place] for place in range(len(order))]

@@ -1,11 +1,10 @@
-"""When a run turned worse: the first moment at which the latest requests are worse than those
-before them.
+"""Find the first request after which the latest requests are worse than those before them.
 
 At every request the last w requests are compared with all before them, for a grid of windows w, by
 the likelihood ratio of two shares against one (a generalised likelihood ratio chart, Siegmund and
 Venkatraman 1995, with the share before unknown). The chart alarms when the largest ratio passes a
-limit that it passes with probability alpha at most in the whole run, when the order of the requests
-has nothing to do with their outcomes: hence the random order of a run.
+limit. It passes the limit with probability at most alpha in the whole run if the order of the
+requests is unrelated to their outcomes: hence the random order of a run.
 """
 
 from __future__ import annotations
@@ -21,24 +20,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SHORTEST, GROWTH = 8, 1.3
-"""The shortest window, and how much longer the next one is."""
+"""The shortest window, and the factor from one window to the next."""
 LEAST = 20
-"""Below so many requests there is nothing to compare."""
+"""Least number of requests for a comparison."""
 FIRST = 50
-"""So many requests say what a usual score and a usual length are, where there are more than two."""
+"""Number of first requests that define the usual score and length, for more than two values."""
 SHORTEST_BLOCK, LONGEST_BLOCK, BLOCK_SHARE = 256, 16_384, 64
-"""The chart is searched in blocks of one BLOCK_SHARE-th of the requests before them. The share of
-bad ones before a window hardly changes within one, so that one bound holds for all of it, and no
-step keeps the interpreter for long."""
+"""The chart is searched in blocks of one BLOCK_SHARE-th of the requests before them. Within a block
+the share of bad answers before a window hardly changes, so that one bound holds for all of it, and
+no step blocks the interpreter for long."""
 ROUNDING = 1e-6
-"""More than the error of a ratio of ten million requests."""
+"""Upper limit of the rounding error of a ratio of ten million requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """`noticed` is the number of the request at which the chart alarmed, counted from 1, `since`
-    that of the first one that is worse, by the likeliest split of what had come until then.
-    `before` and `after` are the shares of bad ones before `since` and from it to the end.
+    """The point at which a run became worse.
+
+    `noticed` is the number, from 1, of the request at which the chart alarmed. `since` is that of
+    the first worse request, by the likeliest split of the requests up to then. `before` and `after`
+    are the shares of bad answers before `since` and from it to the end.
     """
 
     since: int
@@ -48,25 +49,23 @@ class Onset:
 
 
 def limit(n: int, alpha: float) -> float:
-    """The logarithm of the likelihood ratio that a run of n requests passes by chance with
-    probability alpha at most.
+    """Return the limit of the log likelihood ratio of a run of n requests.
 
-    The form is ours. Its constants were fitted to simulated quantiles of independent requests and
-    then tried at alpha .008 and .0005: n of 100, 400 and 1319 (.008 also at 4096 and 14042), shares
-    of bad ones from .02 to .6. They are no bound that was proven; `make calibrate` prints the table
-    of docs/method.md for .008.
+    A run passes it by chance with probability at most alpha. The form is ours. Its constants were
+    fitted to simulated quantiles of independent requests and then tried at alpha .008 and .0005: n
+    of 100, 400 and 1319 (.008 also at 4096 and 14042), shares of bad answers from .02 to .6. They
+    are not a proven bound; `make calibrate` prints the table of docs/method.md for .008.
     """
     check_level("alpha", alpha)
     return -math.log(alpha) + 4.0 + 1.05 * max(0.0, math.log(n / 100.0))
 
 
 def onset(bad: NDArray[numpy.bool_], alpha: float, planned: int | None = None) -> Onset | None:
-    """When the share of bad ones rose, in the order of `bad`; None where it did not, as far as
-    alpha lets tell.
+    """Return the point at which the share of bad answers rose, in the order of `bad`.
 
-    Of a run of which `bad` is only the beginning, `planned` is its length. The chart at a request
-    depends on nothing that comes later: looking at every beginning of a run alarms in those runs
-    that the look at the whole alarms in.
+    None if no rise is detected at level alpha. If `bad` is only the beginning of a run, `planned`
+    is the length of the run. The chart at a request does not depend on later requests: checking
+    every beginning of a run alarms in the same runs as checking the whole.
     """
     if len(bad) < LEAST:
         return None
@@ -83,13 +82,12 @@ def onset(bad: NDArray[numpy.bool_], alpha: float, planned: int | None = None) -
 
 
 def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None:
-    """Find the first request, counted from 1, after which `chart` lies above `over`; None where
-    there is none.
+    """Return the first request, counted from 1, after which `chart` is above `over`, or None.
 
-    The first `since` ones are known not to be it. It draws no chart: the ratio of two shares rises
-    with the bad ones in the window and with the good ones before it, and falls with the bad ones
-    before it. The most of the former and the fewest of the latter bound all ratios of a window in a
-    block of ends, and only where the bound lies above `over` are these ratios computed.
+    The first `since` requests are known not to be it. No chart is drawn: the ratio of two shares
+    rises with the bad answers in the window and with the good ones before it, and falls with the
+    bad ones before it. The most of the former and the fewest of the latter bound all ratios of a
+    window in a block of ends. The ratios are computed only if that bound is above `over`.
     """
     import numpy
 
@@ -104,8 +102,9 @@ def passes(bad: NDArray[numpy.bool_], over: float, since: int = 0) -> int | None
 
 
 def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: float) -> int | None:
-    """The first of the numbers of requests from `start` to `end` at which the ratio of any window
-    lies above `over`.
+    """Return the first number of requests at which the ratio of any window exceeds `over`.
+
+    Only the numbers from `start` to `end` are searched; None if there is none.
     """
     import numpy
 
@@ -128,9 +127,7 @@ def _passes_within(counts: NDArray[numpy.int64], start: int, end: int, over: flo
 
 
 def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
-    """The largest log likelihood ratio after each number of requests, from none to all: n + 1
-    values.
-    """
+    """Return the largest log likelihood ratio after each number of requests, from 0 to n."""
     import numpy
 
     n = len(bad)
@@ -143,9 +140,7 @@ def chart(bad: NDArray[numpy.bool_]) -> NDArray[numpy.float64]:
 
 
 def latest(bad: NDArray[numpy.bool_]) -> float:
-    """Compute the last value of `chart` alone: the largest log likelihood ratio after all of
-    `bad`.
-    """
+    """Return the last value of `chart`: the largest log likelihood ratio after all of `bad`."""
     import numpy
 
     n = len(bad)
@@ -158,41 +153,41 @@ def latest(bad: NDArray[numpy.bool_]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """The usual value of a run, by the median of its first ones; `bad` says whether it is a bad one
-    itself.
+    """The usual value of a run: the median of its first values.
+
+    `bad` is True if the usual value is itself bad.
     """
 
     value: float
     bad: bool
 
     def worse(self, values: NDArray[numpy.float64]) -> NDArray[numpy.bool_]:
-        """Find the values that are worse than usual."""
+        """Return True for each value that is worse than usual."""
         bad: NDArray[numpy.bool_] = values <= self.value if self.bad else values < self.value
         return bad
 
 
 def usual(values: NDArray[numpy.float64], worst: float | None, first: int = FIRST) -> Usual:
-    """Settle what is usual by the `first` values. Lower is worse, and `worst` is the lowest value
-    there is (None: there is none). Of right and wrong answers the wrong ones are bad, whichever are
-    more frequent.
+    """Return what is usual, by the `first` values.
+
+    Lower is worse, and `worst` is the lowest possible value (None: there is none). Of right and
+    wrong answers the wrong ones are bad, even if they are more frequent.
     """
     import numpy
 
     start = values[:first]
-    median = float(
-        numpy.median(start)
-    )  # of right and wrong answers either one: the wrong ones are bad then too
+    # Of right and wrong answers the median may be either: the wrong ones are bad in both cases.
+    median = float(numpy.median(start))
     not_lowest = worst is None or median > worst
-    below = (
-        not_lowest if (start == median).all() else bool((start < median).any())
-    )  # it may be the lowest there is
+    # The median may be the lowest possible value.
+    below = not_lowest if (start == median).all() else bool((start < median).any())
     return Usual(median, bad=not below)
 
 
 def worse_than_usual(
     values: NDArray[numpy.float64], worst: float | None, first: int = FIRST
 ) -> NDArray[numpy.bool_]:
-    """Find the values that are worse than usual, see `usual`."""
+    """Return True for each value that is worse than usual, see `usual`."""
     return usual(values, worst, first).worse(values)
 
 
@@ -215,8 +210,9 @@ def _windows(n: int) -> list[int]:
 def _ratio(
     counts: NDArray[numpy.int64], splits: NDArray[numpy.int64], ends: NDArray[numpy.int64]
 ) -> NDArray[numpy.float64]:
-    """Ln of the likelihood of two shares, up to `splits` and from there to `ends`, over that of
-    one; 0 where the second is not the larger.
+    """Return ln of the likelihood of two shares over that of one; 0 if the second is not larger.
+
+    The first share is up to `splits`, the second from there to `ends`.
     """
 
     before = counts[splits]
@@ -229,7 +225,7 @@ def _gain(
     later: NDArray[numpy.int64],
     width: NDArray[numpy.int64],
 ) -> NDArray[numpy.float64]:
-    """The same by counts: so many bad ones `before` and `later`, among `of` and `width`."""
+    """Return the same by counts: bad answers `before` and `later`, among `of` and `width`."""
     gain = (
         _likelihood(before, of)
         + _likelihood(later, width)
@@ -240,7 +236,7 @@ def _gain(
 
 
 def _likelihood(hits: NDArray[numpy.int64], of: NDArray[numpy.int64]) -> NDArray[numpy.float64]:
-    """Ln of the largest likelihood of so many hits among so many."""
+    """Return ln of the largest likelihood of `hits` among `of`."""
     return _x_ln_x(hits) + _x_ln_x(of - hits) - _x_ln_x(of)
 
 

@@ -1,9 +1,9 @@
-"""The paired t test with weights and clusters, for scores that are not right/wrong or are averages
-of several runs.
+"""The paired t test with weights and clusters.
 
-Source: Miller 2024, "Adding Error Bars to Evals" (paired differences, clustered standard errors),
-with the small-sample factor G / (G - 1) of the CR1 estimator, under which the unclustered case is
-exactly Student's paired t test. Unit: that of the differences; negative is worse.
+It is for scores that are not right/wrong or are averages of several runs. Source: Miller 2024,
+"Adding Error Bars to Evals" (paired differences, clustered standard errors), with the small-sample
+factor G / (G - 1) of the CR1 estimator, under which the unclustered case is exactly Student's
+paired t test. Unit: that of the differences; negative is worse.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from serve_eval.stats.inputs import FloatArray, IntArray
 
-# Below this share of the largest difference a standard error is rounding: the differences are all
-# equal.
+# A standard error below this share of the largest difference is a rounding error: all differences
+# are equal.
 ROUNDING = 1e-13
 
 
@@ -34,24 +34,26 @@ class PairedT:
 
     @property
     def p(self) -> float:
-        """One-sided p of "no drop": small when the candidate is worse. se 0 gives 0 for a drop and
-        1 otherwise.
+        """One-sided p of "no drop": small if the candidate is worse.
+
+        With se 0 it is 0 for a drop and 1 otherwise.
         """
         return self._chance_below(self.mean)
 
     def noninferiority_p(self, margin: float) -> float:
-        """P of "the true drop reaches the margin"."""
+        """Return p of "the true drop reaches the margin"."""
         check_margin(margin)
         return self._chance_below(-(self.mean + margin))
 
     def equivalence_p(self, margin: float) -> float:
-        """P of "the difference reaches the margin in either direction": two one-sided tests
-        (Schuirmann 1987).
+        """Return p of "the difference reaches the margin in either direction".
+
+        These are two one-sided tests (Schuirmann 1987).
         """
         return max(self.noninferiority_p(margin), self._chance_below(self.mean - margin))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
-        """One-sided 1 - alpha bounds (lower, upper) of the true mean difference."""
+        """Return one-sided 1 - alpha bounds (lower, upper) of the true mean difference."""
         check_level("alpha", alpha)
         from scipy.special import stdtrit
 
@@ -69,12 +71,12 @@ class PairedT:
 def paired_t(
     differences: ArrayLike, weights: ArrayLike | None = None, clusters: IntArray | None = None
 ) -> PairedT:
-    """Mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D -
-    mean))^2, with sum w = 1.
+    """Return the weighted mean difference and its clustered standard error.
 
-    Without clusters each difference is its own. Prompts of weight 0 do not count as evidence.
-    Raises ServeEvalError for missing or infinite differences, and when fewer than two clusters are
-    left, since one cannot show a spread.
+    Mean = sum w D; se^2 = G / (G - 1) sum over clusters of (sum in the cluster of w (D - mean))^2,
+    with sum w = 1. Without clusters each difference is its own cluster. Prompts of weight 0 do not
+    count as evidence. Raises ServeEvalError for missing or infinite differences, and for fewer than
+    two clusters, since one cannot show a spread.
     """
     import numpy
 
@@ -102,7 +104,7 @@ def paired_t(
 
 
 def unit_sums(values: FloatArray, clusters: IntArray | None) -> FloatArray:
-    """Sum within each cluster; the values themselves where there are none."""
+    """Return the sum within each cluster; the values themselves if there are no clusters."""
     import numpy
 
     if clusters is None:

@@ -1,11 +1,11 @@
-"""Pairs: per prompt, how much better or worse the candidate did than the reference.
+"""Pair the scores of candidate and reference, prompt by prompt.
 
 Both endpoints answer the same prompts, so the difficulty of a prompt cancels in the difference
-candidate - reference. The classic test charges for that difficulty; a paired test does not, which
-is where its sharper eye comes from.
+candidate - reference. The classic test counts that difficulty as noise; a paired test does not,
+which makes it more sensitive.
 
-Unit: that of the scores given in (proportions: 0 wrong, 1 right). Sign: negative is worse, whatever
-the metric.
+Unit: that of the given scores (proportions: 0 wrong, 1 right). Sign: negative is worse, for every
+metric.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class RunEffect:
-    """Cochran's Q of the runs of one side, with its degrees of freedom and p. `inflation` is the
-    factor on every standard error: sqrt(Q / df) where p is at most .05, else 1.
+    """Cochran's Q of the runs of one side, with its degrees of freedom and p.
+
+    `inflation` is the factor on every standard error: sqrt(Q / df) if p is at most .05, else 1.
     """
 
     q: float
@@ -41,18 +42,17 @@ class RunEffect:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """One difference per planned prompt. A missing score leaves it open: then `worst` and `best`
-    differ.
+    """One difference per planned prompt; `worst` and `best` differ if a score is missing.
 
     `worst` and `best` hold the difference with every missing score at the end of the range that is
     worst or best for the candidate (Manski 1989). `weights` sum to 1 over the planned prompts.
-    `clusters` are numbers 0, 1, ... of groups whose prompts may fail together; None: each prompt
-    stands alone. `span` is the width of the metric's range. `binary`: each difference is -1, 0 or 1
-    from one run a side without weights or clusters, so that McNemar's test applies. `down` and `up`
-    count right-to-wrong and wrong-to-right between the first run of either side; None where scores
-    are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN where
-    missing; `bad` and `good` are the ends of the metric's range. `reference_effect` is what all
-    prompts of the reference tell of effects of its whole runs, where these are only some of them.
+    `clusters` are numbers 0, 1, ... of groups whose prompts may fail together; None: each prompt is
+    independent. `span` is the width of the metric's range. `binary`: each difference is -1, 0 or 1
+    from one run per side without weights or clusters, so that McNemar's test applies. `down` and
+    `up` count right-to-wrong and wrong-to-right between the first run of either side; None if
+    scores are not binary. `reference` and `candidate` are the scores as given, one row per run, NaN
+    if missing; `bad` and `good` are the ends of the metric's range. `reference_effect` is the
+    effect of whole runs over all prompts of the reference, if these are only some of them.
     """
 
     reference: FloatArray
@@ -72,17 +72,17 @@ class Pairs:
 
     @property
     def reference_runs(self) -> int:
-        """Runs of the reference."""
+        """Number of runs of the reference."""
         return len(self.reference)
 
     @property
     def candidate_runs(self) -> int:
-        """Runs of the candidate."""
+        """Number of runs of the candidate."""
         return len(self.candidate)
 
     @property
     def n(self) -> int:
-        """Planned prompts."""
+        """Number of planned prompts."""
         return len(self.worst)
 
     @property
@@ -99,8 +99,10 @@ class Pairs:
 
     @property
     def missing_share(self) -> float:
-        """Share of the scores that are missing: with several runs a prompt may lack some of its
-        scores only. Without a range a prompt counts as missing whole.
+        """Share of the scores that are missing.
+
+        With several runs a prompt may lack only some of its scores. Without a range a prompt that
+        lacks any score counts as missing.
         """
         if not math.isfinite(self.span):
             return self.missing / self.n
@@ -108,14 +110,14 @@ class Pairs:
 
     @property
     def missing(self) -> int:
-        """Prompts that lack a score on either side."""
+        """Number of prompts that lack a score on either side."""
         return self.n - int(self.complete.sum())
 
     def fill_runs(self, *, at_best: bool) -> FloatArray:
-        """Give one row per run, the reference's first, with missing scores at their best or worst
-        for the candidate.
+        """Return one row per run, the reference's first, with missing scores filled.
 
-        Higher is better, whatever the metric.
+        They are at their best or worst for the candidate. Higher is better in the result, for every
+        metric.
         """
         import numpy
 
@@ -128,7 +130,7 @@ class Pairs:
 
     @property
     def units(self) -> int:
-        """Independent units with a weight: clusters, or prompts where there are none."""
+        """Number of independent units with a weight: clusters if there are any, else prompts."""
         import numpy
 
         used = self.weights > 0.0
@@ -145,13 +147,12 @@ def pair(
     weights: ArrayLike | None = None,
     clusters: Sequence[Hashable] | None = None,
 ) -> Pairs:
-    """Pair two arrays of scores, one row per run and one column per prompt in the same order (a
-    plain list is one run).
+    """Pair two arrays of scores, one row per run and one column per prompt in the same order.
 
-    Runs of one side are averaged per prompt. NaN is a missing score; `lo` and `hi` are the ends of
-    the metric's range (infinite where it has none). Raises ServeEvalError when nothing can be
-    paired: no prompts, numbers of prompts that differ, infinite scores or scores outside the range,
-    every pair missing, or impossible weights and clusters.
+    A plain list is one run. Runs of one side are averaged per prompt. NaN is a missing score; `lo`
+    and `hi` are the ends of the metric's range (infinite if it has none). Raises ServeEvalError if
+    nothing can be paired: no prompts, numbers of prompts that differ, infinite scores or scores
+    outside the range, every pair missing, or impossible weights and clusters.
     """
     import numpy
 
@@ -178,10 +179,7 @@ def pair(
     if not (worst == best).any():
         raise ServeEvalError(
             f"none of the {n} prompts has a score on both sides",
-            hint=(
-                "look at the failures of the run: the endpoint answered nothing that could be"
-                " scored"
-            ),
+            hint=("check the failures of the run: no response of the endpoint could be scored"),
         )
     shares, weighted = _weights(weights, n)
     codes = _clusters(clusters, n)
@@ -206,7 +204,7 @@ def pair(
 
 
 def _scores(side: str, runs: ArrayLike, lo: float, hi: float) -> FloatArray:
-    """Rows of runs, after a check that each score is missing or within the range."""
+    """Return rows of runs, after a check that each score is missing or within the range."""
     import numpy
 
     try:
@@ -236,7 +234,7 @@ def _scores(side: str, runs: ArrayLike, lo: float, hi: float) -> FloatArray:
 
 
 def _fill(scores: FloatArray, value: float) -> FloatArray:
-    """Mean per prompt over the runs with `value` in place of what is missing."""
+    """Return the mean per prompt over the runs with `value` in place of missing scores."""
     import numpy
 
     filled: FloatArray = numpy.where(numpy.isnan(scores), value, scores).mean(axis=0)
@@ -244,7 +242,7 @@ def _fill(scores: FloatArray, value: float) -> FloatArray:
 
 
 def _round(differences: FloatArray, reference: FloatArray) -> FloatArray:
-    """The differences with 0 for what only rounding made."""
+    """Return the differences, with rounding errors set to 0."""
     import numpy
 
     largest = float(numpy.nanmax(numpy.abs(reference), initial=0.0))
@@ -259,7 +257,7 @@ def _binary(scores: FloatArray) -> bool:
 
 
 def _weights(weights: ArrayLike | None, n: int) -> tuple[FloatArray, bool]:
-    """Shares that sum to 1, and whether they differ."""
+    """Return shares that sum to 1, and whether they differ."""
     import numpy
 
     if weights is None:
@@ -278,7 +276,7 @@ def _weights(weights: ArrayLike | None, n: int) -> tuple[FloatArray, bool]:
 
 
 def _clusters(clusters: Sequence[Hashable] | None, n: int) -> IntArray | None:
-    """Numbers 0, 1, ... in order of first appearance."""
+    """Return numbers 0, 1, ... in order of first appearance."""
     import numpy
 
     if clusters is None:

@@ -1,4 +1,4 @@
-"""The exact test of "no drop" for several runs a side: permute the answers to each prompt.
+"""The exact test of "no drop" for several runs per side: permute the answers to each prompt.
 
 Under the hypothesis that the candidate is one more run of the reference, each of the K + M answers
 to a prompt is equally likely to be one of the candidate's M (Fisher 1935, "The Design of
@@ -7,9 +7,9 @@ without replacement. For right/wrong answers and M = 1 it is Poisson binomial: a
 the K + 1 answers have right adds 1 with probability s / (K + 1). K = M = 1 is McNemar's test, and
 with graded scores the test of random signs. Nothing is assumed about the prompts.
 
-Scores on a common grid (right/wrong, halves, averages of few runs) are summed over exactly. For
-many others the characteristic function of the sum is inverted (Davies 1973, "Numerical inversion of
-a characteristic function"), and a few are drawn, from a generator with a fixed seed.
+Scores on a common grid (right/wrong, halves, averages of few runs) are summed exactly. For many
+other scores the characteristic function of the sum is inverted (Davies 1973, "Numerical inversion
+of a characteristic function"). For few, permutations are drawn from a generator with a fixed seed.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
 
 MAX_GRADES = 60
-"""Most steps of the grid between the two closest scores."""
+"""Largest number of grid steps between the two closest scores."""
 MAX_GRID = 60_000
-"""Most grid points of the sum; beyond it the permutations are drawn."""
+"""Largest number of grid points of the sum; beyond it the permutations are drawn."""
 MAX_TYPES = 2_000
-"""Most distinct rows of answers that are summed over exactly."""
+"""Largest number of distinct rows of answers for an exact sum."""
 DRAWS = 9_999
 MAX_FREQUENCIES = 1_500
-"""Frequencies at which the characteristic function is evaluated before permutations are drawn
+"""Largest number of frequencies of the characteristic function before permutations are drawn
 instead."""
 FREQUENCIES_AT_ONCE = 32
 TINY = 1e-200
-"""Probabilities below this are taken for 0."""
+"""Probabilities below this are set to 0."""
 DECAYED = 1e-12
-"""Size of the characteristic function that adds nothing any more, and the least p that the
-inversion gives."""
+"""Size of the characteristic function below which it adds nothing, and the least p of the
+inversion."""
 REACH = 10.0
-"""Standard deviations beyond which a sum of many bounded terms has no probability worth
-counting."""
+"""Number of standard deviations beyond which a sum of many bounded terms has negligible
+probability."""
 CHUNK = 2_000_000
-"""Scores held in memory at once while drawing."""
+"""Number of scores held in memory at once while drawing."""
 TIE = 1e-9
 """Numbers closer than this share of the largest are equal."""
 ON_GRID = 1e-6
-"""Distance from a grid point, in steps, that rounding may cause."""
+"""Largest distance from a grid point, in steps, that rounding may cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermutationTest:
-    """One-sided p of "no drop": `p_exact` = P(sum <= observed), `p_mid` counts half of P(sum =
-    observed).
+    """One-sided p of "no drop".
 
-    Where permutations are drawn, `p_exact` counts the observed one too (Phipson and Smyth 2010).
+    `p_exact` = P(sum <= observed); `p_mid` counts half of P(sum = observed). If permutations are
+    drawn, `p_exact` counts the observed one too (Phipson and Smyth 2010).
     """
 
     p_exact: float
@@ -75,12 +75,12 @@ def exchange_test(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> PermutationTest:
-    """Test whether the last `candidate_runs` rows of `runs` are as good as the others; higher
-    scores are better.
+    """Test whether the last `candidate_runs` rows of `runs` are no worse than the others.
 
-    `runs` has one row per run and one finite score per prompt (column). Prompts of one cluster are
-    permuted together. Neither the order of the prompts nor a second call changes p. Raises
-    ServeEvalError for scores that are missing or infinite, and for sides without a run.
+    Higher scores are better. `runs` has one row per run and one finite score per prompt (column).
+    Prompts of one cluster are permuted together. p depends neither on the order of the prompts nor
+    on earlier calls. Raises ServeEvalError for missing or infinite scores, and for sides without a
+    run.
     """
     import numpy
 
@@ -93,7 +93,7 @@ def exchange_test(
         )
     if not numpy.isfinite(scores).all():
         raise ServeEvalError(
-            "the scores must be finite numbers", hint="hand missing scores to pair() as NaN"
+            "the scores must be finite numbers", hint="pass missing scores to pair() as NaN"
         )
     units = _units(scores, weights, clusters)
     units = units[:, units.max(axis=0) > units.min(axis=0)]
@@ -117,12 +117,11 @@ def sign_flip_test(
     draws: int = DRAWS,
     seed: int = 0,
 ) -> PermutationTest:
-    """Test "no drop" where each difference could as well have had the other sign: an exchange of 0
-    and the difference.
+    """Test "no drop" by flipping the sign of each difference, an exchange of 0 and the difference.
 
-    It holds for any change that loses and wins alike, also one that alters answers for good, as
-    another kernel does. Clusters are flipped as a whole. Raises ServeEvalError as `exchange_test`
-    does.
+    It is valid for any change that loses as often as it gains, even one that permanently alters
+    answers, such as another kernel. Clusters are flipped as a whole. Raises ServeEvalError as
+    `exchange_test` does.
     """
     import numpy
 
@@ -133,9 +132,7 @@ def sign_flip_test(
 
 
 def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | None) -> FloatArray:
-    """One column per unit that is permuted as a whole: weighted scores, summed within each
-    cluster.
-    """
+    """Return weighted scores, one column per unit: a prompt, or a cluster summed."""
     import numpy
 
     from serve_eval.stats.paired_t import unit_sums
@@ -154,7 +151,7 @@ def _units(scores: FloatArray, weights: ArrayLike | None, clusters: IntArray | N
 
 
 def _on_grid(units: FloatArray) -> IntArray | None:
-    """The scores as whole numbers of a common step, or None where there is no such step.
+    """Return the scores as whole numbers of a common step, or None if there is no such step.
 
     The step is the smallest score difference divided by a small whole number, so that averages of
     several runs and graded scores have one.
@@ -163,7 +160,7 @@ def _on_grid(units: FloatArray) -> IntArray | None:
 
     values = numpy.unique(units)
     gaps = numpy.diff(values)
-    smallest = float(gaps[gaps > TIE * values[-1]].min())  # smaller ones are rounding
+    smallest = float(gaps[gaps > TIE * values[-1]].min())  # smaller gaps are rounding errors
     if values[-1] / smallest > MAX_GRID:
         return None
     for parts in range(1, MAX_GRADES + 1):
@@ -175,9 +172,7 @@ def _on_grid(units: FloatArray) -> IntArray | None:
 
 
 def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest | None:
-    """P over all permutations, None where they are too many: convolve the distributions of the
-    prompts.
-    """
+    """Return p over all permutations by convolution over the prompts, or None if too many."""
     import numpy
 
     rows, counts = numpy.unique(numpy.sort(steps, axis=0).T, axis=0, return_counts=True)
@@ -196,7 +191,7 @@ def _sum_permutations(steps: IntArray, candidate_runs: int) -> PermutationTest |
 
 
 def _one_prompt(row: Sequence[int], chosen: int) -> FloatArray:
-    """Probability of each sum of `chosen` of these whole numbers, drawn without replacement."""
+    """Return the probability of each sum of `chosen` numbers, drawn without replacement."""
     import numpy
 
     ways = numpy.zeros((chosen + 1, sum(sorted(row)[-chosen:]) + 1))
@@ -209,14 +204,13 @@ def _one_prompt(row: Sequence[int], chosen: int) -> FloatArray:
 
 
 def _power(one: FloatArray, count: int) -> FloatArray:
-    """The distribution of the sum of `count` independent draws, by repeated squaring."""
+    """Return the distribution of the sum of `count` independent draws, by repeated squaring."""
     import numpy
 
     result, square = numpy.ones(1), one.copy()
     while count:
-        square[square < TINY] = result[result < TINY] = (
-            0.0  # numbers near the smallest ones slow a sum down
-        )
+        # Subnormal numbers slow sums down.
+        square[square < TINY] = result[result < TINY] = 0.0
         if count & 1:
             result = numpy.convolve(result, square)
         count >>= 1
@@ -226,10 +220,10 @@ def _power(one: FloatArray, count: int) -> FloatArray:
 
 
 def _invert(units: FloatArray, candidate_runs: int) -> float | None:
-    """P(sum < observed) + P(sum = observed) / 2 by the characteristic function of the sum.
+    """Return P(sum < observed) + P(sum = observed) / 2 by the characteristic function of the sum.
 
-    None where the function does not vanish soon enough: for few prompts, or scores that nearly lie
-    on a grid.
+    None if the function does not vanish soon enough: for few prompts, or scores that are nearly on
+    a grid.
     """
     import numpy
 
@@ -250,7 +244,7 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
         frequencies = step * places
         chosen = [numpy.ones((len(places), centred.shape[1]), dtype=complex)]
         chosen += [numpy.zeros_like(chosen[0]) for _ in range(candidate_runs)]
-        # elementary symmetric polynomials of exp(i t x): all ways to choose the candidate's runs
+        # Elementary symmetric polynomials of exp(i t x): all ways to choose the candidate's runs.
         for row in centred:
             waves = numpy.exp(1j * numpy.multiply.outer(frequencies, row))
             for taken in range(candidate_runs, 0, -1):
@@ -264,19 +258,20 @@ def _invert(units: FloatArray, candidate_runs: int) -> float | None:
         if (logs[-1] < math.log(DECAYED)) and frequencies[-1] * spread >= REACH / 2.0:
             return min(1.0, max(DECAYED, 0.5 - total / math.pi))
         if frequencies[-1] * spread > 4.0 * REACH and logs[-1] > -4.0:
-            return None  # a few large scores decide, and their sum is far from a bell
+            return None  # a few large scores decide, and their sum is far from normal
     return None
 
 
 def _beyond(distance: float, spread: float, widest: float) -> float:
-    """A bound of P(a sum of independent terms lies so far from its mean): Bernstein's
-    inequality.
+    """Return a bound of P(a sum of independent terms is this far from its mean).
+
+    It is Bernstein's inequality.
     """
     return math.exp(-(distance**2) / (2.0 * (spread**2 + widest * abs(distance) / 3.0)))
 
 
 def _draw(units: FloatArray, candidate_runs: int, draws: int, seed: int) -> PermutationTest:
-    """P over drawn permutations, in an order of the prompts that depends on the scores alone."""
+    """Return p over drawn permutations; the order of the prompts depends on the scores alone."""
     import numpy
 
     random = numpy.random.default_rng(seed)

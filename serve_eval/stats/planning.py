@@ -1,9 +1,9 @@
-"""How many prompts does a wanted effect need? For the classic, the paired and the non-inferiority
-verdict.
+"""Compute the number of prompts that a verdict needs to detect an effect.
 
-Unit: proportions (0.01 is one point). `flip_rate` is the A/A flip rate phi, the share of prompts on
-which two runs of one endpoint disagree. A regression of x turns x more of them from right to wrong,
-so phi + x change under a drop of x.
+The verdicts are the classic, the paired and the non-inferiority one. Unit: proportions (0.01 is one
+point). `flip_rate` is the A/A flip rate phi, the share of prompts on which two runs of one endpoint
+disagree. A regression of x turns x more of them from right to wrong, so phi + x change under a drop
+of x.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 
     BoolArray = NDArray[numpy.bool_]
 
-TAIL = 1e-10  # probability of numbers of changed prompts that are left out of the exact sums
-SAW_TEETH = 100  # sizes beyond the first sufficient one that are looked at too
+TAIL = 1e-10  # tail probability of the number of changed prompts that exact sums leave out
+SAW_TEETH = 100  # sizes beyond the first sufficient one that are checked too
 MOST = 10_000_000  # prompts beyond which planning gives up
 
 
 def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) -> float:
-    """Pairs for a paired test to see `drop` with power 1 - beta, when `discordance` of them change
-    in total.
+    """Return the number of pairs for a paired test to detect `drop` with power 1 - beta.
 
-    n = (z_{1-alpha} sqrt(d) + z_{1-beta} sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). Not
-    rounded; the exact test needs 4 to 14 % more. Raises ServeEvalError for a drop that is not in
-    (0, discordance].
+    `discordance` is the share of pairs that change in total. n = (z_{1-alpha} sqrt(d) + z_{1-beta}
+    sqrt(d - x^2))^2 / x^2 (Miettinen 1968; Connor 1987). It is not rounded; the exact test needs 4
+    to 14 % more. Raises ServeEvalError for a drop that is not in (0, discordance].
     """
     check_level("alpha", alpha)
     check_level("beta", beta)
@@ -53,12 +52,11 @@ def compute_pairs(drop: float, discordance: float, alpha: float, beta: float) ->
 
 
 def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: float = 0.5) -> float:
-    """Chance that the classic verdict fails a candidate worse by `drop`; at a drop of 0 its real
-    false alarm rate.
+    """Return the chance that the classic verdict fails a candidate worse by `drop`.
 
-    Phi((x - m) / sqrt((d - x^2) / n)) with the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d =
-    flip rate + drop. The prompts are fixed, so their difficulty does not add to the noise. Normal
-    approximation.
+    At a drop of 0 it is the real false alarm rate. It is Phi((x - m) / sqrt((d - x^2) / n)) with
+    the margin m = z_{1-alpha} sqrt(2 sigma^2 / n) and d = flip rate + drop. The prompts are fixed,
+    so their difficulty does not add to the noise. Normal approximation.
     """
     discordance = _discordance(drop, n, flip_rate, alpha)
     from scipy.special import ndtr, ndtri
@@ -73,11 +71,10 @@ def classic_power(drop: float, n: int, flip_rate: float, alpha: float, sigma: fl
 def compute_paired_power(
     drop: float, n: int, flip_rate: float, alpha: float, *, mid_p: bool = True
 ) -> float:
-    """Chance that McNemar's test proves a drop of `drop`: the exact sum over all numbers of changed
-    prompts.
+    """Return the chance that McNemar's test proves a drop of `drop`.
 
-    At a drop of 0 it is the exact level of the test. `mid_p` False: the exact instead of the mid-p
-    variant.
+    It is the exact sum over all numbers of changed prompts. At a drop of 0 it is the exact level of
+    the test. `mid_p` False: the exact instead of the mid-p variant.
     """
     discordance = _discordance(drop, n, flip_rate, alpha)
 
@@ -99,10 +96,9 @@ def compute_paired_power(
 def noninferiority_power(
     margin: float, n: int, flip_rate: float, alpha: float, *, drop: float = 0.0
 ) -> float:
-    """Chance that Tango's test excludes a drop of `margin` when the true drop is `drop`: the exact
-    sum.
+    """Return the chance that Tango's test excludes a drop of `margin` if the true drop is `drop`.
 
-    At drop = margin it is the exact level of the test.
+    It is the exact sum. At drop = margin it is the exact level of the test.
     """
     _check_margin(margin)
     discordance = _discordance(drop, n, flip_rate, alpha)
@@ -120,8 +116,9 @@ def noninferiority_power(
 def num_pairs_for(
     drop: float, flip_rate: float, alpha: float, beta: float, *, mid_p: bool = True
 ) -> int:
-    """Smallest number of prompts with which the paired test proves a drop of `drop` with power 1 -
-    beta or more.
+    """Return the smallest number of prompts with which the paired test proves a drop of `drop`.
+
+    The power is 1 - beta or more.
     """
     start = compute_pairs(drop, min(1.0, flip_rate + drop), alpha, beta)
     return _smallest(
@@ -130,8 +127,9 @@ def num_pairs_for(
 
 
 def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: float) -> int:
-    """Number of prompts with which an equally good candidate is shown non-inferior with power 1 -
-    beta or more.
+    """Return the number of prompts that shows an equally good candidate to be non-inferior.
+
+    The power is 1 - beta or more.
     """
     check_level("alpha", alpha)
     check_level("beta", beta)
@@ -143,7 +141,7 @@ def num_noninferior_for(margin: float, flip_rate: float, alpha: float, beta: flo
 
 
 def _discordance(drop: float, n: int, flip_rate: float, alpha: float) -> float:
-    """Share of prompts that change under the drop, after a check of all four parameters."""
+    """Return the share of prompts that change under the drop, after a check of all parameters."""
     check_count("the number of prompts", n, 1)
     check_level("alpha", alpha)
     if not (drop >= 0.0 and flip_rate >= 0.0 and drop + flip_rate <= 1.0):
@@ -169,11 +167,11 @@ def _chance_of_few(
     down_share: float,
     accepted: Callable[[IntArray, IntArray], BoolArray],
 ) -> float:
-    """P(accepted(down, changed)) when `accepted` holds for few prompts down and no longer for more.
+    """Return P(accepted(down, changed)) if `accepted` holds up to some number of prompts down.
 
     changed ~ Bin(n, discordance), down given changed ~ Bin(changed, down_share / discordance). For
     every number of changed prompts the largest accepted number of prompts down is found by halving,
-    all at once.
+    all together.
     """
     import numpy
     from scipy.special import bdtr, bdtrik
@@ -189,10 +187,8 @@ def _chance_of_few(
     changed = numpy.arange(first, last + 1)
     below: FloatArray = bdtr(changed, n, discordance)
     chance = numpy.diff(below, prepend=float(bdtr(first - 1, n, discordance)) if first else 0.0)
-    low, high = (
-        numpy.full(len(changed), -1),
-        changed.copy(),
-    )  # accepted at low (or -1: never), open up to high
+    # Accepted at low (or -1: never), open up to high.
+    low, high = numpy.full(len(changed), -1), changed.copy()
     while (low < high).any():
         middle = (low + high + 1) // 2
         yes = accepted(middle, changed)
@@ -204,10 +200,10 @@ def _chance_of_few(
 
 
 def _smallest(power: Callable[[int], float], wanted: float, start: float) -> int:
-    """Smallest n whose power is `wanted` or more, and stays so for the next `SAW_TEETH` sizes.
+    """Return the smallest n with a power of at least `wanted` that holds for the next sizes too.
 
-    The power of a discrete test is a saw-tooth in n: the first size that reaches it is often undone
-    by the next ones.
+    It holds for the next `SAW_TEETH` sizes. The power of a discrete test is a saw-tooth in n: the
+    first size that reaches it is often undone by the next ones.
     """
     high = max(4, math.ceil(min(start, MOST)))
     while power(high) < wanted:

@@ -1,4 +1,4 @@
-"""What several answers to the same prompt are worth together."""
+"""Combine several answers to the same prompt into one value."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Vote = tuple[Hashable | None, float]
 
 
 def pass_at(right: Sequence[int], n: int, k: int) -> float:
-    """The chance that one of k answers is right, averaged over prompts of which `right` of `n`
-    answers each are.
+    """Return the chance that one of k answers is right, averaged over prompts.
 
-    1 - C(n - c, k) / C(n, k), which is unbiased (Chen et al. 2021, "Evaluating large language
-    models trained on code", arXiv 2107.03374, equation 1). Raises ServeEvalError without a prompt,
-    for k outside 1..n or counts outside 0..n.
+    `right` holds each prompt's number of right answers of `n`. The estimate is 1 - C(n - c, k) /
+    C(n, k), which is unbiased (Chen et al. 2021, "Evaluating large language models trained on
+    code", arXiv 2107.03374, equation 1). Raises ServeEvalError without a prompt, for k outside 1..n
+    or counts outside 0..n.
     """
     if not right or not 1 <= k <= n or not all(0 <= c <= n for c in right):
         raise ServeEvalError(
@@ -29,17 +29,17 @@ def pass_at(right: Sequence[int], n: int, k: int) -> float:
 
 
 def majority(prompts: Iterable[Sequence[Vote]]) -> float | None:
-    """The mean score of the answer that most of a prompt's votes are for (Wang et al. 2022,
-    "Self-consistency", arXiv 2203.11171). None without a prompt.
+    """Return the mean score of each prompt's most frequent answer, or None without a prompt.
 
-    Where several answers have the most votes, their scores are averaged: what a drawn lot would
-    give. Votes without an answer count only where there are no others.
+    Source: Wang et al. 2022, "Self-consistency", arXiv 2203.11171. If several answers have the most
+    votes, their scores are averaged, the expected value of a random choice. Votes without an answer
+    count only if there are no others.
     """
     total, count = 0.0, 0
     for votes in prompts:
         known = [vote for vote in votes if vote[0] is not None] or list(votes)
         if not known:
-            raise ServeEvalError("a prompt without any vote has no majority")
+            raise ServeEvalError("a prompt without votes has no majority")
         counted = Counter(answer for answer, _ in known)
         most = max(counted.values())
         leading = [score for answer, score in known if counted[answer] == most]

@@ -1,11 +1,10 @@
-"""Detect differences between whole runs that their prompts do not explain, and allow for them in
-paired tests.
+"""Detect differences between whole runs that their prompts do not explain.
 
-Prompts are independent given the endpoint only where nothing moves a whole run at once: a replica,
-a time of day, a batch size. Such an effect is shared by all prompts of a run, so that the error of
-a mean shrinks less than their number says. Cochran's Q over the runs of one side measures it: Q /
-df is the factor by which the variance of a run's mean exceeds what its prompts explain. One run a
-side shows nothing of it.
+Paired tests allow for them. Prompts are independent given the endpoint only if nothing affects a
+whole run at once: a replica, a time of day, a batch size. All prompts of a run share such an
+effect, so the error of a mean shrinks less than the number of prompts suggests. Cochran's Q over
+the runs of one side measures it: Q / df is the factor by which the variance of a run's mean exceeds
+what its prompts explain. A single run per side cannot show it.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ if TYPE_CHECKING:
     from serve_eval.stats.inputs import FloatArray, IntArray
 
 ALPHA = 0.05
-"""Chance of finding a run effect where there is none."""
+"""Chance of finding a run effect if there is none."""
 MIN_VARIED = 10
-"""Prompts whose score varied from which on the distribution of Q is near enough to chi-squared."""
+"""Least number of prompts with varying scores for which the distribution of Q is near enough to
+chi-squared."""
 
 
 def run_effect(pairs: Pairs) -> RunEffect | None:
-    """Test whether the runs of either side differ as a whole; of several effects the one that
-    inflates most.
+    """Test whether the runs of either side differ as a whole.
 
-    Each side is tested by itself, and the reference also on all the prompts that it was registered
-    with (`pairs.reference_effect`), of which a subset would show less. None where no side has two
-    runs that vary enough.
+    Of several effects it returns the one that inflates most. Each side is tested on its own, and
+    the reference also on all the prompts that it was registered with (`pairs.reference_effect`),
+    since a subset shows less. None if no side has two runs that vary enough.
     """
     weights = pairs.weights if pairs.weighted else None
     own = [effect_of(runs, weights, pairs.clusters) for runs in (pairs.reference, pairs.candidate)]
@@ -46,8 +45,8 @@ def effect_of(
 ) -> RunEffect | None:
     """Test whether runs, a row each with a column per prompt, differ as a whole.
 
-    Prompts of one cluster count as one. None for a single run, and where fewer than MIN_VARIED
-    prompts varied.
+    Prompts of one cluster count as one. None for a single run, and if fewer than MIN_VARIED prompts
+    varied.
     """
     import numpy
     from scipy.special import chdtrc
@@ -71,8 +70,9 @@ def effect_of(
 
 
 def inflate_p(p: float, inflation: float) -> float:
-    """P when the standard error is `inflation` times as large; evidence for the hypothesis stays as
-    it is.
+    """Return p if the standard error is `inflation` times as large.
+
+    Evidence for the hypothesis is not changed.
     """
     if inflation == 1.0 or p >= 0.5:
         return p
@@ -82,5 +82,5 @@ def inflate_p(p: float, inflation: float) -> float:
 
 
 def inflate_bound(bound: float, mean: float, inflation: float) -> float:
-    """A confidence bound moved away from the mean by the same factor."""
+    """Return a confidence bound moved away from the mean by the same factor."""
     return mean + inflation * (bound - mean) if math.isfinite(bound) else bound

@@ -1,8 +1,8 @@
 """Tango's score test and confidence bounds for the difference of paired proportions.
 
 Source: Tango 1998, "Equivalence test and confidence interval for the difference in proportions for
-the paired-sample design". Unlike the Wald interval it holds its level with few changed prompts, and
-with none at all it still says how large a drop n identical answers exclude: z^2 / (n + z^2). Unit:
+the paired-sample design". Unlike the Wald interval it holds its level with few changed prompts.
+With none at all it still gives the drop that n identical answers exclude: z^2 / (n + z^2). Unit:
 proportions of prompts; negative is worse.
 """
 
@@ -23,12 +23,12 @@ HALVINGS = 60  # an interval of width 2 shrinks below the spacing of floats near
 
 
 def score_z(down: ArrayLike, up: ArrayLike, n: int, difference: float) -> FloatArray:
-    """Z of the hypothesis that the true difference is `difference`; arrays of counts give arrays.
+    """Return z of the hypothesis that the true difference is `difference`.
 
-    z = (up - down - n D) / sqrt(n (2 q - D (1 + D))), where q, the proportion of prompts that
-    became right, has its largest likelihood under D: the larger root of 2 n q^2 - ((down + up)(1 +
-    D) + 2 D (n - down)) q + up D (1 + D) = 0, kept in [max(0, D), (1 + D) / 2]. Where the variance
-    vanishes z is infinite, or 0 when the counts fit D exactly.
+    Arrays of counts give arrays. z = (up - down - n D) / sqrt(n (2 q - D (1 + D))), where q, the
+    proportion of prompts that became right, has its largest likelihood under D: the larger root of
+    2 n q^2 - ((down + up)(1 + D) + 2 D (n - down)) q + up D (1 + D) = 0, kept in [max(0, D), (1 +
+    D) / 2]. If the variance vanishes z is infinite, or 0 if the counts fit D exactly.
     """
     import numpy
 
@@ -47,10 +47,10 @@ def score_z(down: ArrayLike, up: ArrayLike, n: int, difference: float) -> FloatA
 
 
 def score_bounds(down: int, up: int, n: int, alpha: float) -> tuple[float, float]:
-    """One-sided 1 - alpha bounds (lower, upper) of the true difference; together a two-sided 1 - 2
-    alpha interval.
+    """Return one-sided 1 - alpha bounds (lower, upper) of the true difference.
 
-    Raises ServeEvalError for counts that do not fit n, or alpha outside (0, 1).
+    Together they are a two-sided 1 - 2 alpha interval. Raises ServeEvalError for counts that do not
+    fit n, or alpha outside (0, 1).
     """
     _check(down, up, n)
     check_level("alpha", alpha)
@@ -58,8 +58,9 @@ def score_bounds(down: int, up: int, n: int, alpha: float) -> tuple[float, float
 
 
 def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
-    """P of "the true drop reaches the margin": small when such a drop is excluded. Raises as
-    `score_bounds`.
+    """Return p of "the true drop reaches the margin": small if such a drop is excluded.
+
+    Raises as `score_bounds`.
     """
     _check(down, up, n)
     check_margin(margin)
@@ -71,14 +72,15 @@ def score_noninferiority_p(down: int, up: int, n: int, margin: float) -> float:
 
 
 def _lower(down: int, up: int, n: int, alpha: float) -> float:
-    """The difference whose z equals the 1 - alpha quantile, by halving: z falls as the difference
-    grows.
+    """Return the difference whose z equals the 1 - alpha quantile.
+
+    It is found by halving: z falls as the difference grows.
     """
     from scipy.special import ndtri
 
     target = -float(ndtri(alpha))
     low, high = -1.0, (up - down) / n
-    if target < 0.0:  # alpha above 1/2: the bound lies beyond the estimate
+    if target < 0.0:  # alpha above 1/2: the bound is above the estimate
         low, high = high, 1.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0

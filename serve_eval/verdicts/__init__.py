@@ -1,6 +1,4 @@
-"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) ->
-Verdict`.
-"""
+"""Decide the verdict of a task from its result and its reference."""
 
 __all__ = [
     "below_reference",

@@ -1,16 +1,16 @@
-"""Tell which answers fell below the reference's answers to the same prompts.
+"""Find answers that score below the reference's answers to the same prompts.
 
-A wrong answer says little where the prompt is hard. Where the reference's runs had a prompt right,
-a wrong answer is rare in a healthy run, whatever the prompts are, and a fault stands out. One rule
-holds wherever scores are compared with those of a reference: in the alarm of a run and in the
-attribution to workers.
+A wrong answer means little on a hard prompt. On a prompt that the reference's runs had right, a
+healthy run is rarely wrong, so a fault stands out. The same rule applies to the alarm of a run and
+to the attribution to workers.
 
-* Right or wrong: only prompts that more than half of the reference's runs had right are looked at, and an answer is
-  bad when it is not right.
-* Graded: an answer is bad when it scores below the reference's mean for its prompt by more than the reference's runs
-  of that prompt differ among themselves. Prompts on which no score could be so low are not looked at.
+* Right or wrong: only prompts that more than half of the reference's runs had right are considered.
+  An answer is bad if it is not right.
+* Graded: an answer is bad if it scores below the reference's mean for its prompt by more than the
+  reference's runs of that prompt differ among themselves. A prompt is left out if no score could be
+  that low.
 
-The reference alone decides which prompts are looked at, before the run is.
+The reference alone selects the prompts, before the run starts.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LEAST = 20
-"""Fewer prompts than these that can be looked at are no better than all prompts without a
-reference."""
+"""Least number of selected prompts; fewer are no better than all prompts without a reference."""
 RIGHT, GRADED = "wrong where the reference was right", "scores below the reference's"
-"""Words for what is counted as bad."""
+"""Descriptions of what counts as bad."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """Hold what a reference lets expect of each prompt, in the order of the protocol.
+    """The scores that a reference lets expect, per prompt, in the order of the protocol.
 
-    `least` is the lowest score that is not bad, times `sign` (-1 where lower scores are better);
-    NaN where the prompt is not looked at. `alike` groups prompts of about the same difficulty: by
-    how many of the reference's runs had them right, or for graded scores by whether these runs
-    agreed. `counted` says in words what is bad.
+    `least` is the lowest score that is not bad, times `sign` (-1 if lower scores are better); NaN
+    if the prompt is not considered. `alike` groups prompts of about the same difficulty: by the
+    number of reference runs that had them right, or for graded scores by whether these runs agreed.
+    `counted` describes what is bad.
     """
 
     least: array[float]
@@ -52,26 +51,22 @@ class Expected:
     counted: str
 
     def count_looks(self, planned: int) -> int:
-        """Count the samples that are looked at among `planned` ones, each prompt so many times as
-        it is repeated.
-        """
+        """Return the number of considered samples among `planned` ones, repeats included."""
         return sum(not math.isnan(least) for least in self.least) * planned // len(self.least)
 
     def bad(self, place: int, score: float) -> bool | None:
-        """Say whether a sample's score is bad; None where its prompt is not looked at."""
+        """Return whether a sample's score is bad; None if its prompt is not considered."""
         least = self.least[place % len(self.least)]
         return None if math.isnan(least) else self.sign * score < least
 
     def group(self, place: int) -> int:
-        """Name the group of a sample's prompt."""
+        """Return the group of a sample's prompt."""
         return self.alike[place % len(self.alike)]
 
     def among(
         self, places: Sequence[int], scores: NDArray[numpy.float64]
     ) -> tuple[NDArray[numpy.bool_], NDArray[numpy.int64]]:
-        """Return which of the samples that are looked at are bad, and the indices of these samples
-        in `places`.
-        """
+        """Return which considered samples are bad, and the indices of these samples in `places`."""
         import numpy
 
         least = numpy.frombuffer(self.least)[
@@ -82,10 +77,10 @@ class Expected:
 
 
 def of_reference(metric: Metric, dataset: Dataset, reference: Reference | None) -> Expected | None:
-    """Read what a registered reference lets expect of a data set.
+    """Return what a registered reference lets expect of a data set.
 
-    None where it has no scores per sample, does not know a prompt, or leaves fewer than LEAST
-    prompts to look at: the caller then looks at the scores alone.
+    None if it has no scores per sample, does not know a prompt, or selects fewer than LEAST
+    prompts: the caller then uses the scores alone.
     """
     if reference is None or (stored := pairing.read_stored_runs(dataset, reference)) is None:
         return None
@@ -101,11 +96,11 @@ def of_reference(metric: Metric, dataset: Dataset, reference: Reference | None) 
 def estimate_expected(
     runs: Sequence[Sequence[float]], *, lo: float | None, hi: float | None, higher_is_better: bool
 ) -> Expected | None:
-    """Derive it from scores of runs over the same prompts, NaN where a run has none; None as for
-    `of_reference`.
+    """Return what scores of runs over the same prompts let expect; None as for `of_reference`.
 
-    `lo` and `hi` are the ends of the metric's range, None where it has none. Scores that a
-    reference keeps are rounded to 1/LEVELS of the range: what lies that near is equal.
+    A score is NaN if a run has none. `lo` and `hi` are the ends of the metric's range, None if it
+    has none. Stored scores are rounded to 1/LEVELS of the range, so scores that close count as
+    equal.
     """
     sign = 1.0 if higher_is_better else -1.0
     best, worst = (hi, lo) if higher_is_better else (lo, hi)

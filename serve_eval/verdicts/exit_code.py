@@ -1,4 +1,4 @@
-"""The exit code of a run: one number for a script to act on."""
+"""Exit codes of a run."""
 
 from __future__ import annotations
 
@@ -19,23 +19,26 @@ _CODES = (
 
 
 def exit_code(verdicts: Sequence[Verdict], *, strict: bool = False) -> int:
-    """The first that holds: 1 any FAIL, 4 any ERROR, 3 any undecided, unsupported or without
-    reference, 5 no verdict at all, 0.
+    """Return the exit code for the verdicts of a run.
 
-    `strict` turns 3 into 1. Interruption (130), usage (2) and errors that stop a run have their
-    codes elsewhere.
+    The first that applies: 1 for any FAIL; 4 for any ERROR; 3 for any verdict that is undecided,
+    unsupported or without a reference; 5 for no verdict at all; 0.
+
+    `strict` turns 3 into 1. The codes for interruption (130), usage (2) and errors that stop a run
+    are set elsewhere.
     """
     return worst([code_of(verdict.outcome) for verdict in verdicts], strict=strict)
 
 
 def code_of(outcome: VerdictOutcome) -> int:
-    """The code of a task alone."""
+    """Return the exit code for the outcome of a single task."""
     return dict(_CODES).get(outcome, PASS)
 
 
 def worst(codes: Sequence[int], *, strict: bool = False) -> int:
-    """The code that stands for all of them; a FAIL first, since it alone says something of the
-    model.
+    """Return the exit code that takes precedence.
+
+    FAIL comes first because it alone is a finding about the model.
     """
     if not codes:
         return NOTHING_SCORED

@@ -1,4 +1,4 @@
-"""This run's scores beside those of its reference's runs, prompt by prompt."""
+"""Pair this run's scores with those of its reference's runs, prompt by prompt."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 def on_these_prompts(
     task: Task, dataset: Dataset, reference: Reference
 ) -> tuple[Reference, str | None]:
-    """Give the reference the value that its runs have on the prompts of `dataset`, and say so.
+    """Return the reference with its value on the prompts of `dataset`, and a note about it.
 
-    A subset may be easier or harder than the whole: against the value of the whole its difficulty
-    counts as a regression or hides one, while on the same prompts it cancels. The reference stays
-    as it is where its scores per sample are not known, or not of all of these prompts, where its
-    value is no mean of them, where the prompts are all that it has, and where an explicit threshold
-    of the file stands for the computed one.
+    A subset may be easier or harder than the whole. Compared with the value of the whole, its
+    difficulty looks like a regression or hides one; on the same prompts it cancels. The reference
+    is returned unchanged if its scores per sample are not known for all of these prompts, if its
+    value is not their mean, if it has no other prompts, or if its file sets an explicit threshold.
     """
     runs, asked = reference.runs, len(dataset.samples)
     if (
@@ -43,7 +42,7 @@ def on_these_prompts(
         return reference, None
     value = task.metric.scale * (math.fsum(means) / asked)
     note = (
-        f"reference {value:.2f} is that of these {asked} prompts ({reference.value:.2f} of all"
+        f"reference {value:.2f} is for these {asked} prompts ({reference.value:.2f} for all"
         f" {runs.n})"
     )
     return replace(reference, value=value), note
@@ -52,10 +51,10 @@ def on_these_prompts(
 def reference_means(
     dataset: Dataset, reference: Reference
 ) -> tuple[array[float] | None, str | None]:
-    """The mean score of each sample over the reference's runs, or None with the reason (None: it
-    has no scores).
+    """Return each sample's mean score over the reference's runs, or None with the reason.
 
-    Not where a score is missing: an early stop needs them all.
+    The reason is None if the reference has no scores per sample. There are no means if any score is
+    missing: an early stop needs them all.
     """
     stored, places, why = _read_stored(dataset, reference)
     if stored is None:
@@ -64,26 +63,29 @@ def reference_means(
         "d", (math.fsum(run[place] for run in stored.runs) / len(stored.runs) for place in places)
     )
     if any(map(math.isnan, means)):
-        return None, "no pairs for the early stop: the reference lacks scores"
+        return None, "no pairs for the early stop: scores of the reference are missing"
     return means, None
 
 
 def with_reference(
     task: Task, dataset: Dataset, reference: Reference, runs: Sequence[array[float]]
 ) -> tuple[Pairs | None, str | None]:
-    """The pairs, or None with the reason why there are none (and None where the reference has no
-    scores at all).
+    """Return the pairs, or None with the reason.
 
-    A subset is paired with the same prompts of the reference. Prompts that it does not know cannot
-    be paired: one is enough to say that other data was asked. Nor is a value that is no mean of the
-    scores: the mean of the differences would be that of something else.
+    The reason is None if the reference has no scores per sample or the run has no scores.
+
+    A subset is paired with the same prompts of the reference. A single prompt that the reference
+    does not know prevents pairing: it shows that the run used other data. A value that is not the
+    mean of the scores prevents it as well: the mean of the differences would measure something
+    else.
     """
     if task.aggregation is not MEAN:
         known = reference.runs is not None
         return (
             None,
             (
-                f"not paired with the reference: the value is the {task.aggregation.name}"
+                f"not paired with the reference: the value is the {task.aggregation.name}, not the"
+                " mean of the scores"
                 if known
                 else None
             ),
@@ -112,9 +114,7 @@ def with_reference(
 
 
 def runs_differ(dataset: Dataset, reference: Reference) -> bool:
-    """Test whether the reference's runs differ as a whole, so that errors have to be inflated for
-    it.
-    """
+    """Return True if the reference's runs differ as a whole, so that errors must be inflated."""
     from serve_eval.stats.run_effects import effect_of
 
     stored, _, _ = _read_stored(dataset, reference)
@@ -125,10 +125,9 @@ def runs_differ(dataset: Dataset, reference: Reference) -> bool:
 def read_stored_runs(
     dataset: Dataset, reference: Reference
 ) -> tuple[list[array[float]], float, float] | None:
-    """Return the reference's runs over the samples of a data set, in its order, and the ends of the
-    range of scores.
+    """Return the reference's runs over a data set, in its order, and the ends of the score range.
 
-    None where the reference has no scores per sample, or does not know one of the samples.
+    None if the reference has no scores per sample, or does not know one of the samples.
     """
     stored, places, _ = _read_stored(dataset, reference)
     if stored is None:
@@ -143,8 +142,9 @@ def read_stored_runs(
 def _read_stored(
     dataset: Dataset, reference: Reference
 ) -> tuple[SampleScores | None, Sequence[int], str | None]:
-    """The reference's scores and the place of each sample in them, or None with the reason (None:
-    there are none).
+    """Return the reference's scores and each sample's place in them, or None with the reason.
+
+    The reason is None if the reference has no scores per sample.
     """
     if reference.runs is None:
         return None, (), None
@@ -162,6 +162,6 @@ def _read_stored(
         return (
             None,
             (),
-            f"not paired with the reference: it does not know {unknown} of {len(places)} prompts",
+            f"not paired with the reference: it lacks {unknown} of {len(places)} prompts",
         )
     return stored, known, None

@@ -1,9 +1,8 @@
-"""Per-sample scores of a registered reference, in a file beside it: what a paired verdict compares
-with.
+"""Per-sample scores of a registered reference, for paired verdicts.
 
-One JSON file per reference: per prompt a key (48 bits of a hash of id, prompt and target, so that a
-changed prompt is noticed and a subset can be paired), per run a bitmap or 16-bit scores, all in
-base64. MMLU with 3 runs takes 35 KB.
+Each reference has one JSON file next to it. The file holds a key per prompt and the scores per run,
+as a bitmap or as 16-bit numbers, all in base64. A key is 48 bits of a hash of id, prompt and
+target: it reveals a changed prompt and allows a subset to be paired. MMLU with 3 runs takes 35 KB.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ GRADES = 12
 
 
 class _File(msgspec.Struct):
-    """The form of the file. `encoding` is bitmap where every score is lo or hi, else uint16 over
-    lo..hi.
+    """The content of the file.
+
+    `encoding` is bitmap if every score is lo or hi, else uint16 over lo..hi.
     """
 
     schema_version: int
@@ -45,8 +45,9 @@ class _File(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScores:
-    """Scores of `runs` over the same prompts, in the order of the protocol; `keys` has KEY_BYTES
-    per prompt.
+    """Scores of `runs` over the same prompts, in the order of the protocol.
+
+    `keys` has KEY_BYTES per prompt.
     """
 
     task: str
@@ -57,11 +58,10 @@ class SampleScores:
 
 
 def write(path: Path, scores: SampleScores) -> str:
-    """Writes the file; returns its sha256. Scores that are neither end of the range are kept to
-    1/65535 of it.
+    """Write the file and return its sha256.
 
-    Raises ReferenceFileError for a score outside the range, missing ones included, or when it
-    cannot be written.
+    Scores between the ends of the range are rounded to 1/65535 of it. Raises ReferenceFileError if
+    a score is missing or outside the range, or if the file cannot be written.
     """
     span = scores.hi - scores.lo
     if not all(scores.lo <= value <= scores.hi for run in scores.runs for value in run):
@@ -101,14 +101,16 @@ def write(path: Path, scores: SampleScores) -> str:
 
 
 def read(path: Path, sha256: str) -> SampleScores:
-    """The scores of a file. Raises ReferenceFileError when it is not the registered one or cannot
-    be read.
+    """Return the scores of a file.
+
+    Raises ReferenceFileError if it is not the registered file or cannot be read.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ReferenceFileError(
-            f"{path}: cannot be read: {error.strerror}", hint="It belongs to its entry."
+            f"{path}: cannot be read: {error.strerror}",
+            hint="A reference entry needs this file. Restore it, or register the runs again.",
         ) from error
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ReferenceFileError(
@@ -121,37 +123,43 @@ def read(path: Path, sha256: str) -> SampleScores:
     except (msgspec.MsgspecError, ValueError) as error:
         raise ReferenceFileError(f"{path}: {error}", hint="Register the runs again.") from error
     if len(keys) != KEY_BYTES * content.n:
-        raise ReferenceFileError(f"{path}: {content.n} prompts and keys for another number")
+        raise ReferenceFileError(
+            f"{path}: {content.n} prompts, but the keys are for another number of prompts"
+        )
     return SampleScores(task=content.task, lo=content.lo, hi=content.hi, keys=keys, runs=runs)
 
 
 def _unpack(content: _File, packed: bytes) -> array[float]:
     if content.encoding == BITMAP:
         if len(packed) != (content.n + 7) // 8:
-            raise ValueError(f"a bitmap of {len(packed)} bytes is not one of {content.n} scores")
+            raise ValueError(f"a bitmap of {len(packed)} bytes does not hold {content.n} scores")
         return array(
             "d",
             (content.hi if packed[i >> 3] >> (i & 7) & 1 else content.lo for i in range(content.n)),
         )
     if content.encoding != UINT16 or len(packed) != 2 * content.n:
-        raise ValueError(f"{content.encoding}: unknown, or not {content.n} scores")
+        raise ValueError(
+            f"the encoding {content.encoding} is unknown, or the data does not hold"
+            f" {content.n} scores"
+        )
     levels = (int.from_bytes(packed[i : i + 2], "little") for i in range(0, len(packed), 2))
     return array("d", (_value(level, content.lo, content.hi) for level in levels))
 
 
 def as_stored(score: float, lo: float, hi: float) -> float:
-    """Give a score as it comes out of a file, so that an unchanged answer has the same score on
-    both sides.
+    """Return a score as it is read back from a file.
+
+    An unchanged answer then has the same score on both sides.
     """
     return score if math.isnan(score) else _value(round((score - lo) / (hi - lo) * LEVELS), lo, hi)
 
 
 @cache
 def _value(level: int, lo: float, hi: float) -> float:
-    """The score of a level: the fraction with the smallest denominator that the level stands for,
-    if that is small.
+    """Return the score of a level.
 
-    Halves and thirds thereby come out as they went in.
+    It is the fraction with the smallest denominator that the level stands for, if that denominator
+    is at most GRADES. Halves and thirds are thus restored exactly.
     """
     share = level / LEVELS
     for parts in range(1, GRADES + 1):
@@ -162,9 +170,7 @@ def _value(level: int, lo: float, hi: float) -> float:
 
 
 def places(reference: bytes, keys: Sequence[bytes]) -> list[int | None]:
-    """Where each key stands among the reference's prompts; None: the reference does not know that
-    prompt.
-    """
+    """Return the index of each key among the reference's prompts; None for an unknown prompt."""
     known = {
         reference[i : i + KEY_BYTES]: i // KEY_BYTES for i in range(0, len(reference), KEY_BYTES)
     }

@@ -1,4 +1,4 @@
-"""May a result be judged at all? Reasons why not, before any verdict rule is asked."""
+"""Check whether a result can be judged, before any verdict rule runs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from serve_eval.schema import Outcome, TaskResult
 
 MAX_MISSING = 0.02
-"""Share of the planned samples that may end without an answer before a result is not judged."""
+"""Largest share of the planned samples that may lack an answer for a result to be judged."""
 
 
 def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str]:
-    """Why `result` must not be judged; empty when it may be. Each reason starts with its
-    machine-readable name.
+    """Return why `result` must not be judged; empty if it may be.
+
+    Each reason starts with its machine-readable name.
     """
     if result.scored == 0:
         return [f"nothing_scored: none of {result.planned} samples has an answer"]
@@ -28,8 +29,9 @@ def objections(result: TaskResult, max_missing: float = MAX_MISSING) -> list[str
 
 
 def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] = ()) -> list[str]:
-    """Warnings that do not forbid a verdict. A cut answer is expected where the task asks for a
-    token or two.
+    """Return warnings that do not prevent a verdict.
+
+    A cut answer is expected if the task asks for a token or two.
     """
     if result.scored == 0:
         return []
@@ -37,27 +39,27 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
     if not one_token_answers and result.truncated / result.scored > 0.01:
         warnings.append(
             f"{result.truncated} of {result.scored} answers were cut at max_tokens: raise"
-            " max_tokens or compare only with a reference that was taken under the same limit"
+            " max_tokens, or compare only with a reference that has the same limit"
         )
     if result.stopped_in_reasoning:
-        cause = "see what ended them"
+        cause = "find out what ended them"
         if stop:
             cause = (
-                f"do the stop strings {', '.join(map(repr, stop))} end thoughts too? --set"
-                f" {result.task}.stop=[]"
+                f"check whether the stop strings {', '.join(map(repr, stop))} also end the"
+                f" reasoning; --set {result.task}.stop=[] removes them"
             )
         warnings.append(
             f"{result.stopped_in_reasoning} of {result.scored} answers ended within the model's"
-            f" reasoning, without having been cut at max_tokens: {cause}"
+            f" reasoning before max_tokens: {cause}"
         )
     thinking = result.outcomes.get(Outcome.REASONING_ONLY, 0) - result.stopped_in_reasoning
     if thinking > 0:
         warnings.append(
-            f"{thinking} of {result.scored} answers never left the model's reasoning and score"
-            " nothing: raise max_tokens, or switch thinking off"
+            f"{thinking} of {result.scored} answers contain only reasoning and score nothing: raise"
+            " max_tokens, or switch thinking off"
         )
     if result.unparsed / result.scored > 0.05:
         warnings.append(
-            f"nothing could be extracted from {result.unparsed} of {result.scored} answers"
+            f"no result could be extracted from {result.unparsed} of {result.scored} answers"
         )
     return warnings

@@ -53,7 +53,7 @@ def test_one_question_with_two_expectations_is_two_cases_and_an_equal_case_is_as
     assert one.id != other.id
     twice = questions(found, "twice")
     assert [q.name for q in twice.asked] == ["same"]
-    assert "it is the same as at" in _reasons(twice)["same"]
+    assert "it is the same as the case at" in _reasons(twice)["same"]
 
 
 def test_cases_are_scored_as_biochatter_does_unless_an_option_says_otherwise(
@@ -81,16 +81,17 @@ def test_what_biochatter_cannot_tell_right_from_wrong_is_noted(found: file.CaseF
     exam = questions(found, "medical_exam")
     assert exam.notes == (
         (
-            "5 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected);"
-            " to compare what is meant: --set cases:medical_exam.as_biochatter=false"
+            "5 cases are compared in BioChatter's strict form (`B)` is wrong if b is expected);"
+            " to compare the meaning: --set cases:medical_exam.as_biochatter=false"
         ),
         (
-            "1 case, such as short_words:heart:en: as BioChatter scores, no answer is right, since"
-            " it puts the answer into lower case and not what is expected"
+            "1 case, such as short_words:heart:en: in BioChatter's scoring, no answer is right,"
+            " because"
+            " only the answer is converted to lower case"
         ),
         (
-            "2 cases, such as regex:lungs:en: as BioChatter scores, of a word without synonyms any"
-            " letter will do"
+            "2 cases, such as regex:lungs:en: in BioChatter's scoring, any letter of a word"
+            " without synonyms is accepted"
         ),
     )
     assert questions(found, "medical_exam", as_biochatter=False).notes == ()
@@ -140,7 +141,7 @@ def test_who_names_the_strict_form_hears_of_what_cannot_be_right_alone(tmp_path:
     )
     (tmp_path / "own.yaml").write_text(own)
     [note] = questions(file.read([str(tmp_path / "own.yaml")]), "c").notes
-    assert note.startswith("1 case, such as a: as BioChatter scores, no answer is right")
+    assert note.startswith("1 case, such as a: in BioChatter's scoring, no answer is right")
 
 
 def test_a_scorer_that_says_the_strict_form_itself_gets_what_is_expected_as_it_stands(
@@ -212,7 +213,7 @@ def test_skipped_cases_are_expanded_with_their_keys(found: file.CaseFiles) -> No
     assert [(one.name, one.md5) for one in skipped] == [(q.name, q.md5) for q in asked]
     one = skipped[0].reason
     assert one.startswith(
-        "BioChatter has a model judge its answer; name a scorer (for a file of your own, use a name"
+        "BioChatter uses a model as a judge of its answer; name a scorer (give your own file a name"
         " that does not end in _data.yaml): --set 'cases:longevity_advice.scorer="
     )
 
@@ -229,7 +230,7 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
     assert [q.name for q in rag.asked] == ["relevant:short", "relevant:long", "answers"]
     assert _reasons(rag) == {
         "implicit": (
-            "BioChatter has a model judge its answer; name a scorer: --set"
+            "BioChatter uses a model as a judge of its answer; name a scorer: --set"
             " 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
         )
     }
@@ -238,19 +239,20 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
         "api_calling": "an agent that knows the parameters of an API",
         "mcp_edam_qa": "tools of an MCP server",
         "text_extraction": (
-            "it has no prompt, which BioChatter's Python code makes of ${query}, ${caption},"
+            "it has no prompt, because BioChatter's Python code builds it from ${query},"
+            " ${caption},"
             " ${format}"
         ),
         "fragments": "its list has no general_system_messages for it",
-        "odd": "scored by BioChatter's Python code alone",
+        "odd": "only BioChatter's Python code can score",
     }.items():
         one = questions(found, module)
         assert not one.asked
         assert all(
-            words in reason or "it is no case" in reason for reason in _reasons(one).values()
+            words in reason or "it is not a case" in reason for reason in _reasons(one).values()
         ), module
     assert _reasons(questions(found, "fragments"))["number 1"].startswith(
-        "it is no case: it has no input (for a file"
+        "it is not a case: it has no input (give your own file"
     )
 
 
@@ -277,7 +279,7 @@ def test_a_file_of_another_name_has_no_such_leave(tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "c:\n  - {case: a, input: {kg_schema: g}, expected: {behaviour: x}}\n"
     )
-    with pytest.raises(PlanError, match="there is nothing to answer"):
+    with pytest.raises(PlanError, match="no question: give a prompt"):
         questions(file.read([str(tmp_path / "own.yaml")]), "c")
 
 
@@ -289,12 +291,13 @@ def test_the_task_says_what_is_skipped(found: file.CaseFiles, tmp_path: Path) ->
     assert dataset.total == 3
     assert dataset.notes == (
         (
-            "1 skipped (implicit): BioChatter has a model judge its answer; name a scorer: --set"
+            "1 skipped (implicit): BioChatter uses a model as a judge of its answer; name a scorer:"
+            " --set"
             " 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url: URL}]}}'"
         ),
         (
-            "3 cases are compared in BioChatter's strict form (`B)` is wrong where b is expected);"
-            " to compare what is meant: --set cases:rag_interpretation.as_biochatter=false"
+            "3 cases are compared in BioChatter's strict form (`B)` is wrong if b is expected);"
+            " to compare the meaning: --set cases:rag_interpretation.as_biochatter=false"
         ),
     )
     table = made.breakdown((sample, 1.0) for sample in dataset.samples)

@@ -35,18 +35,25 @@ BAD = {
     "a key twice": ("c: []\nc: []\n", "2: the key 'c' is repeated; it is first on line 1"),
     "a name": (
         "my c:\n  - {case: a, input: {prompt: x}, expected: y}\n",
-        "1: 'my c' names a task: at most 100 letters, digits, dots, dashes and underscores",
+        (
+            "1: 'my c' is not a task name: use at most 100 letters, digits,"
+            " dots, dashes and underscores"
+        ),
     ),
     "a name that no file could have": (
         f"{'n' * 101}:\n  - {{case: a, input: {{prompt: x}}, expected: y}}\n",
-        f"1: '{'n' * 101}' names a task: at most 100 letters, digits, dots, dashes and underscores",
+        (
+            f"1: '{'n' * 101}' is not a task name: use at most 100 letters, digits,"
+            " dots, dashes and underscores"
+        ),
     ),
     "no case": ("c: []\n", "1: c: has no case"),
     "cases misspelt": (
         "c:\n  scorer: exact\n  case: []\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
         (
-            "1: c.cases: is missing: the list of the task's cases (what prompts share stands in"
+            "1: c.cases: is missing: the list of the task's cases (values that prompts share"
+            " go into"
             " `resources`)"
         ),
     ),
@@ -54,7 +61,8 @@ BAD = {
         "c:\n  description: x\n  case:\n    - {case: a, input: {prompt: x}, expected: y}\n",
         "3: c.case: unknown key. Did you mean 'cases'?",
         (
-            "1: c.cases: is missing: the list of the task's cases (what prompts share stands in"
+            "1: c.cases: is missing: the list of the task's cases (values that prompts share"
+            " go into"
             " `resources`)"
         ),
     ),
@@ -116,8 +124,8 @@ BAD = {
             " 1, max_tokens: 0}\n"
         ),
         (
-            "5: c: case a: sampling.temperature: unknown key. Known: max_tokens, stop. (those of"
-            " the whole task may say more)"
+            "5: c: case a: sampling.temperature: unknown key. Known: max_tokens, stop. (the"
+            " sampling of a task accepts more keys)"
         ),
         "5: c: case a: sampling.max_tokens: expected a whole number, 1 or more",
     ),
@@ -140,16 +148,16 @@ BAD = {
     "no without quotes": (
         "c:\n  - {case: a, input: {prompt: x}, expected: {answer: no}}\n",
         (
-            "2: c: case a: expected.answer must be a text, such as `expected: Paris`, and is true"
-            " or false (YAML makes that of yes and no: put it in quotes to have a text) (scorer"
+            "2: c: case a: expected.answer must be a text, such as `expected: Paris`, not true"
+            " or false (YAML reads yes and no as these: put it in quotes for a text) (scorer"
             " exact)"
         ),
     ),
     "a number that was a text": (
         "c:\n  - {case: a, input: {prompt: x}, expected: 3.10}\n",
         (
-            "2: c: case a: expected must be a text, such as `expected: Paris`, and is a number with"
-            " a decimal point (YAML keeps its value alone, of 3.10 that is 3.1: put it in quotes)"
+            "2: c: case a: expected must be a text, such as `expected: Paris`, not a number with"
+            " a decimal point (YAML keeps only its value, 3.1 for 3.10: put it in quotes)"
             " (scorer exact)"
         ),
     ),
@@ -175,16 +183,16 @@ BAD = {
             " expected: y\n"
         ),
         (
-            "3: c: case a: input.v: YAML reads 3.10 as a number, which a prompt would write"
-            " otherwise: put it in quotes"
+            "3: c: case a: input.v: YAML reads 3.10 as a number, so the prompt would show"
+            " it differently: put it in quotes"
         ),
         (
-            "3: c: case a: input.w.0: YAML reads no as true or false, which a prompt would write"
-            " otherwise: put it in quotes"
+            "3: c: case a: input.w.0: YAML reads no as true or false, so the prompt would show"
+            " it differently: put it in quotes"
         ),
         (
-            "3: c: case a: input.x: YAML reads 0x1F as a number, which a prompt would write"
-            " otherwise: put it in quotes"
+            "3: c: case a: input.x: YAML reads 0x1F as a number, so the prompt would show"
+            " it differently: put it in quotes"
         ),
     ),
     "half a character": (
@@ -194,55 +202,55 @@ BAD = {
     "nothing expected": (
         "c:\n  - {case: a, input: {prompt: x}}\n",
         (
-            "2: c: case a: expected must be a text, such as `expected: Paris`, and is nothing"
+            "2: c: case a: expected must be a text, such as `expected: Paris`, not nothing"
             " (scorer exact)"
         ),
     ),
     "a name that is not there": (
         'c:\n  - case: a\n    input: {prompt: "${cuontry}?", country: Peru}\n    expected: y\n',
         (
-            "3: c: case a: input: ${cuontry}: nothing is called 'cuontry'. Did you mean 'country'? "
+            "3: c: case a: input: ${cuontry}: unknown name 'cuontry'. Did you mean 'country'? "
             "Write $${ for a plain ${."
         ),
     ),
     "once for all variants": (
         'c:\n  - case: a\n    input: {prompt: "${z}", x: {m: 1, n: 2}}\n    expected: y\n',
         (
-            "3: c: case a:m: input: ${z}: nothing is called 'z'. Known: prompt, x. Write $${ for a"
+            "3: c: case a:m: input: ${z}: unknown name 'z'. Known: prompt, x. Write $${ for a"
             " plain ${."
         ),
     ),
     "no prompt": (
         "c:\n  - {case: a, input: {system_messages: [x]}, expected: y}\n",
         (
-            "2: c: case a: input: there is nothing to answer: give a prompt, or messages that end"
+            "2: c: case a: input: no question: give a prompt, or messages that end"
             " with the user's turn"
         ),
     ),
     "an axis": (
         "c:\n  - {case: a, axes: [style], input: {prompt: x}, expected: y}\n",
-        "2: c: case a: axes: 'style' is no axis: input.style must be a mapping or a list",
+        "2: c: case a: axes: 'style' is not an axis: input.style must be a mapping or a list",
     ),
     "an address": (
         (
             'c:\n  - case: a\n    axes: [k]\n    input: {prompt: "${k}", k: {a: A, b: B}}\n'
             "    expected: {by: k, values: {a: 1}}\n"
         ),
-        "5: c: case a: expected: nothing is expected for k 'b'",
+        "5: c: case a: expected: no expectation for k 'b'",
     ),
     "a case twice": (
         (
             "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x},"
             " expected: y}\n"
         ),
-        "3: c: case a: it is there already, at cases.yaml:2",
+        "3: c: case a: already defined at cases.yaml:2",
     ),
     "two answers": (
         (
             "c:\n  - {case: a, input: {prompt: x}, expected: y}\n  - {case: a, input: {prompt: x},"
             " expected: z}\n"
         ),
-        "3: c: case a: the same question expects something else at cases.yaml:2",
+        "3: c: case a: the same question has another expectation at cases.yaml:2",
     ),
     "too many": (
         (
@@ -250,8 +258,9 @@ BAD = {
             " expected: y\n"
         ),
         (
-            "2: c: the cases expand to 10201, more than the 10000 of max_expanded (a alone to"
-            " 10201): leave variants out, or raise it: --set cases:c.max_expanded=10201"
+            "2: c: the cases expand to 10201, which exceeds max_expanded (10000; a alone"
+            " expands to 10201): leave variants out, or raise the limit with"
+            " --set cases:c.max_expanded=10201"
         ),
     ),
     "too many to be written": (
@@ -259,8 +268,8 @@ BAD = {
             {"c": [{"case": "a", "input": {f"k{i}": {"a": "", "b": ""} for i in range(40)}}]}
         ),
         (
-            "1: c: the cases expand to 1000000000 or more, more than the 10000 of max_expanded (a"
-            " alone to 1000000000 or more): leave variants out"
+            "1: c: the cases expand to 1000000000 or more, which exceeds max_expanded"
+            " (10000; a alone expands to 1000000000 or more): leave variants out"
         ),
     ),
 }
@@ -269,7 +278,7 @@ BAD = {
 def test_files_without_any_task_are_told() -> None:
     Path("shared.yaml").write_text("resources: {a: b}\n")
     [problem] = _problems("shared.yaml")
-    assert problem.endswith("shared.yaml: nothing but what prompts share, and no task")
+    assert problem.endswith("shared.yaml: no tasks, only values that prompts share")
 
 
 def test_keys_are_texts_as_they_are_written(tmp_path: Path) -> None:
@@ -323,8 +332,8 @@ def test_the_problems_of_several_files_are_told_at_once() -> None:
 def test_a_path_without_cases_is_told() -> None:
     Path("folder").mkdir()
     assert _problems("folder", "none.yaml") == [
-        "folder: holds no case file (*.yaml, *.yml, or with .enc)",
-        "none.yaml: there is no such file or folder of cases",
+        "folder: contains no case file (*.yaml, *.yml, also with .enc)",
+        "none.yaml: no such file or folder of cases",
     ]
 
 

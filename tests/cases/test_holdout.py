@@ -46,15 +46,15 @@ def test_the_file_tells_nothing_and_the_key_tells_all(
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("", "secret.yaml.enc: is encrypted, and SERVE_EVAL_HOLDOUT_KEY is not set"),
+        ("", "secret.yaml.enc: is encrypted, but SERVE_EVAL_HOLDOUT_KEY is not set"),
         (
             OTHER,
             (
-                "secret.yaml.enc: cannot be decrypted: the key of SERVE_EVAL_HOLDOUT_KEY is another"
-                " one, or the file"
+                "secret.yaml.enc: cannot be decrypted: the key in SERVE_EVAL_HOLDOUT_KEY is wrong"
+                ", or the file is damaged"
             ),
         ),
-        ("short", "SERVE_EVAL_HOLDOUT_KEY is no key"),
+        ("short", "SERVE_EVAL_HOLDOUT_KEY is not a key"),
     ],
 )
 def test_without_the_right_key_nothing_is_read(

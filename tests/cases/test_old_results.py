@@ -212,7 +212,7 @@ def test_scores_that_are_of_no_answer_are_refused_by_the_name_of_their_file(
 ) -> None:
     results = _csv(tmp_path / "entity_selection.csv", ("m", "1/1", 1, exam[0]))
     with pytest.raises(
-        DatasetError, match=r"entity_selection\.csv: these scores come from a test that looks into"
+        DatasetError, match=r"entity_selection\.csv: these scores come from a test that inspects"
     ):
         import_results([results], _specs(tmp_path), tmp_path / "refs")
 

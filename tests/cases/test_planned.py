@@ -172,9 +172,9 @@ def test_problems_of_case_files_are_told_with_those_of_the_plan(cases: Path) -> 
 
 
 def test_a_module_that_is_not_there_is_told(cases: Path) -> None:
-    with pytest.raises(PlanError, match=r"there are no cases called 'on'\. Did you mean 'one'"):
+    with pytest.raises(PlanError, match=r"no cases are named 'on'\. Did you mean 'one'"):
         _resolve(cases=["cases.yaml"], tasks=["cases:on"])
-    with pytest.raises(PlanError, match="cases is a family of tasks: say which one, cases:NAME"):
+    with pytest.raises(PlanError, match="cases is a family of tasks: name one of them, cases:NAME"):
         _resolve(tasks=["cases"])
 
 

@@ -37,13 +37,13 @@ def test_names_are_filled_in(text: str, filled: str) -> None:
     [
         (
             "${plcae}",
-            "${plcae}: nothing is called 'plcae'. Did you mean 'place'? Write $${ for a plain ${.",
+            "${plcae}: unknown name 'plcae'. Did you mean 'place'? Write $${ for a plain ${.",
         ),
-        ("${manner.long}", "${manner.long}: there is no 'long'. Known: short, of."),
-        ("${schemas[place]}", "${schemas[place]}: there is no 'Rome'. Known: gene."),
-        ("${place!}", "${place!}: nothing is called 'place!'. Did you mean 'place'?"),
+        ("${manner.long}", "${manner.long}: unknown key 'long'. Known: short, of."),
+        ("${schemas[place]}", "${schemas[place]}: unknown key 'Rome'. Known: gene."),
+        ("${place!}", "${place!}: unknown name 'place!'. Did you mean 'place'?"),
         ("${manner[}", "${manner[}: expected a name such as ${schemas.gene} or ${schemas[kind]}"),
-        ("${round}", "a circle of names"),
+        ("${round}", "its names form a circle"),
     ],
 )
 def test_a_name_that_cannot_be_filled_in_is_an_error(text: str, message: str) -> None:
@@ -91,9 +91,9 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"system_messages": ["x"]}, "there is nothing to answer"),
-        ({"messages": [{"role": "assistant", "content": "x"}]}, "there is nothing to answer"),
-        ({"prompt": "x", "images": ["a\0.png"]}, "'a\\x00.png' is no file name"),
+        ({"system_messages": ["x"]}, "no question: give a prompt"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "no question: give a prompt"),
+        ({"prompt": "x", "images": ["a\0.png"]}, "'a\\x00.png' is not a file name"),
         ({"prompt": {"a": "x"}}, 'prompt: expected a text, got {"a": "x"}'),
         ({"prompt": True}, "prompt: expected a text, got true"),
         (
@@ -106,7 +106,7 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
         ),
         (
             {"messages": [{"role": "user", "content": "x"}], "images": ["a.png"]},
-            "images: go with the prompt",
+            "images: need a prompt",
         ),
         (
             {"prompt": "x", "images": ["none.png"]},
@@ -114,9 +114,12 @@ def test_images_lie_beside_the_file_and_go_before_the_text(tmp_path: Path) -> No
         ),
         (
             {"prompt": "x", "images": ["../a.png"]},
-            "../a.png: images lie beside the file or below, in ",
+            "../a.png: images must be in ",
         ),
-        ({"prompt": "x", "images": ["text.png"]}, "text.png: neither PNG, JPEG, GIF, BMP nor WebP"),
+        (
+            {"prompt": "x", "images": ["text.png"]},
+            "text.png: not a PNG, JPEG, GIF, BMP or WebP image",
+        ),
     ],
 )
 def test_turns_that_cannot_be_made_say_why(
@@ -129,14 +132,14 @@ def test_turns_that_cannot_be_made_say_why(
 
 
 def test_an_encrypted_file_has_no_images() -> None:
-    with pytest.raises(PlanError, match=r"a\.png: an encrypted file has no images beside it"):
+    with pytest.raises(PlanError, match=r"a\.png: cases in an encrypted file cannot have images"):
         turns({"prompt": "x", "images": ["a.png"]}, {}, None)
 
 
 def test_values_that_name_each_other_many_times_are_refused_before_they_fill_the_memory() -> None:
     names = {f"a{i}": f"${{a{i + 1}}}" * 100 for i in range(7)} | {"a7": "x" * 10**5}
-    with pytest.raises(PlanError, match="becomes longer than 8388608 characters once its"):
+    with pytest.raises(PlanError, match="exceeds 8388608 characters after its"):
         turns({"prompt": "${a0}"}, names, None)
     many = {"rows": list(range(1000))}
-    with pytest.raises(PlanError, match="becomes longer than 8388608 characters"):
+    with pytest.raises(PlanError, match="exceeds 8388608 characters"):
         turns({"prompt": "${rows}" * 10000}, many, None)

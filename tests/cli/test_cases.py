@@ -43,7 +43,7 @@ def test_a_file_that_is_there_is_not_written_over() -> None:
     Path("mine.yaml").write_text("mine")
     done = serve_eval("cases", "new", "mine.yaml")
     assert (done.returncode, Path("mine.yaml").read_text()) == (2, "mine")
-    assert "mine.yaml is there already" in done.stderr
+    assert "mine.yaml already exists" in done.stderr
 
 
 def test_the_schema_that_is_printed_is_one() -> None:
@@ -61,7 +61,8 @@ def test_what_is_expanded_says_what_would_be_sent_and_what_is_skipped() -> None:
     text = serve_eval("cases", "expand", "data", *options).stdout
     assert "cases:text_extraction: 8 cases, scored by exact\n  extraction:gene:one:short\n" in text
     assert (
-        "  1 skipped (implicit): BioChatter has a model judge its answer; name a scorer:\n     "
+        "  1 skipped (implicit): BioChatter uses a model as a judge of its answer;"
+        " name a scorer:\n     "
         " --set 'cases:rag_interpretation.scorer={judge: {judges: [{model: MODEL, base_url:"
         " URL}]}}'\n" in text
     )
@@ -120,7 +121,7 @@ def test_old_results_become_references_that_judge_a_run() -> None:
     assert done.returncode == 0, done.stderr
     assert (
         done.stdout == "cases:rag_interpretation: simulated: 100.000 over 3 of 3 cases, 2 runs\n"
-        "3 of 4 rows matched a case; 1 are of no case that is asked\n"
+        "3 of 4 rows matched a case; 1 belong to no case that is asked\n"
     )
     run = [
         "run",
@@ -198,7 +199,7 @@ def test_results_of_cases_that_lack_an_option_say_which_and_what_fits() -> None:
     assert lacking.stderr.splitlines()[1].startswith(
         "1 rows belong to cases that are not asked: BioChatter asks it with"
     )
-    assert f"to ask without, set your own: --set '{setting}'" in lacking.stderr
+    assert f"to ask without them, set your own system messages: --set '{setting}'" in lacking.stderr
     given = serve_eval(*command, "--set", setting)
     assert given.returncode == 0, given.stderr
     assert "1 of 1 rows matched a case" in given.stdout
@@ -239,4 +240,5 @@ def test_what_is_skipped_as_a_whole_is_said_before_the_run() -> None:
         "cases:api_calling: all 1 cases are skipped: BioChatter asks it through an agent"
         in done.stderr
     )
-    assert "note: 1 skipped (implicit): BioChatter has a model judge its answer" in done.stdout
+    note = "note: 1 skipped (implicit): BioChatter uses a model as a judge of its answer"
+    assert note in done.stdout

@@ -36,18 +36,15 @@ def test_nested_options_are_described_by_type_and_default(
     told = capfd.readouterr().out
     for text in (
         (
-            "  context_servers (options of its own, which follow)\n      The servers that read"
+            "  context_servers (has its own options, listed below)\n      Servers that process"
             " prompts.\n"
         ),
-        (
-            "  generation_servers.num_instances (whole number; 1)\n      How many of these servers"
-            " there are.\n"
-        ),
+        "  generation_servers.num_instances (whole number; 1)\n      Number of these servers.\n",
         "  generation_servers.env (mapping of texts; empty)\n",
         "  gpus (auto or list of whole numbers or texts; not set)\n",
         "  cache_transceiver (mapping; {backend: UCX})\n",
         "  ready_timeout_s (number; 3600)\n",
-        "\nSet them by --set launcher.OPTION=VALUE, or under launcher in a plan.\n",
+        "\nSet them with --set launcher.OPTION=VALUE, or below launcher in a plan.\n",
     ):
         assert text in told
 
@@ -58,8 +55,8 @@ def test_the_list_of_all_says_where_nested_options_are_shown(
     listing("launchers")
     told = capfd.readouterr().out
     line = (
-        "      context_servers: options of its own: serve-eval list launchers trtllm_disaggregated"
-        " shows them\n"
+        "      context_servers: has its own options: see serve-eval list launchers"
+        " trtllm_disaggregated\n"
     )
     assert line in told
     assert "Side(" not in told
@@ -82,7 +79,7 @@ def test_tasks_and_scorers_are_described_too(capfd: pytest.CaptureFixture[str]) 
     ("kind", "name", "message"),
     [
         ("launchers", "trtlm", "unknown launcher 'trtlm'. Did you mean 'trtllm'?"),
-        ("all", "trtllm", "say of which kind it is"),
+        ("all", "trtllm", "all trtllm: name the kind"),
     ],
 )
 def test_a_name_that_there_is_not_is_refused(kind: str, name: str, message: str) -> None:

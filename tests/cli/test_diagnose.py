@@ -32,7 +32,7 @@ def red(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run", "--launcher", "simulated", "--model", "simulated", "--tasks", "word_problems", *flags
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"what may be the cause: serve-eval diagnose {folder / 'out'}" in done.stdout
+    assert f"to find the cause: serve-eval diagnose {folder / 'out'}" in done.stdout
     return folder / "out"
 
 
@@ -42,7 +42,7 @@ def test_a_diagnosis_is_printed_and_is_no_verdict(red: Path) -> None:
     first, second, third, *_ = done.stdout.splitlines()
     assert first.startswith("word_problems: FAIL")
     assert second.startswith("1. truncated (word_problems): ")
-    assert third.startswith("   of ")
+    assert third.startswith("   explains up to ")
     assert "change: " in done.stdout
     told = json.loads(serve_eval("diagnose", red, "--json").stdout)
     [run] = told["runs"]

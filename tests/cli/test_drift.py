@@ -117,7 +117,7 @@ def test_a_slow_decline_alarms_and_fails_nothing(nights: Nights) -> None:
     assert "gsm8k of org/m, default (simulated): 20 runs of 400 samples" in done.stdout
     assert "measured on the first 10 runs" in done.stdout
     assert "warning: ALARM" in done.stdout
-    assert "begin on 2026-03-09" in done.stdout
+    assert "began on 2026-03-09" in done.stdout
     assert "1.500 points worse" in done.stdout
     [chart] = _charts(nights.folder)["series"]
     alarms = [place for place, run in enumerate(chart["runs"]) if run["alarm"]]
@@ -167,8 +167,8 @@ def test_runs_that_differ_as_a_whole_raise_the_noise_and_say_so(nights: Nights) 
     )
     assert chart["sd"] == pytest.approx(100 * (chart["variance"] / N) ** 0.5)
     [warning] = chart["warnings"]
-    assert f"is taken {chart['dispersion'] ** 0.5:.3g} times as large" in warning
-    assert "since these runs differ as a whole" in chart["variance_from"]
+    assert f"is multiplied by {chart['dispersion'] ** 0.5:.3g}" in warning
+    assert "because these runs differ as a whole" in chart["variance_from"]
 
 
 def test_the_sum_is_that_of_the_formula(nights: Nights) -> None:
@@ -226,7 +226,7 @@ def test_a_flip_of_a_deterministic_endpoint_is_named(nights: Nights) -> None:
     lines = [json.loads(line) for line in (run / "scores/gsm8k.jsonl").read_text().splitlines()]
     assert len(chart["warnings"]) == 1
     assert (
-        f"on 2026-03-05 02:00 2 samples scored another value: {lines[3]['id']}, {lines[5]['id']}"
+        f"on 2026-03-05 02:00 2 samples changed their score: {lines[3]['id']}, {lines[5]['id']}"
         in str(chart["warnings"])
     )
 
@@ -240,7 +240,7 @@ def test_without_scores_on_file_the_noise_is_the_most_that_it_can_be(nights: Nig
     assert chart["variance"] == pytest.approx(mean * (1 - mean))
     assert "not measured" in chart["variance_from"]
     assert chart["h"] == 8
-    assert chart["false_alarm"]["known_from"] == "variance not measured: the most that it can be"
+    assert chart["false_alarm"]["known_from"] == "variance not measured; the largest possible value"
     assert {run["flips"] for run in chart["runs"]} == {None}
 
 
@@ -292,8 +292,8 @@ def test_what_does_not_belong_together_is_kept_apart_and_said(nights: Nights) ->
     assert f"{many}: gsm8k: 20 of 400 answers are missing, more than 2%" in said
     assert f"{broken / 'report.json'} cannot be read" in said
     assert "an integration test" in said
-    assert "asked differently: max_tokens" in said
-    assert "simulated runs are kept apart from real ones" in said
+    assert "because their protocols differ: max_tokens" in said
+    assert "simulated runs are separate from real ones" in said
     assert f"the same run as {nights.folder / 'copy'}" in said
 
 
@@ -356,7 +356,7 @@ def test_pairs_and_the_noise_of_a_registered_reference_are_used(
         assert done.returncode == 0, done.stderr
     [chart] = _charts(tmp_path / "new")["series"]
     assert chart["measure"] == "paired difference to the reference"
-    assert chart["variance_from"].startswith("measured on the 2 runs of the reference, two of")
+    assert chart["variance_from"].startswith("measured on the 2 runs of the reference; two of")
     first = [_scores(run) for run in runs]
     assert chart["variance"] == pytest.approx(
         sum((a - b) ** 2 / 2 for a, b in zip(*first, strict=True)) / 300
@@ -393,19 +393,22 @@ def test_series_are_chosen_and_drawn(nights: Nights, tmp_path: Path) -> None:
         odd = nights.add(name=f"odd{place}")
         nights.edit(odd, fingerprint={"task": "gsm8k", "odd": str(place)})
     crowded = serve_eval("drift", nights.folder, "--plot", picture)
-    assert (crowded.returncode, "6 series are more" in crowded.stderr) == (2, True)
+    assert (crowded.returncode, "6 series do not fit, a picture holds 4" in crowded.stderr) == (
+        2,
+        True,
+    )
 
 
 def test_folders_without_a_finished_run_are_an_error(nights: Nights, tmp_path: Path) -> None:
     for place, said in (
-        (nights.folder, "no finished run lies below"),
+        (nights.folder, "contains no finished run"),
         (tmp_path / "nowhere", "no such folder"),
     ):
         done = serve_eval("drift", place)
         assert (done.returncode, said in done.stderr, done.stdout) == (2, True, ""), done.stderr
     (nights.add() / "report.json").unlink()
     done = serve_eval("drift", nights.folder)
-    assert (done.returncode, "and 1 unfinished" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, ", only 1 unfinished" in done.stderr) == (2, True), done.stderr
     nights.add(failed=N, scored=0, value=None)
     nothing = serve_eval("drift", nights.folder)
     assert (nothing.returncode, "no value" in nothing.stderr) == (2, True), nothing.stderr

@@ -77,7 +77,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
     """
     refused = serve_eval("run", "--resume", "x", "-o", "y")
     assert refused.returncode == 2
-    assert "give neither a plan file nor -o with it" in refused.stderr
+    assert "do not give a plan file or -o" in refused.stderr
     known = serve_eval("run", "--dry-run", SERVE_EVAL_TASKS="gsmk\nmlu", SERVE_EVAL_LIMIT="0")
     for text in ("unknown task 'gsmk'", "unknown task 'mlu'", "limit: must be 1 or more"):
         assert text in known.stderr
@@ -85,7 +85,7 @@ def test_a_structure_gets_flags_variables_and_repeated_options() -> None:
 
 def test_defaults_are_told_and_no_sentence_of_a_group_is_cut_off() -> None:
     said = serve_eval("power", "--help").stdout
-    assert "Probability of seeing that drop (default 0.8)." in said
+    assert "Probability of detecting that drop (default 0.8)." in said
     assert "(default None)" not in said
     group = serve_eval("references", "--help", COLUMNS="80").stdout
     assert "..." not in group.partition("Commands:")[2]

@@ -26,9 +26,9 @@ def test_a_folder_holds_answers_when_one_was_had(record: str, below: str, tmp_pa
     (tmp_path / below / "gsm8k.jsonl").write_text(RECORDS[record])
     told = explain_kept(tmp_path, "this again")
     assert told == (
-        "Answers so far are kept; go on with: this again"
+        "Finished answers are kept. Resume with: this again"
         if record == "an answer"
-        else "No answer came yet; try: this again"
+        else "No answer was received yet. Try again with: this again"
     )
 
 
@@ -58,7 +58,9 @@ def test_a_server_that_ends_leaves_answers_or_none(
     )
     assert done.returncode == 4
     assert (
-        "Answers so far are kept; go on with: serve-eval run --resume" in done.stderr
+        "Finished answers are kept. Resume with: serve-eval run --resume" in done.stderr
     ) is answers, done.stderr
-    assert ("No answer came yet; try: serve-eval run --resume" in done.stderr) is not answers
+    assert (
+        "No answer was received yet. Try again with: serve-eval run --resume" in done.stderr
+    ) is not answers
     assert done.stderr.count("kept") == answers

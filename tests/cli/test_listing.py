@@ -15,7 +15,8 @@ def test_the_list_has_every_task_and_says_what_is_not_built(
     assert all(f"\n  {name}:" in told for name in registry.names("serve_eval.tasks"))
     assert "\n  cases:NAME: " in told
     assert (
-        "not built, though their references import: voxpopuli, videomme, mixed_modality_*" in told
+        "not implemented, although their references can be imported:"
+        " voxpopuli, videomme, mixed_modality_*" in told
     )
 
 

@@ -61,7 +61,7 @@ def test_a_runs_own_spread_and_throughput_are_used(data_root: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "say what is wanted"),
+        ([], "give at least one of --total N"),
         (["--total", "0"], "--total must be 1 or more"),
         (["--theta", "-1"], "theta must be a finite number"),
         (["--detect", "0"], ""),
@@ -102,7 +102,7 @@ def test_the_curves_are_drawn_into_the_format_that_the_name_says(tmp_path: Path)
     [
         ("p.jpg", ".svg, .png, .pdf"),
         ("p", "without a suffix"),
-        ("missing/p.svg", "no folder"),
+        ("missing/p.svg", "does not exist"),
         (".", "suffix"),
     ],
 )

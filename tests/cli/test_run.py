@@ -313,7 +313,7 @@ def test_a_dry_run_shows_the_ends_of_a_long_prompt(capsys: pytest.CaptureFixture
     assert len(shown) < 20_000
     assert "| There is an important info" in shown
     assert "| The pass key is\n" in shown
-    assert " characters are left out; --dump-prompts FILE writes them ...\n" in shown
+    assert " characters left out; --dump-prompts FILE writes them all ...\n" in shown
 
 
 def test_prompts_can_be_dumped(flags: list[str], tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_streamed_run_tells_its_times_its_order_and_its_load(
     assert done.returncode == 3, done.stderr
     assert "first token p50" in done.stdout
     assert "order random (seed 7)" in done.stdout
-    assert "concurrency went 32" in done.stdout
+    assert "concurrency steps 32" in done.stdout
     report = json.loads((tmp_path / "s/report.json").read_text())
     (task,), (load,) = report["tasks"], report["loads"]
     assert task["traffic"]["attempts"] == 300
@@ -181,7 +181,7 @@ def test_a_watch_of_two_tasks_is_refused_and_so_is_a_check_that_no_time_knows(
     data_root: Path,
 ) -> None:
     flags = ["--model", "m", "--dataset-root", data_root, "--tasks", "gsm8k", "--tasks", "mmlu"]
-    assert "a watch asks one task, not 2" in serve_eval("watch", "127.0.0.1:9", *flags).stderr
+    assert "a watch takes one task, not 2" in serve_eval("watch", "127.0.0.1:9", *flags).stderr
     done = serve_eval(
         "smoke", "127.0.0.1:9", "--require", "chta", "--require", "tools", "--dry-run"
     )

@@ -105,16 +105,16 @@ def test_of_the_settings_in_the_environment_those_of_the_launcher_count(
 def test_one_thing_is_done_at_a_time(arguments: list[str]) -> None:
     said = serve_eval("serve", *arguments)
     assert said.returncode == 2
-    assert "give a launcher, a plan file, --list or --stop" in said.stderr
+    assert "give one of: a launcher, a plan file, --list, --stop" in said.stderr
 
 
 def test_nothing_is_held_at_first() -> None:
-    assert serve_eval("serve", "--list").stdout == "nothing is held\n"
+    assert serve_eval("serve", "--list").stdout == "no servers are running\n"
     ended = serve_eval("serve", "--stop", "all")
-    assert (ended.returncode, ended.stderr) == (0, "nothing is held\n")
+    assert (ended.returncode, ended.stderr) == (0, "no servers are running\n")
     unknown = serve_eval("serve", "--stop", "0a1b2c3d")
     assert unknown.returncode == 2
-    assert "no servers 0a1b2c3d are held on this machine; held: none" in unknown.stderr
+    assert "no servers 0a1b2c3d run on this machine; running: none" in unknown.stderr
 
 
 def test_a_folder_that_cannot_be_is_refused_before_anything_starts(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_sound_endpoint_exits_with_0_and_says_beforehand_what_it_costs() -> No
         rf"^{checks} PASS, 0 FAIL, 0 UNSUPPORTED; \d+ requests", done.stdout, re.MULTILINE
     )
     assert "questions" in done.stdout
-    assert "(the model is tested)" in done.stdout
+    assert "(tests the model)" in done.stdout
     assert "curl" not in done.stdout
 
 
@@ -64,7 +64,7 @@ def test_long_requests_stand_in_json_and_junit_only(tmp_path: Path) -> None:
     out = tmp_path / "junit.xml"
     quirks = _quirks("unskilled")
     table = _smoke(quirks, "--junit", out).stdout
-    assert re.search(r"\(a curl line of \d{4,5} characters: see --json or --junit\)", table)
+    assert re.search(r"\(curl line of \d{4,5} characters: see --json or --junit\)", table)
     assert "a model without instruction tuning fails them on a sound server" in table
     failure = ElementTree.parse(out).find("testcase[@name='passkey_1k']/failure")
     assert failure is not None
@@ -128,7 +128,7 @@ def test_nobody_listening_is_said_with_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--level", "some"], "--level: quick or full"),
+        (["--level", "some"], "--level: must be quick or full"),
         (["--require", "caht"], "Did you mean 'chat'?"),
         (["--require", "cancel"], "cancel is only checked at --level full"),
         (["--passkey", "0"], "--passkey must be above 0"),

@@ -81,7 +81,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
     again = serve_eval("suite", "--resume", out, "--json", "--strict", SERVE_EVAL_MODEL="other")
     assert again.returncode == json.loads(again.stdout)["exit_code"] == 1
-    assert "4 of 5 runs are finished already" in again.stderr
+    assert "4 of 5 runs are already finished" in again.stderr
     assert _report(out)["rows"][1:] == json.loads(again.stdout)["rows"][1:]
     suite.write_text(
         suite.read_text().replace(
@@ -147,7 +147,7 @@ def test_a_dry_run_shows_what_starts_the_servers(
     ("arguments", "said"),
     [
         ([], "give a suite file, or --resume"),
-        (["--resume", "{tmp}", "-o", "{tmp}"], "give no -o with it"),
+        (["--resume", "{tmp}", "-o", "{tmp}"], "do not give -o"),
         (["--resume", "{tmp}"], "holds no suite: there is no suite.json"),
     ],
 )
@@ -184,12 +184,12 @@ def test_an_interrupted_suite_says_how_to_go_on_and_goes_on(suite: Path, tmp_pat
     out = tmp_path / "out"
     code, said = _interrupted(suite, out, signal.SIGINT)
     assert code == 130
-    assert f"go on with: serve-eval suite --resume {out}" in said
+    assert f"Resume with: serve-eval suite --resume {out}" in said
     had = (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes()
     assert not (out / "suite_report.json").exists()
     done = serve_eval("suite", "--resume", out)
     assert done.returncode == 3, done.stderr
-    assert "1 of 3 runs are finished already" in done.stderr
+    assert "1 of 3 runs are already finished" in done.stderr
     assert (out / "runs/gsm8k-2/samples/gsm8k.jsonl").read_bytes().startswith(had)
     assert [row["outcome"] for row in _report(out)["rows"]] == ["ERROR", "PASS", "PASS"]
 
@@ -249,4 +249,4 @@ matrix:
             row
         )
         assert row["outcome"] == ("INCONCLUSIVE" if proven and row["p_holm"] > 0.05 else row["own"])
-    assert "p holm: at most 0.05 is a proven drop" in done.stdout
+    assert "p holm: 0.05 or less proves a drop" in done.stdout

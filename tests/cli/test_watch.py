@@ -23,20 +23,20 @@ def test_it_says_beforehand_what_it_costs_and_sends_nothing(tmp_path: Path) -> N
     )
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"^a round: \d+ questions .* and a smoke test; at most 16000 tokens$",
+        r"^per round: \d+ questions .* and a smoke test; at most 16000 tokens$",
         done.stdout,
         re.MULTILINE,
     )
-    assert "a day: 144 rounds, at most 2,304,000 tokens" in done.stdout
-    assert "the baseline: 8 times 200 prompts" in done.stdout
+    assert "per day: 144 rounds, at most 2,304,000 tokens" in done.stdout
+    assert "baseline: 200 prompts 8 times" in done.stdout
     assert not (tmp_path / "o").exists()
     done = serve_eval("watch", "127.0.0.1:9", "--budget-tokens", "8000", "--dry-run")
-    assert "every 2 rounds a smoke test" in done.stdout
+    assert "a smoke test every 2 rounds" in done.stdout
     done = serve_eval(
         "watch", "127.0.0.1:9", "--budget-tokens", "4000", "--every", "1h", "--dry-run"
     )
     assert "no smoke test" in done.stdout
-    assert "is left out: --budget-tokens" in done.stdout
+    assert "is left out, since it takes up to 4983 tokens: give --budget-tokens 4983" in done.stdout
 
 
 def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_rounds_alarm_and_restart(tmp_path: Path) -> None:
             *command, "--rounds", "20", OPENAI_API_KEY="sesame-12345", SERVE_EVAL_WEBHOOK=hook
         )
         assert done.returncode == 1, done.stdout
-        assert "ALARM accuracy: answers are right less often than in the baseline" in done.stdout
+        assert "ALARM accuracy: accuracy is below " in done.stdout
         assert [alarm["kind"] for alarm in endpoint.alarms] == ["accuracy"]
         done = serve_eval(*command, "--rounds", "1")
         assert done.returncode == 1
@@ -99,21 +99,21 @@ def test_own_cases_are_watched(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--every", "soon"], "--every: expected a time"),
-        (["--every", "10"], "--every: expected a time"),
+        (["--every", "soon"], "--every: must be a time"),
+        (["--every", "10"], "--every: must be a time"),
         (["--passes", "1"], "--passes must be 2 or more"),
         (["--passes", "0"], "--passes must be 2 or more"),
         (["--timeout", "nan"], "--timeout must be above 0"),
-        (["--tolerance", "0"], "--tolerance: points above 0"),
-        (["--reference-value", "101"], "--reference-value: points from 0 to 100"),
-        (["--on-alarm", "cry"], "--on-alarm: exit or go-on"),
-        (["--limit", "5"], "--limit: at least 20 prompts"),
-        (["--budget-tokens", "500"], "500 tokens are 2 questions"),
+        (["--tolerance", "0"], "--tolerance must be above 0"),
+        (["--reference-value", "101"], "--reference-value must be from 0 to 100"),
+        (["--on-alarm", "cry"], "--on-alarm: must be exit or go-on"),
+        (["--limit", "5"], "--limit must be 20 or more"),
+        (["--budget-tokens", "500"], "500 tokens are enough for 2 questions"),
         (["--webhook", "ftp://x"], "--webhook: expected http"),
         (["--webhook", "https://x/${NOWHERE}"], "the environment has no NOWHERE"),
         (["--webhook", ""], "--webhook: expected http"),
-        (["--on-alarm-command", " "], "there is no command in it"),
-        (["--set", "gsm8k.max_tokens=9"], "--set: sums and copies have no options"),
+        (["--on-alarm-command", " "], "the command is empty"),
+        (["--set", "gsm8k.max_tokens=9"], "--set: the generated sums and copies have no options"),
         (["--on-alarm-command", "'"], "--on-alarm-command: No closing quotation"),
         (["--tasks", "word_problems_perplexity"], "cannot be watched"),
         (["--rounds", "0"], "--rounds must be above 0"),
@@ -154,5 +154,5 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             _, told = process.communicate(timeout=30)
     assert process.returncode == 0, told
-    assert "The same command goes on" in told
+    assert "The same command resumes the watch in" in told
     assert json.loads((tmp_path / "o/state.json").read_text())["rounds"] == 1

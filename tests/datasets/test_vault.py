@@ -261,7 +261,7 @@ def test_the_path_of_a_set_is_printed_and_said_to_be_missing_where_it_is(tmp_pat
 
     def missing(name: str) -> str:
         return (
-            f"nothing is there yet; to fill it: serve-eval datasets fetch {name} --to"
+            f"the folder does not exist yet. To create it: serve-eval datasets fetch {name} --to"
             f" '{tmp_path}/my root'\n"
         )
 

@@ -182,7 +182,7 @@ def test_a_value_of_another_metric_is_refused(plan: Plan, tmp_path: Path) -> Non
 
 
 def test_a_share_instead_of_points_is_refused(plan: Plan, tmp_path: Path) -> None:
-    with pytest.raises(ReferenceFileError, match="not a share of 1"):
+    with pytest.raises(ReferenceFileError, match="not a fraction of 1"):
         prepare(_own(tmp_path, plan, "accuracy: 0.742"))
 
 

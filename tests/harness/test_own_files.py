@@ -111,7 +111,7 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (ASKS + "num_fewshots: 3\n", "does not take its file: TypeError: .*num_fewshots"),
+        (ASKS + "num_fewshots: 3\n", "rejects its file: TypeError: .*num_fewshots"),
         (
             ASKS + "generation_kwargs: {until: [], max_gen_toks: x}\n",
             "generation_kwargs: invalid literal for int",
@@ -122,7 +122,7 @@ def test_the_fingerprint_of_a_function_bound_to_arguments_is_that_of_every_proce
         ),
         (
             ASKS + "metric_list: [{metric: nobodys, aggregation: mean}]\n",
-            "nobodys: no metric of lm-eval, and ",
+            "nobodys: not a metric of lm-eval, and ",
         ),
         (ASKS + "metadata: hello\n", "metadata must be a mapping"),
         (ASKS + "process_results: !function leaves.f\n", "cannot be loaded: SystemExit: 3"),
@@ -181,7 +181,8 @@ def test_a_name_with_a_key_in_quotes_is_found_without_reading_every_file(
 def test_two_folders_that_have_a_task_of_one_name_are_an_error(tmp_path: Path) -> None:
     folders = [_write(tmp_path / name, "twice", ASKS) for name in ("a", "b")]
     with pytest.raises(
-        PlanError, match=r"two offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/"
+        PlanError,
+        match=r"two files offer the task 'lm_eval:twice': .*/a/lm_eval/.* and .*/b/lm_eval/",
     ):
         prepare(_plan("twice", *folders))
 

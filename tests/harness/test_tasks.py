@@ -279,7 +279,7 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
             r"a group of 3 tasks.*: lm_eval:made_capitals,lm_eval:made_sums,lm_eval:made_texts",
         ),
         ("made_votes", {}, "each document needs 3 answers"),
-        ("made_class", {}, "written as a Python class"),
+        ("made_class", {}, "is a Python class, and its configuration is not in a file"),
         (
             "made_lacks",
             {},
@@ -290,7 +290,7 @@ def test_a_metric_that_asks_for_the_likeliest_tokens_needs_an_endpoint_that_tell
             {"filter": "loose"},
             "no filter 'loose': it has strict-match, flexible-extract",
         ),
-        ("made_sums", {"metric": "bleu"}, r"it has no bleu,strict-match"),
+        ("made_sums", {"metric": "bleu"}, r"the task has no bleu,strict-match"),
         ("made_sums", {"num_fewshot": -1}, "num_fewshot must be 0 or more"),
         (
             "made_capitals",

@@ -77,7 +77,7 @@ DEAD = (
         f"{FRAMES}pydantic_core._pydantic_core.ValidationError: 1 validation error for"
         " TorchLlmArgs\nmax_sequence\n  Extra inputs are not permitted [type=extra_forbidden,"
         " input_value=1, input_type=int]",
-        "its config holds a key",
+        "its config has a key",
         "/usr/lib/python3/site.py:12: UserWarning: max_sequence: Extra inputs are not permitted\n "
         " warnings.warn(",
     ),
@@ -120,7 +120,7 @@ DEAD = (
     Dead(
         "ranks of MPI refused",
         (MPI_LOGS / "root_5.log").read_text().rstrip(),
-        "Open MPI starts nothing for root",
+        "Open MPI starts no processes for root",
         "[TRT-LLM] [W] prte has detected an attempt to run as root, MPI.Exception: MPI_ERR_UNKNOWN,"
         " it goes on",
     ),

@@ -150,7 +150,7 @@ def test_a_server_that_never_gets_ready_is_said_to_be_starting(
 ) -> None:
     standin("main", {"hang_at_start": True, "last_words": "INFO:     Loading"})
     error = refused(plan_of("trtllm", {"ready_timeout_s": 2.0}), tmp_path / "run")
-    assert str(error).startswith("trtllm not ready after 2 s, it says that it is starting")
+    assert str(error).startswith("trtllm not ready after 2 s, it reports that it is starting")
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -253,7 +253,9 @@ def test_a_refusal_that_stays_is_asked_for_three_times(
 ) -> None:
     standin(faults={"error_after": 0, "error_status": status, "error_says": says})
     error = refused(plan_of("trtllm", {"answer_timeout_s": 300.0}), tmp_path / "run")
-    assert "trtllm is healthy and gives no completion refused 3 times alike" in str(error)
+    assert "trtllm is healthy but returns no completion refused 3 times in the same way" in str(
+        error
+    )
     assert told in str(error)
 
 

@@ -121,7 +121,7 @@ def test_an_etcd_that_is_not_there_is_named(
 ) -> None:
     standin("main")
     with pytest.raises(
-        LaunchError, match="orchestrator not ready after 15 s: it did not reach the etcd"
+        LaunchError, match="orchestrator not ready after 15 s: it cannot reach the etcd"
     ):
         start(
             context,

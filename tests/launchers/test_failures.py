@@ -90,7 +90,7 @@ def waiting_port() -> Iterator[int]:
         pytest.param(
             {},
             {"config": {"max_sequence": 1}},
-            "its config holds a key or a value",
+            "its config has a key or a value",
             id="key",
             marks=slow,
         ),
@@ -143,7 +143,7 @@ def test_an_option_that_this_version_lacks(
     [
         pytest.param("v12", 2.0, "within 2 s", "HTTP 500", id="v12-HTTP 500"),
         pytest.param(
-            *("main", 60.0, "refused 3 times alike", "cache transceiver is disabled"),
+            *("main", 60.0, "refused 3 times in the same way", "cache transceiver is disabled"),
             id="main-cache transceiver is disabled",
         ),
     ],
@@ -160,7 +160,7 @@ def test_a_transceiver_that_is_disabled(
     """Both servers are healthy; the orchestrator of the 1.2 line loses what they say."""
     standin(flavour, {"no_transceiver": True, "when": {"command": "serve"}})
     error = refused(plan_of(TWO, {"answer_timeout_s": limit_s}), tmp_path / "run")
-    assert f"orchestrator is healthy and gives no completion {how}" in str(error)
+    assert f"orchestrator is healthy but returns no completion {how}" in str(error)
     assert told in str(error)
 
 
@@ -235,7 +235,7 @@ def test_health_without_a_completion(
     )
     assert [line for line in said if ": no completion after " in line]
     with pytest.raises(
-        LaunchError, match=rf"is healthy and gives no completion within 1 s, but: {told}"
+        LaunchError, match=rf"is healthy but returns no completion within 1 s: {told}"
     ):
         raise error
 

@@ -68,7 +68,7 @@ def test_what_stays_all_the_same_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fleet, "LEFT_S", 0.0)
     told: list[str] = []
     asyncio.run(fleet._check_gone("a mark", told.append))
-    assert told == [f"warning: processes of the servers are left: {nobody}"]
+    assert told == [f"warning: processes of the servers still run: {nobody}"]
 
 
 def test_processes_are_known_by_the_whole_mark() -> None:

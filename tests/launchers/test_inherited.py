@@ -169,7 +169,7 @@ def test_what_is_no_name_of_a_variable_is_refused(context: LaunchContext, names:
 def test_a_secret_in_a_plan_is_refused_with_what_to_do(context: LaunchContext) -> None:
     with pytest.raises(PlanError) as hub:
         trtllm.commands(context, trtllm.TrtllmOptions(env={"HF_TOKEN": "x"}))
-    assert hub.value.hint == "Export HF_TOKEN: servers get it."
+    assert hub.value.hint == "Export HF_TOKEN: servers inherit it."
     with pytest.raises(PlanError) as other:
         trtllm.commands(context, trtllm.TrtllmOptions(env={"TEAM_KEY": "x"}))
     assert other.value.hint == "Export TEAM_KEY, and name it in pass_env."

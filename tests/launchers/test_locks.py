@@ -172,7 +172,7 @@ def test_a_gpu_that_another_user_locked_is_seen(
             with (
                 pytest.raises(
                     NoRoomError,
-                    match=r"^GPU 3 is used by another launch of serve-eval, of user 12345$",
+                    match=r"^GPU 3 is used by another launch of serve-eval, by user 12345$",
                 ),
                 lock_files.lock_names(["GPU-a"], shown={"GPU-a": "GPU 3"}),
             ):
@@ -181,7 +181,7 @@ def test_a_gpu_that_another_user_locked_is_seen(
             lock_files.lock_names(["GPU-a"]),
             holder("GPU-a", uid="12345", shared=str(shared)) as other,
         ):
-            assert "GPU a is used by another launch of serve-eval, of root" in error_of(other)
+            assert "GPU a is used by another launch of serve-eval, by root" in error_of(other)
     finally:
         for path in sorted(shared.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()

@@ -210,7 +210,7 @@ def test_a_thread_that_spawns_ranks_is_not_caught_whatever_it_raised() -> None:
     spawning = f"Exception in thread Thread-1 (_manager_spawn):\n{FRAMES}OSError: no"
     assert strength(spawning, INFO) == (
         Strength.CERTAIN,
-        "MPI did not start its ranks, and it waits for them for ever",
+        "MPI did not start its ranks, so it would never stop waiting for them",
     )
     assert strength(f"{spawning}\n{FRAMES}mpi4py.MPI.Exception: MPI_ERR_OTHER: x") == strength(
         spawning
@@ -321,4 +321,4 @@ def test_memory_is_blamed_by_words_of_a_kernel_and_not_by_a_shell() -> None:
     assert (
         found := find_known("slurmstepd: error: Detected 1 oom_kill event in StepId=3.0")
     ) is not None
-    assert found.told == "it was killed for want of main memory"
+    assert found.told == "it was killed because main memory ran out"

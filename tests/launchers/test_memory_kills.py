@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launchers import trtllm
-from launchers._fleet import fleet
+from launchers._fleet import fleet, running
 from launchers._machine.memory_kills import Kills, kills
 from serve_eval.errors import LaunchError
 from serve_eval.schema import LaunchContext
@@ -81,9 +81,13 @@ def test_only_a_count_that_grew_is_evidence(before: Kills, after: Kills, told: s
 @pytest.mark.parametrize(
     ("counts", "told", "not_told"),
     [
-        ([Kills(0, 7), Kills(0, 7)], "not the kernel for want of main memory", "The kernel killed"),
-        ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "Something sent"),
-        ([Kills(None, None)] * 2, "dmesg of its machine tells", "The kernel killed"),
+        (
+            [Kills(0, 7), Kills(0, 7)],
+            "other than the kernel's out-of-memory killer",
+            "The kernel killed",
+        ),
+        ([Kills(0, 7), Kills(1, 8)], "The kernel killed it", "sent SIGKILL"),
+        ([Kills(None, None)] * 2, "dmesg on its machine shows", "The kernel killed"),
     ],
 )
 def test_memory_is_blamed_only_with_evidence(
@@ -99,7 +103,8 @@ def test_memory_is_blamed_only_with_evidence(
     """
     standin()
     left = iter(counts)
-    monkeypatch.setattr(fleet, "kills", lambda: next(left, counts[-1]))
+    for module in (fleet, running):
+        monkeypatch.setattr(module, "kills", lambda: next(left, counts[-1]))
 
     async def body() -> None:
         async with trtllm.launch(context, trtllm.TrtllmOptions()):

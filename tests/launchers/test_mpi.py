@@ -60,12 +60,12 @@ def root(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("log", "what", "cure"),
     [
-        ("root_5", "Open MPI starts nothing for root", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"),
+        ("root_5", "Open MPI starts no processes for root", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"),
         ("no_prte_5", "did not find its program prte", "on PATH"),
         ("slots_4", "fewer slots (cores)", "OMPI_MCA_rmaps_base_oversubscribe: '1'"),
-        ("slurm_4", "took itself for a rank", "pass_env"),
-        ("btl_4", "do not reach each other", "Unset OMPI_MCA_btl"),
-        ("btl_5", "do not reach each other", "Unset OMPI_MCA_btl"),
+        ("slurm_4", "believed that it was a rank", "pass_env"),
+        ("btl_4", "cannot reach each other", "Unset OMPI_MCA_btl"),
+        ("btl_5", "cannot reach each other", "Unset OMPI_MCA_btl"),
     ],
 )
 def test_why_ranks_did_not_start(log: str, what: str, cure: str) -> None:
@@ -188,7 +188,7 @@ def server(name: str, *before: str, **more: Any) -> Server:
 def test_what_is_not_passed_on_is_told_with_the_reason() -> None:
     environ = {"UCX_TLS": "rc", "OMPI_MCA_btl": "tcp", "PATH": "/bin", "OMPI_COMM_WORLD_RANK": "0"}
     replaced = "your UCX_TLS; the launcher or the plan sets it there"
-    outside = "your OMPI_MCA_btl; a container gets it where its pass_env names it"
+    outside = "your OMPI_MCA_btl; to pass it into a container, name it in its pass_env"
     assert mpi.describe_ranks([server("a")], environ) == []
     three = [
         server(name, env={"UCX_TLS": value})

@@ -144,7 +144,7 @@ def test_a_launch_that_just_ended_is_not_taken_for_a_neighbour(
     assert said[0].startswith("one: started on GPU 0, log ")
 
 
-WAITS = "GPU 0: memory is in use by no process that is seen here; waiting up to 0.3 s for it"
+WAITS = "GPU 0: no process that is seen here uses the memory; waiting up to 0.3 s for its release"
 
 
 def _comes_back(smi: Smi, looks: int, then: str = "0, GPU-a, 3") -> None:
@@ -237,7 +237,7 @@ def test_nvidia_smi_in_trouble_breaks_no_launch(
     launch(context)
     assert (
         said[0]
-        == "warning: nvidia-smi does not tell of the GPUs: whether anybody uses them is not checked"
+        == "warning: nvidia-smi reports no GPUs: cannot check whether another process uses them"
     )
     assert said[1].startswith("one: started on GPU 0, log ")
     deadline = time.monotonic() + 5
@@ -336,7 +336,7 @@ def test_auto_takes_of_those_that_are_visible(
 
 
 def test_auto_needs_to_know(context: LaunchContext, smi: Smi) -> None:
-    assert "nvidia-smi tells of no GPU on this machine" in refused(context, gpus="auto")
+    assert "nvidia-smi reports no GPU on this machine" in refused(context, gpus="auto")
 
 
 def test_auto_holds_what_it_took_until_the_end(
@@ -392,16 +392,16 @@ def test_a_dry_run_shows_gpus_in_the_place_of_auto(
         ("", "it hides the GPUs"),
         (" ", "it hides the GPUs"),
         ("-1", "it hides the GPUs"),
-        ("0,-1", "-1 stands among the names"),
-        ("0,,1", "nothing stands among the names"),
-        ("all", "all is a word of NVIDIA_VISIBLE_DEVICES"),
-        ("void", "void is a word"),
-        ("None", "None is a word"),
-        ("NoDevFiles", "NoDevFiles is a word of NVIDIA_VISIBLE_DEVICES or of a scheduler"),
-        ("cuda:0", "cuda:0 names no GPU"),
-        ("0;1", "0;1 names no GPU"),
-        ("gpu-a", "gpu-a names no GPU"),
-        ("GPU-", "GPU- names no GPU"),
+        ("0,-1", "-1 is among the names"),
+        ("0,,1", "nothing is among the names"),
+        ("all", "all is a value of NVIDIA_VISIBLE_DEVICES"),
+        ("void", "void is a value"),
+        ("None", "None is a value"),
+        ("NoDevFiles", "NoDevFiles is a value of NVIDIA_VISIBLE_DEVICES or of a scheduler"),
+        ("cuda:0", "cuda:0 is not the name of a GPU"),
+        ("0;1", "0;1 is not the name of a GPU"),
+        ("gpu-a", "gpu-a is not the name of a GPU"),
+        ("GPU-", "GPU- is not the name of a GPU"),
     ],
 )
 def test_what_names_no_gpu_is_refused(
@@ -450,14 +450,12 @@ def test_gpus_that_are_not_there_are_refused(
             f"this machine has 1 GPU, numbered 0, and the plan needs number {gpus[0]}"
             in refused(context, gpus=gpus)
         )
-    assert "this machine has no MIG-d; its parts of GPUs: MIG-c1" in refused(
-        context, gpus=["MIG-d"]
-    )
+    assert "this machine has no MIG-d; its MIG parts: MIG-c1" in refused(context, gpus=["MIG-d"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for gpus in (None, "auto"):
         assert "needs number 7" in refused(context, gpus=gpus)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,GPU-a")
-    assert "0 and GPU-a are names of the same GPU" in refused(context, None, 2, LaunchError)
+    assert "0 and GPU-a name the same GPU" in refused(context, None, 2, LaunchError)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
     launch(context)
 

@@ -112,19 +112,23 @@ def test_the_command_line(launcher: ModuleType, options: dict[str, Any], line: s
     [
         (llama_cpp, {"parallel": 0}, "launcher.parallel: 0 is less than 1"),
         (llama_cpp, {"context_tokens": 0}, "launcher.context_tokens: 0"),
-        (llama_cpp, {"prompt_logprobs": True}, "llama-server gives none of prompts"),
+        (
+            llama_cpp,
+            {"prompt_logprobs": True},
+            "llama-server returns no log-probabilities of prompts",
+        ),
         (llama_cpp, {"extra_args": ["--ctx-size=9"]}, "--ctx-size is set by the launcher"),
         (
             llama_cpp,
             {"server": "python", "extra_args": ["--n_ctx", "9"]},
             "--n_ctx is set by the launcher",
         ),
-        (llama_cpp, {"extra_args": ["--api-key", TOKEN]}, "a plan holds no secret"),
+        (llama_cpp, {"extra_args": ["--api-key", TOKEN]}, "a plan must not contain a secret"),
         (llama_cpp, {"gpus": [1, 1]}, "twice"),
         (llama_cpp, {"port": 0}, "launcher.port: 0"),
         (llama_cpp, {"command": []}, "launcher.command"),
         (transformers_serve, {"threads": 0}, "launcher.threads"),
-        (transformers_serve, {"env": {"HF_TOKEN": TOKEN}}, "a plan holds no secret"),
+        (transformers_serve, {"env": {"HF_TOKEN": TOKEN}}, "a plan must not contain a secret"),
         (transformers_serve, {"env": {"CUDA_VISIBLE_DEVICES": "1"}}, "launcher.gpus"),
     ],
 )
@@ -179,5 +183,5 @@ def test_it_is_started_and_answers(
 
 
 def test_an_executable_that_is_not_there_is_named(context: LaunchContext) -> None:
-    with pytest.raises(LaunchError, match="no-such-server is not there"):
+    with pytest.raises(LaunchError, match="no-such-server is not on PATH"):
         _launched(llama_cpp, context, command="no-such-server")

@@ -278,7 +278,7 @@ def test_options_of_a_plan_are_checked() -> None:
         ({"latency_s": -1.0}, "launcher.simulated.latency_s is -1.0, which is negative"),
         ({"crash_after": -1}, "launcher.simulated.crash_after is -1, which is negative"),
         ({"accuracy": 1.5}, "an accuracy of 1.5 is not between 0 and 1"),
-        ({"accuracy": 0.99, "flip_rate": 0.2}, "the accuracy lies between 0.3 and 0.7"),
+        ({"accuracy": 0.99, "flip_rate": 0.2}, "the accuracy is between 0.3 and 0.7"),
     ],
 )
 def test_sizes_out_of_range_are_refused_before_anything_starts(

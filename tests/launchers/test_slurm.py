@@ -119,27 +119,27 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
     ("options", "message"),
     [
         ({"trtllm": {}, "trtllm_disaggregated": {}}, "two ways to serve a model"),
-        ({"trtllm": {"tp": 9}}, "9 ranks, which 2 nodes with 8 GPUs cannot share evenly"),
+        ({"trtllm": {"tp": 9}}, "9 ranks, which cannot be spread evenly over 2 nodes with 8 GPUs"),
         (
             {"trtllm": {"tp": 16}, "wrapper": ""},
             "16 ranks on 2 nodes, which only a wrapper can start",
         ),
         ({"trtllm": {"tp": 16}, "nodes": ["gpu07"]}, "2 nodes are needed, and there are 1: gpu07"),
-        ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is written by the launcher"),
+        ({"srun_args": ["--nodes=3"]}, "srun_args: --nodes is set by the launcher"),
         (
             {"srun_args": ["--export=ALL,HF_TOKEN=abc"]},
-            "srun_args: --export=ALL,HF_TOKEN: a plan holds no secret",
+            "srun_args: --export=ALL,HF_TOKEN: a plan must not contain a secret",
         ),
         (
             {"container": {"image": "i", "args": ["--container-env=API_KEY=x"]}},
-            "args: .*API_KEY: a plan holds no secret",
+            "args: .*API_KEY: a plan must not contain a secret",
         ),
-        ({"trtllm_disaggregated": {"discovery": True}, "bind": "all"}, "nobody reaches 0.0.0.0"),
+        ({"trtllm_disaggregated": {"discovery": True}, "bind": "all"}, "0.0.0.0 cannot be reached"),
         ({"container": {"image": ""}}, "container.image: required"),
         ({"container": {"image": "i", "mounts": ["/models"]}}, "/models: give SOURCE:TARGET"),
         (
             {"container": {"image": "i", "args": ["--mpi=none"]}},
-            "container.args: --mpi=none is an option",
+            "container.args: --mpi=none is set",
         ),
         ({"container": {"image": "i", "ipc": "private"}}, "container.ipc: not an option of pyxis"),
         (
@@ -149,7 +149,7 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ({"container": {"image": "", "engine": "docker"}}, "container.image: the name of an image"),
         (
             {"container": {"image": "i", "engine": "podman", "run_args": ["-d"]}},
-            "container.run_args: -d is an option",
+            "container.run_args: -d is set",
         ),
         (
             {"container": {"image": "i", "engine": "docker"}, "trtllm": {"model": "./m"}},
@@ -157,14 +157,14 @@ def test_discovery_names_one_cluster_on_every_node() -> None:
         ),
         (
             {"container": {"image": "i", "engine": "docker"}, "wrapper": "w"},
-            "w starts ranks.*a container of docker",
+            "w starts ranks.*a docker or podman container",
         ),
         (
             {"container": {"image": "i", "engine": "docker"}, "trtllm": {"tp": 16}},
-            "16 ranks on 2 nodes, and a contain",
+            "16 ranks on 2 nodes, but a docker or podman contain",
         ),
         ({"gpus_per_node": 0}, "gpus_per_node: is 0"),
-        ({"trtllm": {"env": {"HF_TOKEN": "x"}}}, "a plan holds no secret"),
+        ({"trtllm": {"env": {"HF_TOKEN": "x"}}}, "a plan must not contain a secret"),
         ({"trtllm": {"tpp": 2}}, "trtllm.tpp: unknown option. Did you mean launcher.trtllm.tp"),
     ],
 )
@@ -239,9 +239,12 @@ def test_no_gpu_is_given_twice_and_a_node_has_no_more_than_it_has(
                 "srun: launch/slurm: _step_signal: Terminating StepId=3.1\n"
                 "0: slurmstepd-n1: error: *** STEP 3.1 ON n1 CANCELLED AT 2026-11-23T09:11:33 ***"
             ),
-            "one of its ranks ended, and SLURM all others",
+            "one of its ranks ended, and SLURM ended all others",
         ),
-        ("srun: unrecognized option '--container-image=x'", "this SLURM knows no container images"),
+        (
+            "srun: unrecognized option '--container-image=x'",
+            "this SLURM does not support container images",
+        ),
         (
             "srun: error: Invalid MPI type 'pmix_v9', --mpi=list for acceptable types",
             "no such MPI plug-in",
@@ -322,7 +325,9 @@ def test_an_allocation_that_cannot_be_used_is_refused(
 ) -> None:
     with pytest.raises(PlanError, match="gpu3: not in the allocation, which has gpu1, gpu2"):
         find_running(["gpu3"], None, INSIDE)
-    with pytest.raises(LaunchError, match="GPU 4,5 of its node, and not all from 0"):
+    with pytest.raises(
+        LaunchError, match="GPU 4,5 of its node, but the GPUs must be numbered from 0"
+    ):
         find_running(
             None, None, {**INSIDE, "SLURM_GPUS_ON_NODE": "2", "CUDA_VISIBLE_DEVICES": "4,5"}
         )
@@ -330,7 +335,7 @@ def test_an_allocation_that_cannot_be_used_is_refused(
     with pytest.raises(LaunchError, match="job 7 is pending"):
         find_running(None, None, INSIDE)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LaunchError, match="srun, squeue, scancel, scontrol, sinfo: not there"):
+    with pytest.raises(LaunchError, match="srun, squeue, scancel, scontrol, sinfo: not on PATH"):
         find_running(None, None, INSIDE)
 
 

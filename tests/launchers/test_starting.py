@@ -78,7 +78,7 @@ def test_an_endpoint_that_goes_on_starting_is_no_endpoint() -> None:
             pass
 
     with pytest.raises(
-        LaunchError, match=r"does not answer within 0\.1 s: it says that it is starting"
+        LaunchError, match=r"does not answer within 0\.1 s: it reports that it is starting"
     ):
         asyncio.run(story())
 
@@ -101,7 +101,7 @@ def test_a_launched_server_says_that_it_is_starting(
             pass
 
     asyncio.run(story())
-    assert any(", it says that it is starting; its log: " in line for line in said)
+    assert any(", it reports that it is starting; its log: " in line for line in said)
 
 
 def test_the_first_completion_is_not_given_up_while_the_front_door_starts(

@@ -132,26 +132,29 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
         ({"extra_args": ["--port=1"]}, "--port is an option of the launcher"),
         ({"extra_args": ["--tp_size", "2"]}, "--tp_size is an option of the launcher"),
         ({"tp": 0}, "tp is 0"),
-        ({"port": 0}, "port: 0 is none"),
-        ({"port": 70000}, "port: 70000 is none"),
+        ({"port": 0}, "port: 0 is out of range"),
+        ({"port": 70000}, "port: 70000 is out of range"),
         ({"config": "/nowhere.yaml"}, "nowhere.yaml cannot be read"),
         ({"command": ""}, "name an executable"),
-        ({"env": {"HF_TOKEN": "hf_x"}}, "env.HF_TOKEN: a plan holds no secret"),
-        ({"env": {"NAME": TOKEN}}, "env.NAME: a plan holds no secret"),
+        ({"env": {"HF_TOKEN": "hf_x"}}, "env.HF_TOKEN: a plan must not contain a secret"),
+        ({"env": {"NAME": TOKEN}}, "env.NAME: a plan must not contain a secret"),
         (
             {"env": {"CUDA_VISIBLE_DEVICES": "3"}},
-            "env.CUDA_VISIBLE_DEVICES: is set by the launcher",
+            "env.CUDA_VISIBLE_DEVICES: the launcher sets this variable",
         ),
         (
             {"command": "docker run -e HF_TOKEN=x image trtllm-serve"},
-            "command: HF_TOKEN: a plan holds no secret",
+            "command: HF_TOKEN: a plan must not contain a secret",
         ),
-        ({"command": ["env", f"A={TOKEN}", "trtllm-serve"]}, "command: A: a plan holds no secret"),
+        (
+            {"command": ["env", f"A={TOKEN}", "trtllm-serve"]},
+            "command: A: a plan must not contain a secret",
+        ),
         (
             {"extra_args": ["--internal-key=x"]},
-            "extra_args: --internal-key: a plan holds no secret",
+            "extra_args: --internal-key: a plan must not contain a secret",
         ),
-        ({"extra_args": [TOKEN]}, "extra_args: one of its words: a plan holds no secret"),
+        ({"extra_args": [TOKEN]}, "extra_args: one of its words: a plan must not contain a secret"),
         (
             {"extra_args": ["--otlp_traces_endpoint", "http://me:pw@host:1"]},
             "extra_args: one of its words",
@@ -159,7 +162,7 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
         ({"extra_args": ["--set", "tensor_parallel_size=2"]}, "--set: .* put it into config"),
         (
             {"extra_args": ["--max_batch_size=8"], "config": {"max_batch_size": 8}},
-            "--max_batch_size stands in extra",
+            "--max_batch_size is in extra",
         ),
         (
             {
@@ -167,8 +170,8 @@ def test_the_config_is_a_file_of_ours_or_the_users_own(tmp_path: Path) -> None:
                 "config": {"kv_cache_config": KV_CACHE},
             },
             (
-                "--free_gpu_memory_fraction stands in extra_args, and"
-                " kv_cache_config.free_gpu_memory_fraction in the con"
+                "--free_gpu_memory_fraction is in extra_args, and"
+                " kv_cache_config.free_gpu_memory_fraction is in the con"
             ),
         ),
     ],
@@ -446,7 +449,7 @@ def test_ports_that_others_listen_on_are_passed_over(monkeypatch: pytest.MonkeyP
 
 
 def test_an_executable_that_is_not_there_is_an_error(context: LaunchContext) -> None:
-    with pytest.raises(LaunchError, match="no-such-serve is not there"):
+    with pytest.raises(LaunchError, match="no-such-serve is not on PATH"):
         start(context, nothing, command="no-such-serve")
 
 
@@ -531,7 +534,7 @@ def test_gpus_are_checked_before_and_after(
         start(context, nothing, tp=2)
     with pytest.raises(LaunchError, match="needs number GPU-b"):
         start(context, nothing, gpus=["GPU-b"])
-    with pytest.raises(LaunchError, match="0 and GPU-a are names of the same GPU"):
+    with pytest.raises(LaunchError, match="0 and GPU-a name the same GPU"):
         start(context, nothing, tp=2, gpus=[0, "GPU-a"])
     with (
         lock_files.lock_names(["GPU-a1"]),
@@ -543,4 +546,4 @@ def test_gpus_are_checked_before_and_after(
         (tmp_path / "used").write_text("70000")
 
     start(context, leak)
-    assert said[-1] == "warning: memory did not come back within 0.3 s: GPU 0 70000 MiB (before 10)"
+    assert said[-1] == "warning: memory was not released within 0.3 s: GPU 0 70000 MiB (before 10)"

@@ -191,7 +191,7 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
             {"generation_servers": {"config": {"kv_cache_config": {"dtype": "fp8"}}}},
             "type of the KV cache differs: context servers None, generation servers fp8",
         ),
-        ({"cache_transceiver": {"max_tokens_in_buffer": 8}}, "has no backend, which turns it off"),
+        ({"cache_transceiver": {"max_tokens_in_buffer": 8}}, "has no backend, which disables it"),
         (
             {"request_timeout_s": 3600},
             "would give up after 3600 s, before the client, which waits for 3600 s",
@@ -205,7 +205,7 @@ UCX_BOTH = {"cache_transceiver_config": {"backend": "UCX"}}
         ),
         (
             {"generation_servers": {"env": {"CUDA_VISIBLE_DEVICES": None}}},
-            "CUDA_VISIBLE_DEVICES: is set by the lau",
+            "CUDA_VISIBLE_DEVICES: the launcher sets this variable",
         ),
         (
             {"generation_servers": {"extra_args": ["--kv_cache_dtype", "fp8"]}},

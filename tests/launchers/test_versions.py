@@ -380,7 +380,7 @@ def test_the_key_is_not_in_an_error(
     ("flavour", "auth_key", "told"),
     [
         ("v12", None, None),
-        ("v12", True, "its config holds a key or a value that this version does not know"),
+        ("v12", True, "its config has a key or a value that this version does not know"),
         ("main", False, "its version requires a key that the servers share, and it was given none"),
     ],
 )
@@ -479,7 +479,7 @@ def test_etcd_is_named_in_every_file(context: LaunchContext) -> None:
 @pytest.mark.slow
 def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: Standin) -> None:
     standin("v12")
-    with pytest.raises(LaunchError, match="its version takes no such address of a discovery"):
+    with pytest.raises(LaunchError, match="its version does not accept this discovery address"):
         start(trtllm_disaggregated, context, discovery="etcd://127.0.0.1:1")
 
 
@@ -505,7 +505,10 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
             "Assertion failed: status == NIXL_SUCCESS (nixl_utils/transferAgent.cpp:505)",
             "NIXL could not move",
         ),
-        ("Failed to deserialize data rail endpoints\nNIXL_ERR_BACKEND", "different libraries"),
+        (
+            "Failed to deserialize data rail endpoints\nNIXL_ERR_BACKEND",
+            "different underlying libraries",
+        ),
         (
             "ValueError: Python transceiver currently only supports the NIXL backend, got UCX.",
             "needs NIXL",
@@ -520,11 +523,11 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
         ),
         (
             "[1:0] select.c:438  UCX  ERROR no active messages transport to <no debug data>: tcp",
-            "UCX found no way",
+            "UCX found no transport",
         ),
         (
             "UCX  ERROR   cuMemImportFromShareableHandle failed: invalid resource handle",
-            "UCX found no way",
+            "UCX found no transport",
         ),
         ("ValueError: Internal disaggregated authentication key is required", "requires a key"),
         (
@@ -532,8 +535,11 @@ def test_a_version_that_knows_no_etcd_is_named(context: LaunchContext, standin: 
             "do not share one key",
         ),
         ("ValueError: HTTP cluster storage is loopback-only", "on loopback only"),
-        ("ValueError: Invalid cluster storage URI: etcd://h:1", "takes no such address"),
-        ("Etcd3 error in set: ConnectionFailedError", "did not reach the etcd"),
+        (
+            "ValueError: Invalid cluster storage URI: etcd://h:1",
+            "does not accept this discovery address",
+        ),
+        ("Etcd3 error in set: ConnectionFailedError", "cannot reach the etcd"),
         (
             (
                 "FutureWarning: Internal disaggregated authentication key is required for protected"

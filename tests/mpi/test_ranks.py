@@ -95,7 +95,7 @@ def test_root_needs_the_variables(alone: Any) -> None:
     """Open MPI 4 starts its ranks for root as for others."""
     without = dict.fromkeys(AS_ROOT)
     told, hint, ended = alone("(_manager_spawn)", 1, **without)
-    assert told == "Open MPI starts nothing for root"
+    assert told == "Open MPI starts no processes for root"
     assert all(f"{name}: '1'" in hint for name in without)
     assert not ended
 
@@ -120,7 +120,7 @@ def test_ranks_that_are_not_reached_are_named(mpi: Mpi, alone: Any) -> None:
     told, hint, _ = alone(
         "MPI_ERR_INTERN", 1, OMPI_MCA_btl="self,sm" if mpi.name == "pypi" else "self,vader"
     )
-    assert "do not reach each other" in told
+    assert "cannot reach each other" in told
     assert "OMPI_MCA_btl" in hint
 
 

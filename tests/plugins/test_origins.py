@@ -53,10 +53,11 @@ def test_a_name_that_two_offer_is_an_error_that_names_both_and_costs_no_other(
         registry.load(TASKS, "towns")
     assert (
         str(caught.value)
-        == f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
+        == f"two places offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py"
     )
     with pytest.raises(
-        PlanError, match=f"two offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py"
+        PlanError,
+        match=f"two places offer the task 'gsm8k': serve-eval itself and {two}/tasks/gsm8k.py",
     ):
         build_task(Spec(name="gsm8k"))
     assert build_task(Spec(name="mmlu")).name == "mmlu"
@@ -111,7 +112,7 @@ BAD = {
     "constant": ("task = 3\n", "constant.py: has no function task(*, ...)"),
     "untyped": (
         "def task(*, shots=5): ...\n",
-        "untyped.py: task: give the types of its options: shots",
+        "untyped.py: task: annotate the types of its options: shots",
     ),
     "unknown": (
         "from __future__ import annotations\ndef task(*, shots: Ints = 5): ...\n",
@@ -212,7 +213,7 @@ def test_a_function_that_cannot_be_called_is_refused_before_a_run(
     (tmp_path / kind / "odd.py").write_text(text)
     extensions.include([str(tmp_path)])
     package = next(package for package, title in extensions.KINDS.items() if title == kind)
-    with pytest.raises(PlanError, match=rf"odd\.py: .*is called with {handed}"):
+    with pytest.raises(PlanError, match=rf"odd\.py: .*must take {handed}"):
         registry.function(package, "odd")
 
 
@@ -224,8 +225,8 @@ def test_what_is_no_such_folder_is_told_with_the_other_problems_of_a_plan(tmp_pa
     assert caught.value.problems == [
         "modle: unknown key. Did you mean 'model'?",
         (
-            f"include_path: {paths[0]} has none of the folders tasks, scorers, launchers, verdicts,"
-            " lm_eval"
+            f"include_path: {paths[0]} has none of the subfolders tasks, scorers, launchers,"
+            " verdicts, lm_eval"
         ),
         f"include_path: {paths[1]} is not a folder",
         *(
@@ -277,5 +278,5 @@ def test_an_unexpected_error_is_that_of_the_code_it_came_through(tmp_path: Path)
     assert done.returncode == 4
     assert (
         done.stderr == "error: unexpected ZeroDivisionError: division by zero\n"
-        f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.\n"
+        f"This is a defect of {file}:{line}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback.\n"
     )

@@ -48,7 +48,7 @@ def test_one_that_is_found_first_is_refused_with_its_path_and_what_to_do(
         "",
         f"error: another package is called launchers: {other}",
     )
-    assert f"serve-eval needs {ROOT / 'launchers'}. Uninstall or rename the other one" in hint
+    assert f"serve-eval needs {ROOT / 'launchers'}. Uninstall or rename the other package" in hint
 
 
 def test_one_that_has_overwritten_ours_is_refused_with_the_name_of_its_distribution(
@@ -92,7 +92,7 @@ def test_ours_that_is_missing_is_told(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert f"PlanError: {site}/launchers is missing, a part of serve-eval" in done.stderr
+    assert f"PlanError: {site}/launchers, a part of serve-eval, is missing" in done.stderr
 
 
 def test_one_elsewhere_on_the_path_does_no_harm(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_a_launcher_that_tells_in_another_form_is_named_with_its_line(
             "error: unexpected TypeError: info of an endpoint: Expected `object | null`, got"
             " `array` - at `$.servers`"
         ),
-        f"This is a defect of {file}:{line}; SERVE_EVAL_TRACEBACK=1 shows where.",
+        f"This is a defect of {file}:{line}. Set SERVE_EVAL_TRACEBACK=1 to see the traceback.",
     ]
 
 

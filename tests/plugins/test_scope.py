@@ -67,7 +67,7 @@ def test_two_runs_one_after_the_other_have_each_the_task_of_its_own_folder(tmp_p
     assert (extensions.list_included(), extensions.list_loaded()) == ((), {})
     with pytest.raises(
         PlanError,
-        match=f"two offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py",
+        match=f"two places offer the task 'towns': {one}/tasks/towns.py and {two}/tasks/towns.py",
     ):
         asyncio.run(evaluate(_plan(one, two), tmp_path / "both"))
 

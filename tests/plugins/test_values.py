@@ -197,25 +197,25 @@ def test_the_bets_of_an_early_stop_are_taken_for_rules_of_ours_alone(tmp_path: P
         (
             "launchers",
             LAUNCHER + "MEANINGS = ['port']\n",
-            r"MEANINGS is a mapping of options to a line each, and not",
+            r"MEANINGS must map each option to one line, not",
         ),
         (
             "launchers",
             LAUNCHER + "MEANINGS = {'port': 1}\n",
-            r"MEANINGS is a mapping of options to a line each, and",
+            r"MEANINGS must map each option to one line, not",
         ),
-        ("launchers", LAUNCHER + "beginning = '<s>'\n", r"beginning is a function, and not '<s>'"),
+        ("launchers", LAUNCHER + "beginning = '<s>'\n", r"beginning must be a function, not '<s>'"),
         (
             "verdicts",
             RULE + "NEEDS_PAIRS = 'yes'\n",
-            r"NEEDS_PAIRS is True or False, and not 'yes'",
+            r"NEEDS_PAIRS must be True or False, not 'yes'",
         ),
         (
             "verdicts",
             RULE + "NEEDS_REFERENCE_RUNS = 0\n",
-            r"NEEDS_REFERENCE_RUNS is a number from 1 on, and not 0",
+            r"NEEDS_REFERENCE_RUNS must be 1 or more, not 0",
         ),
-        ("verdicts", RULE + "check = {}\n", r"check is a function, and not \{\}"),
+        ("verdicts", RULE + "check = {}\n", r"check must be a function, not \{\}"),
     ],
 )
 def test_what_a_file_says_in_another_form_is_refused_with_its_name(

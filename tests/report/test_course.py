@@ -44,9 +44,7 @@ def test_a_picture_against_a_reference_says_what_is_counted() -> None:
     root = ElementTree.fromstring(
         picture("gsm8k", replace(FOUND, counted="wrong where the reference was right"))
     )
-    title = (
-        "gsm8k: wrong where the reference was right among the latest 20 requests that are looked at"
-    )
+    title = "gsm8k: wrong where the reference was right among the latest 20 counted requests"
     assert title in [node.text for node in root.iter("text")]
 
 

@@ -122,8 +122,8 @@ def test_what_is_found_out_later_is_added() -> None:
             r"missing required field `name` - at `\$\.deployment\.workers",
         ),
         ({"version": 3, "mine": 4}, r"got `int` - at `\$\.version`"),
-        (["a"], r"a ServerInfo or a mapping with names is wanted, and not \['a'\]"),
-        ({1: "a"}, r"a ServerInfo or a mapping with names is wanted, and not \{1: 'a'\}"),
+        (["a"], r"expected a ServerInfo or a mapping with names, not \['a'\]"),
+        ({1: "a"}, r"expected a ServerInfo or a mapping with names, not \{1: 'a'\}"),
     ],
 )
 def test_a_value_of_another_type_is_refused_with_its_place(

@@ -260,7 +260,7 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ({"judges": []}, "judge.judges: name at least one"),
         ({"judges": [{"modl": "a"}]}, "unknown field `modl`"),
         ({"judges": [{"base_url": "h:1"}]}, "judges[0].model: required"),
-        ({"judges": [{"model": "a"}]}, "judges[0].base_url: required; the endpoint itself"),
+        ({"judges": [{"model": "a"}]}, "judges[0].base_url: required; only name, sampling"),
         (
             {"judges": [{"base_url": "ftp://h", "model": "a"}]},
             "judges[0].base_url: expected host:port",
@@ -289,25 +289,31 @@ def test_what_decides_a_score_is_told_without_addresses() -> None:
         ),
         ({"metrics": []}, "judge.metrics: name at least one"),
         ({"metrics": ["corectness"]}, "Did you mean 'correctness'?"),
-        ({"metrics": ["toxicity", "toxicity"]}, "'toxicity' stands there twice"),
-        ({"metrics": [{"name": "own", "prompt": "Good?"}]}, "says nowhere where the answer stands"),
+        ({"metrics": ["toxicity", "toxicity"]}, "'toxicity' is listed twice"),
+        (
+            {"metrics": [{"name": "own", "prompt": "Good?"}]},
+            "must contain ${answer}, the place of the answer",
+        ),
         ({"metrics": [{"name": "own", "prompt": "${answer} ${foo}"}]}, "${foo} is not known"),
         (
             {"metrics": [{"name": "own", "prompt": "${answer}", "criterion": "Good?"}]},
-            "stands in a prompt of ours",
+            "belongs to our own prompt",
         ),
         ({"metrics": [{"name": "own", "criterion": "?", "points": 0}]}, "points: must be above 0"),
         (
             {"metrics": [{"name": "own", "criterion": "?", "failure": ["YES"]}]},
-            "words of their own",
+            "need different words",
         ),
-        ({"metrics": [{"name": "own", "criterion": "?", "pattern": "("}]}, "no regular expression"),
+        (
+            {"metrics": [{"name": "own", "criterion": "?", "pattern": "("}]},
+            "not a regular expression",
+        ),
         (
             {"metrics": [{"name": "own", "criterion": "?", "pattern": "(?:ab){90000}"}]},
-            "nothing of less than 180000",
+            "only texts of 180000",
         ),
         ({"rounds": 0}, "rounds: must be 1 or more"),
-        ({"rounds": 2, "judges": [{"sampling": {"seed": 1}}]}, "every round would say the same"),
+        ({"rounds": 2, "judges": [{"sampling": {"seed": 1}}]}, "every round gives the same"),
         (
             {"majority": True, "metrics": [{"name": "own", "criterion": "?", "points": 5}]},
             "points have a mean",

@@ -163,7 +163,7 @@ def test_outside_of_an_allocation_a_script_is_shown_that_works(site: Site) -> No
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"container": {"image": "image.sqsh"}}, "this SLURM knows no container images"),
+        ({"container": {"image": "image.sqsh"}}, "this SLURM does not support container images"),
         ({"mpi": "pmix_v99"}, "this SLURM has no such MPI plug-in"),
         ({"nodes": ["elsewhere"]}, "elsewhere: not in the allocation, which has 127.0.0.1"),
         ({"trtllm": {"tp": 16}}, "4 nodes are needed, and there are 2"),

@@ -178,7 +178,7 @@ def test_a_server_with_a_config_that_it_does_not_know_ends_the_run(
         site.script(site.command("run", str(site.plan({"trtllm_disaggregated": sides, **given}))))
     )
     assert site.ended(job) == ("FAILED", 4), site.output(job)
-    assert re.search(f"context_[01] {OVER}: its config holds a key", site.output(job))
+    assert re.search(f"context_[01] {OVER}: its config has a key", site.output(job))
     gone(site, job)
 
 

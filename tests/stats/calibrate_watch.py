@@ -18,7 +18,7 @@ import numpy
 
 from serve_eval.stats import sequential_monitor
 from serve_eval.stats.betting import GRID, mean_lower_bound
-from serve_eval.workflows.watch.judging import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
+from serve_eval.workflows.watch.bets import ACCURACY, ALPHA, FAILURES, FLOOR_ALPHA, USABLE
 from tests.stats.calibrate_drift import interval
 from tests.stats.simulation import endpoints, run
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serve_eval.errors import ServeEvalError
-from serve_eval.stats.contingency import Cell, no_worse, no_worse_in_blocks, rows
+from serve_eval.stats.contingency import Cell, rows
+from serve_eval.stats.hypergeometric import no_worse, no_worse_in_blocks
 from serve_eval.stats.mcnemar import mcnemar
 
 ALPHA = 0.01
@@ -65,7 +66,7 @@ def test_two_workers_that_were_asked_the_same_prompts_are_compared_by_mcnemars_e
 
 
 def test_counts_that_make_no_table_are_refused() -> None:
-    with pytest.raises(ServeEvalError, match="make no table"):
+    with pytest.raises(ServeEvalError, match="do not make a table"):
         no_worse([(3, 4, 5, 1)])
 
 

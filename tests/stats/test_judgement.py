@@ -293,7 +293,12 @@ def test_judging_a_hundred_thousand_pairs_takes_less_than_two_seconds() -> None:
 @pytest.mark.parametrize(
     ("pairs", "options", "message", "hint"),
     [
-        (_answers(1, 1, 8), {"method": "wilcoxon"}, "'wilcoxon' is no paired test", "mcnemar_midp"),
+        (
+            _answers(1, 1, 8),
+            {"method": "wilcoxon"},
+            "'wilcoxon' is not a paired test",
+            "mcnemar_midp",
+        ),
         (
             _texts([0.5, 0.2]),
             {"method": "mcnemar_midp"},

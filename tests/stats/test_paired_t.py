@@ -113,7 +113,7 @@ def test_a_gain_on_every_prompt_never_strengthens_the_proof_of_a_drop(
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (([],), "the differences must be a list of one or more numbers", "evaluated"),
+        (([],), "the differences must be a list of one or more numbers", "at least one sample"),
         (([1.0],), "cannot be estimated from 1 independent pairs", "at least two"),
         (([1.0, math.nan],), "position 1 is nan", "NaN"),
         (([math.inf, 1.0],), "position 0 is inf", "NaN"),

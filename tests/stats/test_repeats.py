@@ -53,5 +53,5 @@ def test_the_answer_with_the_most_votes_counts(
 def test_prompts_count_alike_and_none_has_no_vote() -> None:
     assert majority([[("a", 1.0)], [("b", 0.0)]]) == 0.5
     assert majority([]) is None
-    with pytest.raises(ServeEvalError, match="without any vote"):
+    with pytest.raises(ServeEvalError, match="without votes"):
         majority([[]])

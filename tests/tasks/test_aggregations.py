@@ -270,7 +270,8 @@ def test_the_classic_verdict_says_why_there_is_no_paired_comparison() -> None:
     pairs, note = pairing.with_reference(p.task, p.dataset, p.reference, tally.runs())
     assert (pairs, note) == (
         None,
-        "not paired with the reference: the value is the mean of the means per set",
+        "not paired with the reference: the value is the mean of the means per set, not the mean of"
+        " the scores",
     )
 
 

@@ -113,11 +113,11 @@ def test_a_clear_case_stops_at_half_of_alpha(
     assert verdict.reference is not None
     classic = verdict.reference - verdict.threshold
     assert told.margin == pytest.approx(options.get("margin", classic))
-    done = "excluded" if outcome is VerdictOutcome.PASS else "shown"
-    assert f"points {done}" in (said := _said(report, tmp_path / "out"))
+    done = "ruled out" if outcome is VerdictOutcome.PASS else "proven"
+    assert f"points is {done}" in (said := _said(report, tmp_path / "out"))
     assert (
-        "assumes that what was not asked is like what was: an endpoint that turns worse after the"
-        " stop" in said
+        "assumes that the remaining samples would score like those asked: an endpoint that degrades"
+        " after the stop goes unnoticed" in said
     )
     assert (
         judge_again(run_folder.read_plan(tmp_path / "out"), tmp_path / "out").tasks[0].verdict
@@ -144,11 +144,11 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
     assert verdict.paired.lower < other.paired.lower
     same = ("threshold", "theta", "alpha", "beta")
     assert [getattr(verdict, name) for name in same] == [getattr(other, name) for name in same]
-    said = "judged at alpha 0.025: the rest of 0.05 was for the looks of an early stop"
+    said = "judged at alpha 0.025: the looks for an early stop used the rest of 0.05"
     assert said in verdict.warnings
     assert [line for line in verdict.warnings if line != said] == list(other.warnings)
-    assert "excluded at 97.5%" in _said(report, tmp_path / "out")
-    assert "excluded at 95%" in _said(whole, tmp_path / "whole")
+    assert "(97.5 % confidence)" in _said(report, tmp_path / "out")
+    assert "(95 % confidence)" in _said(whole, tmp_path / "whole")
 
 
 def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
@@ -198,15 +198,15 @@ def test_the_command_line_runs_shows_resumes_and_judges_again(judged: Plan, tmp_
     flags = [str(file), "--verdict", "noninferiority", "--margin", "8", "--early-stop"]
     shown = CliRunner().invoke(app, ["run", *flags, "--dry-run"]).output
     assert (
-        "early stop: alpha 0.025 is for the looks, 0.025 for the verdict of a run to its end"
+        "early stop: alpha 0.025 for the interim looks, 0.025 for the verdict at the end of the run"
         in shown
     )
-    assert f"at most {N} requests in all" in shown
+    assert f"at most {N} requests in total" in shown
     told = CliRunner().invoke(app, ["run", *flags, "-o", str(out)])
     assert told.exit_code == 0
-    assert "a drop of 8 points excluded" in told.output
+    assert "a drop of 8 points is ruled out" in told.output
     again = CliRunner().invoke(app, ["verdict", str(out)])
-    assert (again.exit_code, "a drop of 8 points excluded" in again.output) == (0, True)
+    assert (again.exit_code, "a drop of 8 points is ruled out" in again.output) == (0, True)
     other = CliRunner().invoke(app, ["verdict", str(out), "--verdict", "classic"])
     assert "early stop" not in other.output
     rest = CliRunner().invoke(app, ["run", "--resume", str(out), "--no-early-stop"])

@@ -188,7 +188,12 @@ def _several_runs(reference: list[list[float]], candidate: list[float]) -> tuple
     [
         (0, 0, VerdictOutcome.PASS, None),
         (3, 0, VerdictOutcome.PASS, None),
-        (4, 0, VerdictOutcome.FAIL, "anchors_lost: 4 of 200 prompts"),
+        (
+            4,
+            0,
+            VerdictOutcome.FAIL,
+            "anchors_lost: this run lost 4, the last reference run 0, of the 200 prompts",
+        ),
         (3, 2, VerdictOutcome.INCONCLUSIVE, "missing_results"),
         (4, 2, VerdictOutcome.FAIL, "anchors_lost"),
         (0, 6, VerdictOutcome.INCONCLUSIVE, "too_many_missing"),
@@ -219,7 +224,7 @@ def test_the_anchors_rule_needs_anchors_and_pairs() -> None:
     alone = anchors.judge(result, REFERENCE, Hypothesis(num_samples=200), None)
     assert (alone.outcome, alone.reasons) == (
         VerdictOutcome.INCONCLUSIVE,
-        ("no_pairs: nothing to pair with",),
+        ("no_pairs: there is no score to pair with",),
     )
 
 

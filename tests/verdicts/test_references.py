@@ -233,8 +233,8 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             "org/bigg",
             AccuracySpec(),
             (
-                "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'? All of them:"
-                " serve-eval references show gsm8k."
+                "gsm8k.yaml has no model 'org/bigg'. Did you mean 'org/big'? To list all"
+                " models: serve-eval references show gsm8k."
             ),
         ),
         (
@@ -243,7 +243,7 @@ def test_a_directory_that_is_not_there_is_an_error(tmp_path: Path) -> None:
             AccuracySpec(quant_algo="NVFP4"),
             (
                 "gsm8k.yaml has the model 'org/big', but not with the spec 'quant_algo=NVFP4'. "
-                "It has: default; quant_algo=FP8; quant_algo=FP8 kv_cache_quant_algo=FP8."
+                "Registered: default; quant_algo=FP8; quant_algo=FP8 kv_cache_quant_algo=FP8."
             ),
         ),
         (

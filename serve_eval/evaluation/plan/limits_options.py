@@ -1,4 +1,4 @@
-"""Declare the options of the section `limits`: request rate, retries and timeouts."""
+"""Declare the options of the section `limits`: the rate of requests and their time limits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from serve_eval.plugins.setting import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class LimitsOptions:
-    """Options of the section `limits`: request rate, retries and timeouts."""
+    """Choose the rate of requests and their time limits: the section `limits`."""
 
-    title: ClassVar[str] = "How the requests are sent"
+    title: ClassVar[str] = "Requests"
     concurrency: Annotated[
         str | None,
         Setting(
-            "Requests in flight (default 64), or auto: as many as the endpoint can handle.",
+            "Requests in flight (default 64); auto finds what the endpoint can handle.",
             metavar="N|auto",
             key="limits.concurrency",
             parse=flag_values.number_or_word,
@@ -30,12 +30,12 @@ class LimitsOptions:
     stream: Stream = None
     max_attempts: Annotated[
         int | None,
-        Setting("Attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
+        Setting("Most attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
     ] = None
     retry_budget: Annotated[
         int | None,
         Setting(
-            "Total retries per session (default: a quarter of the samples).",
+            "Most retries per session, over all samples (default: a quarter of the samples).",
             metavar="N",
             key="limits.retry_budget",
         ),
@@ -43,7 +43,7 @@ class LimitsOptions:
     max_error_rate: Annotated[
         float | None,
         Setting(
-            "Stop when a larger share of at least 50 samples failed (default .10).",
+            "Stop if a larger share of at least 50 samples failed (default .10).",
             metavar="SHARE",
             key="limits.max_error_rate",
         ),
@@ -67,7 +67,7 @@ class LimitsOptions:
     sample_timeout: Annotated[
         float | None,
         Setting(
-            "Time limit per sample, with all attempts (default 3600).",
+            "Time limit of a sample with all attempts (default 3600).",
             metavar="SECONDS",
             key="limits.sample_timeout_s",
         ),
@@ -75,8 +75,7 @@ class LimitsOptions:
     outage_timeout: Annotated[
         float | None,
         Setting(
-            "Time to wait for a server that does not listen or is starting (default 60; 0: end the"
-            " run).",
+            "Time to wait while no server listens or it is starting (default 60; 0: end the run).",
             metavar="SECONDS",
             key="limits.outage_timeout_s",
         ),
@@ -84,7 +83,7 @@ class LimitsOptions:
     max_response_bytes: Annotated[
         int | None,
         Setting(
-            "Maximum size of a response (default 16777216).",
+            "Most bytes to read of a response (default 16777216).",
             metavar="BYTES",
             key="limits.max_response_bytes",
         ),

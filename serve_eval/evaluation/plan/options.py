@@ -1,9 +1,9 @@
-"""Declare every option of a plan once: flag, variable, key in the plan file, type and meaning.
+"""Declare each option of a plan once: flag, variable, key of the plan file, type and meaning.
 
 The command line derives its flags from these structures, with one panel of the help for each (see
-cli/_options.py). plan/parse.py derives the keys of a plan file and their types. Commands that take
-only some of the options have their own structures of the same options. This module does not import
-the nouns of a plan, so that `--help` stays fast.
+cli/_options.py); plan/parse.py derives the keys of a plan file and their types. Commands with a
+part of these options have their own structures. Nothing here imports the classes of a plan, so that
+`--help` is fast.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from serve_eval.plugins.setting import Declared, Setting, list_declared
 
 @dataclass(frozen=True, kw_only=True)
 class AskedOptions:
-    """Options for the model, the tasks and their samples."""
+    """Choose the model, the tasks and their samples."""
 
-    title: ClassVar[str] = "What is asked"
+    title: ClassVar[str] = "Tasks and samples"
     model: Model = None
     tasks: Tasks = None
     cases: Cases = None
     dataset_root: DatasetRoot = None
-    allow_hub: Annotated[bool | None, Setting("Download data sets that are not found locally.")] = (
+    allow_hub: Annotated[bool | None, Setting("Download data sets that are missing locally.")] = (
         None
     )
     allow_code_execution: AllowCodeExecution = None
@@ -59,8 +59,8 @@ class AskedOptions:
     repeats: Annotated[
         int | None,
         Setting(
-            "Ask every sample N times and average (default 1, or the value in its case file). The"
-            " report shows how stable the answers are.",
+            "Ask every sample N times and average (default 1, or the number in its case"
+            " file). The report then shows how stable the answers are.",
             flags=("--repeats", "--iterations"),
             metavar="N",
             in_file=int | dict[str, int],
@@ -72,58 +72,52 @@ class AskedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProtocolOptions:
-    """Options for the protocol of all tasks, which the plan file has under `protocol`."""
+    """Choose the protocol of all tasks: the section `protocol` of the plan file."""
 
-    title: ClassVar[str] = "By which protocol, for every task"
+    title: ClassVar[str] = "Protocol of all tasks"
     apply_chat_template: Annotated[
         bool | None,
         Setting(
-            "Send chat requests, or plain text.",
+            "Ask with chat requests, or with plain text.",
             flags=("--apply-chat-template/--no-apply-chat-template",),
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         Setting(
-            "Folder with the chat template, to render chats locally. For likelihood tasks, it"
-            " names the first token.",
+            "Folder of the tokenizer: render its chat template here; for likelihoods,"
+            " read the first token.",
             metavar="DIR",
             parse=flag_values.absolute,
         ),
     ] = None
     system_prompt: Annotated[
         str | None,
-        Setting("System turn. Without chat: text before each prompt.", metavar="TEXT"),
+        Setting("System message; without chat, a text before each prompt.", metavar="TEXT"),
     ] = None
-    num_fewshot: Annotated[int | None, Setting("Worked examples in each prompt.", metavar="N")] = (
-        None
-    )
+    num_fewshot: Annotated[
+        int | None, Setting("Number of worked examples in each prompt.", metavar="N")
+    ] = None
     fewshot_as_multiturn: Annotated[
         bool | None,
         Setting(
-            "Send each worked example as two turns of the chat.",
+            "Send each example as two turns of the chat.",
             flags=("--fewshot-as-multiturn/--no-fewshot-as-multiturn",),
         ),
     ] = None
     thinking: Annotated[
-        str | None,
-        Setting("Set enable_thinking in chat_template_kwargs: on or off.", metavar="on|off"),
+        str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
     ] = None
-    max_tokens: Annotated[
-        int | None, Setting("Maximum number of tokens of an answer.", metavar="N")
-    ] = None
+    max_tokens: Annotated[int | None, Setting("Most tokens of an answer.", metavar="N")] = None
     temperature: Annotated[
-        float | None,
-        Setting("Sampling temperature. 0 is greedy, as in most tasks.", metavar="T"),
+        float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")
     ] = None
-    top_p: Annotated[float | None, Setting("Probability mass to sample from.", metavar="P")] = None
+    top_p: Annotated[
+        float | None, Setting("Share of the probability to sample from.", metavar="P")
+    ] = None
     sampling_seed: Annotated[
         int | None,
-        Setting(
-            "Seed in each request. (--seed selects the subset.)",
-            metavar="N",
-            key="seed",
-        ),
+        Setting("Seed sent with each request; --seed selects the subset.", metavar="N", key="seed"),
     ] = None
     extra_body: Annotated[
         str | None,
@@ -136,7 +130,7 @@ class ProtocolOptions:
     suite_exact: Annotated[
         bool | None,
         Setting(
-            "Reproduce the quirks of the original suite too.",
+            "Reproduce the quirks of the original suite as well.",
             flags=("--suite-exact/--no-suite-exact",),
         ),
     ] = None
@@ -144,14 +138,14 @@ class ProtocolOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedOptions:
-    """Options for the reference and the verdict rule."""
+    """Choose the reference and the verdict rule."""
 
-    title: ClassVar[str] = "How it is judged"
+    title: ClassVar[str] = "Verdict"
     reference_model: ReferenceModel = None
     dtype: Annotated[
         str | None,
         Setting(
-            "Data type that selects the reference (default auto).",
+            "Data type of the reference to use (default auto).",
             metavar="TYPE",
             key="accuracy_spec.dtype",
         ),
@@ -159,7 +153,7 @@ class JudgedOptions:
     quant_algo: Annotated[
         str | None,
         Setting(
-            "Quantization that selects the reference: FP8, NVFP4, ...",
+            "Quantization of the reference to use: FP8, NVFP4, ...",
             metavar="NAME",
             key="accuracy_spec.quant_algo",
         ),
@@ -167,7 +161,7 @@ class JudgedOptions:
     kv_cache_quant_algo: Annotated[
         str | None,
         Setting(
-            "KV cache quantization that selects the reference.",
+            "KV cache quantization of the reference to use.",
             metavar="NAME",
             key="accuracy_spec.kv_cache_quant_algo",
         ),
@@ -175,7 +169,7 @@ class JudgedOptions:
     spec_dec_algo: Annotated[
         str | None,
         Setting(
-            "Speculative decoding that selects the reference: MTP, Eagle, ...",
+            "Speculative decoding of the reference to use: MTP, Eagle, ...",
             metavar="NAME",
             key="accuracy_spec.spec_dec_algo",
         ),
@@ -183,7 +177,7 @@ class JudgedOptions:
     extra_acc_spec: Annotated[
         str | None,
         Setting(
-            "More words that select the reference.",
+            "Extra specification of the reference to use.",
             metavar="TEXT",
             key="accuracy_spec.extra_acc_spec",
         ),
@@ -191,7 +185,7 @@ class JudgedOptions:
     references_dir: ReferencesDir = None
     no_reference: NoReference = None
     allow_missing_reference: Annotated[
-        bool | None, Setting("Judge tasks that have a reference, and print values of the others.")
+        bool | None, Setting("Print the value without a verdict if no reference applies.")
     ] = None
     allow_mismatch: AllowMismatch = None
     verdict: VerdictRuleName = None
@@ -199,7 +193,7 @@ class JudgedOptions:
     early_stop: Annotated[
         bool | None,
         Setting(
-            "Stop when the verdict is practically certain.",
+            "Stop when the verdict is almost certain.",
             flags=("--early-stop/--no-early-stop",),
             in_file=bool | float,
         ),
@@ -207,8 +201,8 @@ class JudgedOptions:
     early_stop_eps: Annotated[
         float | None,
         Setting(
-            "Stop early with at most this probability of another verdict (default .01). For a"
-            " paired rule, whose error is its alpha: probability of too many missing answers.",
+            "Tolerated probability that the whole run would give another verdict (default"
+            " .01). For rules that compare pairs: that too many answers would be missing.",
             metavar="P",
             key="early_stop",
             in_file=None,
@@ -218,21 +212,20 @@ class JudgedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class AddressOptions:
-    """Options for the endpoint, or for the launcher that starts one."""
+    """Name the endpoint, or the launcher that starts one."""
 
-    title: ClassVar[str] = "How the endpoint is reached"
+    title: ClassVar[str] = "Endpoint"
     base_url: Annotated[
         str | None,
         Setting(
-            "Endpoint: host:port, .../v1 or a full path (default OPENAI_BASE_URL, else"
-            " localhost:8000).",
+            "host:port, .../v1 or a full URL (default OPENAI_BASE_URL, else localhost:8000).",
             metavar="URL",
         ),
     ] = None
     launcher: Annotated[
         str | None,
         Setting(
-            "Launcher that starts the endpoint. See serve-eval list launchers.",
+            "Start the endpoint with this launcher; see serve-eval list launchers.",
             metavar="NAME",
             in_file=SPEC,
         ),
@@ -241,9 +234,9 @@ class AddressOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionOptions:
-    """Options of the section `connection`: how requests reach the endpoint."""
+    """Choose how requests reach the endpoint: the section `connection`."""
 
-    title: ClassVar[str] = "How the endpoint is reached"
+    title: ClassVar[str] = "Endpoint"
     api_key_env: ApiKeyEnv = None
     header: Header = None
     proxy: Proxy = None
@@ -254,9 +247,9 @@ class ConnectionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FolderOptions:
-    """Options for the run folder."""
+    """Name the folder of the run."""
 
-    title: ClassVar[str] = "What is written"
+    title: ClassVar[str] = "Output"
     output_dir: Annotated[
         str | None,
         Setting(
@@ -275,8 +268,8 @@ IN_A_PLAN = (
     LimitsOptions,
     FolderOptions,
 )
-"""The structures whose options are keys of a plan file. Options of ProtocolOptions are below its
-key `protocol`."""
+"""The structures whose options are top-level keys of a plan file; ProtocolOptions are below its key
+`protocol`."""
 
 
 def keys_in_file() -> Iterator[tuple[str, Declared]]:

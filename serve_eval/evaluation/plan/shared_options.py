@@ -1,4 +1,4 @@
-"""Declare the options that several commands take, as types for the fields of option structures."""
+"""Declare the options that several commands share, as types for the fields of structures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from serve_eval.evaluation.plan import flag_values
 from serve_eval.plugins.setting import Setting
 
 SPEC: Any = object()
-"""The type of `tasks`, `launcher` and `verdict` in a plan file: a name, or a name with options."""
+"""A name, or a name with a mapping of options: the type of `tasks`, `launcher` and `verdict` in a
+plan file."""
 INCLUDE_HELP = (
-    "Folder with your own tasks, scorers, launchers and verdict rules. Runs its code. Repeatable."
+    "Folder with your own tasks, scorers, launchers, verdict rules. Its code is run. Repeatable."
 )
 
 Model = Annotated[
@@ -24,7 +25,7 @@ Model = Annotated[
 Tasks = Annotated[
     list[str] | None,
     Setting(
-        "Tasks, comma-separated: mmlu,gsm8k. Repeatable.",
+        "Tasks, separated by commas: mmlu,gsm8k. Repeatable.",
         flags=("--tasks", "-t"),
         metavar="NAMES",
         in_file=SPEC,
@@ -34,7 +35,7 @@ Tasks = Annotated[
 Cases = Annotated[
     list[str] | None,
     Setting(
-        "File or folder of your own cases (YAML), one task each. Repeatable.",
+        "File or folder with your own cases (YAML). Each top-level key is a task. Repeatable.",
         metavar="PATH",
         in_file=str | list[str],
     ),
@@ -48,7 +49,7 @@ DatasetRoot = Annotated[
     ),
 ]
 AllowCodeExecution = Annotated[
-    bool | None, Setting("Run code that the model writes, in a sandbox (humaneval).")
+    bool | None, Setting("Run code written by the model, in a sandbox (humaneval).")
 ]
 IncludePath = Annotated[
     list[str] | None,
@@ -60,9 +61,7 @@ IncludePath = Annotated[
         variable="always",
     ),
 ]
-Limit = Annotated[
-    int | None, Setting("Ask only a seeded random subset of N samples per task.", metavar="N")
-]
+Limit = Annotated[int | None, Setting("Ask a random subset of N samples per task.", metavar="N")]
 Seed = Annotated[int | None, Setting("Seed of the subset (default 0).", metavar="N")]
 Set = Annotated[
     list[str] | None,
@@ -88,18 +87,18 @@ VerdictRuleName = Annotated[
     ),
 ]
 ReferenceModel = Annotated[
-    str | None, Setting("Look up references under this name instead of --model.", metavar="NAME")
+    str | None, Setting("Use the references of this model instead of --model.", metavar="NAME")
 ]
 ReferencesDir = Annotated[
-    str | None, Setting("Folder of your own references, searched first.", metavar="DIR")
+    str | None, Setting("Folder with your own references, searched first.", metavar="DIR")
 ]
 NoReference = Annotated[
-    bool | None, Setting("Print the values without reference or verdict (exit code 3).")
+    bool | None, Setting("Print values without a reference or a verdict (exit code 3).")
 ]
 Margin = Annotated[
     float | None,
     Setting(
-        "Smallest drop in points that matters, for paired rules.",
+        "Drop in points that matters, for rules that compare pairs.",
         metavar="POINTS",
         key="set",
         in_file=None,
@@ -109,7 +108,7 @@ Margin = Annotated[
 ApiKeyEnv = Annotated[
     str | None,
     Setting(
-        "Environment variable with the API key (default OPENAI_API_KEY; '' sends none).",
+        "Variable with the API key (default OPENAI_API_KEY; '': send none).",
         metavar="NAME",
         key="connection.api_key_env",
     ),
@@ -117,7 +116,7 @@ ApiKeyEnv = Annotated[
 Header = Annotated[
     list[str] | None,
     Setting(
-        "Extra header 'Name: value', with ${VARIABLE} filled in. Repeatable.",
+        "Extra header 'Name: value'; ${VARIABLE} is replaced by its value. Repeatable.",
         metavar="HEADER",
         key="connection.headers",
         parse=flag_values.headers_of,
@@ -127,12 +126,15 @@ Header = Annotated[
 Proxy = Annotated[str | None, Setting("HTTP proxy.", metavar="URL", key="connection.proxy")]
 CaBundle = Annotated[
     str | None,
-    Setting("File with certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
+    Setting("File with CA certificates to trust.", metavar="FILE", key="connection.ca_bundle"),
 ]
 MaxTokensField = Annotated[
     str | None,
     Setting(
-        "Field for the token limit in chat: max_tokens (default) or max_completion_tokens.",
+        (
+            "Field for the token limit in chat requests: max_tokens (default) or"
+            " max_completion_tokens."
+        ),
         metavar="FIELD",
         key="connection.max_tokens_field",
     ),
@@ -158,7 +160,7 @@ RateLimit = Annotated[
 Order = Annotated[
     str | None,
     Setting(
-        "Order of samples: random (default), natural, prefix, longest.",
+        "Order of the samples: random (default), natural, prefix, longest.",
         metavar="ORDER",
         key="limits.order",
     ),
@@ -166,7 +168,7 @@ Order = Annotated[
 OrderSeed = Annotated[
     int | None,
     Setting(
-        "Seed of the random order (default: drawn for each new run).",
+        "Seed of the random order (default: new for each run).",
         metavar="N",
         key="limits.order_seed",
     ),
@@ -174,7 +176,7 @@ OrderSeed = Annotated[
 Stream = Annotated[
     bool | None,
     Setting(
-        "Request streams, to measure times to the first token and per token.",
+        "Stream the answers, to measure the time to the first token and per token.",
         flags=("--stream/--no-stream",),
         key="limits.stream",
     ),

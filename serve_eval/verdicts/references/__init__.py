@@ -1,10 +1,10 @@
-"""Reference files: the registered values that runs are compared with.
+"""Read reference files: the registered values that runs are compared with.
 
 A file `<task>.yaml` maps a model name to a list of entries. An entry has up to five spec keys,
 which must equal the run's accuracy specification, one value under the metric's name, and optionally
-overrides and provenance. The first matching entry counts. Nothing is ignored: an unknown key or an
-entry that can never match is an error. `acceptance_length.yaml` has a shape of its own: a test's
-name with its reference and its least acceptable length.
+overrides and provenance. The first matching entry is used. Nothing is ignored: an unknown key or an
+entry that can never match is an error. `acceptance_length.yaml` is different: it maps a test's name
+to its reference and its least acceptable length.
 """
 
 from __future__ import annotations

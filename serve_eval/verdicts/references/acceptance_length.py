@@ -1,4 +1,4 @@
-"""Registered acceptance lengths of speculative decoding, in a file of their own shape."""
+"""Read registered acceptance lengths of speculative decoding, which have their own file format."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ ACCEPTANCE_LENGTH = "acceptance_length"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcceptanceLength:
-    """Tokens per step of speculative decoding: the reference `ref_al`, and the least that passes,
-    `min_al`.
+    """Tokens per step of speculative decoding.
+
+    `ref_al` is the reference, `min_al` the least that passes.
     """
 
     ref_al: float
@@ -26,8 +27,9 @@ class AcceptanceLength:
 
 
 def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
-    """The content of `acceptance_length.yaml` by test. Raises ReferenceFileError that lists every
-    problem.
+    """Return the content of `acceptance_length.yaml` by test.
+
+    Raises ReferenceFileError that lists every problem.
     """
     document = yaml_source.read(file, ReferenceFileError)
     problems: list[str] = []
@@ -46,8 +48,9 @@ def load_acceptance_length(file: Path) -> dict[str, AcceptanceLength]:
 
 
 def find_acceptance_length(test: str, directories: Sequence[Path]) -> AcceptanceLength:
-    """The first entry of this name. Raises ReferenceFileError when no `acceptance_length.yaml` has
-    it.
+    """Return the first entry of this name.
+
+    Raises ReferenceFileError if no `acceptance_length.yaml` has it.
     """
     known: list[str] = []
     for file in list_files(directories):
@@ -57,7 +60,7 @@ def find_acceptance_length(test: str, directories: Sequence[Path]) -> Acceptance
                 return entries[test]
             known += entries
     hint = (
-        f"Put NAME: {{ref_al: ..., min_al: ...}} into DIR/{ACCEPTANCE_LENGTH}.yaml and name"
+        f"Put NAME: {{ref_al: ..., min_al: ...}} into DIR/{ACCEPTANCE_LENGTH}.yaml and pass"
         " --references-dir DIR."
     )
     raise ReferenceFileError(

@@ -1,4 +1,4 @@
-"""Checks of the entries of a reference file. Pure."""
+"""Check the entries of a reference file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_eval.verdicts.references.keys import METRICS, SPEC_KEYS
 
 
 def entry_problems(entry: object) -> Iterator[tuple[str, str]]:
-    """Name every problem of an entry: the key that has it, and a text."""
+    """Yield every problem of an entry: the key that has it, and a description."""
     if not isinstance(entry, dict):
         yield "", "an entry must be a mapping such as {quant_algo: FP8, accuracy: 87.1}"
         return
@@ -32,7 +32,7 @@ def entry_problems(entry: object) -> Iterator[tuple[str, str]]:
 
 
 def number_problem(value: object) -> str:
-    """Say what keeps a value from being a finite number; empty when it is one. A bool is none."""
+    """Return why a value is not a finite number; empty if it is one. A bool is not a number."""
     try:
         finite = isinstance(value, str | int | float) and math.isfinite(float(value))
     except (ValueError, OverflowError):
@@ -44,7 +44,7 @@ def number_problem(value: object) -> str:
 
 
 def _numbers(accept: Callable[[float], bool], wish: str) -> Callable[[object], str]:
-    """A check for numbers that `accept` takes."""
+    """Return a check that passes numbers for which `accept` is true."""
 
     def problem(value: Any) -> str:
         return number_problem(value) or ("" if accept(value) else f"must be {wish}, not {value!r}")
@@ -53,7 +53,7 @@ def _numbers(accept: Callable[[float], bool], wish: str) -> Callable[[object], s
 
 
 def _instance(kind: type, wish: str, *, null: bool = False) -> Callable[[object], str]:
-    """A check for values of one type, and None where `null`."""
+    """Return a check that passes values of one type, and None if `null`."""
 
     def problem(value: object) -> str:
         right = isinstance(value, kind) or (null and value is None)
@@ -83,13 +83,13 @@ def _runs(value: object) -> str:
     try:
         runs = msgspec.convert(value, ReferenceRuns)
     except msgspec.ValidationError as error:
-        return f"is not what `references register` writes: {error}"
+        return f"does not have the form that `references register` writes: {error}"
     return "" if runs.values and runs.n >= 1 else "has no value"
 
 
 def _replace(value: object) -> str:
     entries = isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
-    return "" if entries else "must be a list of the entries that stood here before"
+    return "" if entries else "must be a list of the entries that this one replaces"
 
 
 _CHECKS: dict[str, Callable[[object], str]] = {
@@ -97,7 +97,7 @@ _CHECKS: dict[str, Callable[[object], str]] = {
     **dict.fromkeys(SPEC_KEYS[1:], _TEXT_OR_NULL),
     **dict.fromkeys(METRICS, number_problem),
     "accuracy": _numbers(
-        lambda value: not 0 < value < 1, "in points from 0 to 100, not a share of 1"
+        lambda value: not 0 < value < 1, "in points from 0 to 100, not a fraction of 1"
     ),
     "alpha": _RATE,
     "beta": _RATE,

@@ -1,4 +1,4 @@
-"""Keys of reference files, and how a specification reads in a line."""
+"""Keys of reference files, and the one-line form of a specification."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ METRICS = ("accuracy", "wer", "perplexity", "rouge1", "pass_at_1")
 
 
 def value_key(metric: str) -> str:
-    """The key under which the value of a metric is written: its own, or `accuracy`, which stands
-    for any.
-    """
+    """Return the key of a metric's value: its own name, or `accuracy` for any other metric."""
     return metric if metric in METRICS else "accuracy"
 
 
 def spec_text(spec: AccuracySpec) -> str:
-    """The values of a spec that are not the default, such as "quant_algo=FP8
-    kv_cache_quant_algo=FP8", or "default".
+    """Return the values of a spec that differ from the default, or "default".
+
+    For example "quant_algo=FP8 kv_cache_quant_algo=FP8".
     """
     default = AccuracySpec()
     values = {key: getattr(spec, key) for key in SPEC_KEYS}

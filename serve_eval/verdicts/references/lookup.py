@@ -1,4 +1,4 @@
-"""Finds the registered value of a run, says why there is none, and checks whole folders."""
+"""Find the registered value of a run, or the reason for its absence, and check reference files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from serve_eval.verdicts.references.reference_file import Entries, list_files, l
 def find(
     name: str, model: str, spec: AccuracySpec, directories: Sequence[Path]
 ) -> Reference | None:
-    """The first entry of `<name>.yaml` for this model whose five spec values equal `spec`
-    (case-sensitive).
+    """Return the first entry of `<name>.yaml` for this model and spec, or None.
 
-    Directories are searched in order, so a user's own entries come before the shipped ones. Raises
-    ReferenceFileError for a malformed file or a missing directory.
+    All five spec values must equal those of `spec` (case-sensitive). Directories are searched in
+    order, so a user's own entries come before the shipped ones. Raises ReferenceFileError for a
+    malformed file or a missing directory.
     """
     for entries in _all_entries(name, directories):
         for reference in entries.get(model, ()):
@@ -33,13 +33,13 @@ def find(
 
 
 def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequence[Path]) -> str:
-    """Why `find` gave nothing, and what there is instead. Raises as `find` does."""
+    """Return why `find` found nothing, and what exists instead. Raises as `find` does."""
     files = _all_entries(name, directories)
     if not files:
         return f"there is no reference file {name}.yaml in {', '.join(map(str, directories))}"
     models = list(dict.fromkeys(model for entries in files for model in entries))
     if model not in models:
-        more = f" All of them: serve-eval references show {name}."
+        more = f" To list all models: serve-eval references show {name}."
         return f"{name}.yaml has no model {model!r}.{nearest(model, models)}{more}"
     wanted = spec_text(spec)
     specs = list(
@@ -49,14 +49,15 @@ def explain_missing(name: str, model: str, spec: AccuracySpec, directories: Sequ
     hint = (
         f" Did you mean {same_but_case[0]!r}?"
         if same_but_case
-        else f" It has: {'; '.join(specs) or 'no entry'}."
+        else f" Registered: {'; '.join(specs) or 'no entry'}."
     )
     return f"{name}.yaml has the model {model!r}, but not with the spec {wanted!r}.{hint}"
 
 
 def check(path: Path) -> list[str]:
-    """Every problem of a file, or of all files of a directory. Raises ReferenceFileError when there
-    is no file.
+    """Return every problem of a file, or of all files of a directory.
+
+    Raises ReferenceFileError if there is no file.
     """
     files = [path] if path.is_file() else list_files([path])
     if not files:

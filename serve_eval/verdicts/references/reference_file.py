@@ -1,4 +1,4 @@
-"""Reads reference files, and knows the folder of those that come with serve-eval."""
+"""Read reference files, and find the folder of those that are shipped with serve-eval."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ Entries = Mapping[str, Sequence[Reference]]
 
 
 def find_shipped_dir() -> Path:
-    """The reference files that come with serve-eval: inside the package in a wheel, beside it in a
-    checkout.
+    """Return the folder of the shipped reference files.
+
+    It is inside the package in a wheel, and next to the package in a checkout.
     """
     package = Path(__file__).parents[2]
     inside = package / "references"
@@ -31,42 +32,45 @@ def find_shipped_dir() -> Path:
 
 
 def list_files(directories: Sequence[Path]) -> list[Path]:
-    """Every reference file, in the order in which `find` looks. Raises ReferenceFileError for a
-    missing directory.
+    """Return every reference file, in the order in which `find` searches.
+
+    Raises ReferenceFileError for a missing directory.
     """
     for directory in directories:
         if not directory.is_dir():
             raise ReferenceFileError(
-                f"{directory}: no such directory", hint="Name a folder with <task>.yaml files."
+                f"{directory}: no such directory", hint="Pass a folder with <task>.yaml files."
             )
     return [file for directory in directories for file in sorted(directory.glob("*.yaml"))]
 
 
 def load(file: Path) -> Entries:
-    """The entries of a file by model, in file order. Raises ReferenceFileError that lists every
-    problem of the file.
+    """Return the entries of a file by model, in file order.
+
+    Raises ReferenceFileError that lists every problem of the file.
     """
     return parse(yaml_source.read_text(file, ReferenceFileError), str(file))
 
 
 @lru_cache(maxsize=64)
 def parse(text: str, name: str) -> Entries:
-    """As `load`, for a text; `name` stands for the file. The same text is parsed once: a suite
-    looks into the same few files for every run, and YAML takes a tenth of a second for the
-    largest.
+    """Return the entries of a text by model; `name` is its file's name.
+
+    The result is cached: a suite reads the same few files for every run, and YAML takes 0.1 s for
+    the largest.
     """
     return _references(yaml_source.parse(text, name, ReferenceFileError), Path(name).stem)
 
 
 def raise_all(problems: list[str]) -> None:
-    """Raise ReferenceFileError with every problem, where there is one."""
+    """Raise ReferenceFileError that lists the problems, if there are any."""
     if problems:
-        hint = "Correct the file; `serve-eval references check FILE` tells when it is right."
+        hint = "Correct the file, then run `serve-eval references check FILE`."
         raise ReferenceFileError("\n".join(problems), hint=hint)
 
 
 def models(document: yaml_source.Document) -> dict[Any, Any]:
-    """The content of a file, a mapping. Raises ReferenceFileError for anything else."""
+    """Return the content of a file, a mapping. Raises ReferenceFileError for anything else."""
     if not isinstance(document.value, dict):
         where = f"{document.name}:{document.line()}"
         raise ReferenceFileError(

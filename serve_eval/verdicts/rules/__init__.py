@@ -1,5 +1,6 @@
-"""Verdict rules, one per file: `judge(result, reference, hypothesis, pairs, *, options) ->
-Verdict`.
+"""Verdict rules, one per file.
+
+Each defines `judge(result, reference, hypothesis, pairs, *, options) -> Verdict`.
 """
 
 from __future__ import annotations

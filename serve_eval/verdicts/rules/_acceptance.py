@@ -1,6 +1,4 @@
-"""TensorRT-LLM's rule for the acceptance length of speculative decoding, beside the verdict on the
-accuracy.
-"""
+"""Add TensorRT-LLM's check of the acceptance length of speculative decoding to a verdict."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ def judge(
     test: str,
     entry: AcceptanceLength,
 ) -> Verdict:
-    """The verdict of a task with that of its acceptance length: it passes at `min_al` or above.
+    """Return the verdict of a task with its acceptance length, which passes at `min_al` or above.
 
-    A failure is one of the task, whatever its value. A PASS becomes INCONCLUSIVE when more than
-    MAX_MISSING of the scored answers do not tell their tokens per step, or none of them took a
-    second step. What was not judged, or not answered at all, stays so.
+    A failed acceptance length fails the task, even if its value passes. A PASS becomes INCONCLUSIVE
+    if more than MAX_MISSING of the scored answers do not report their tokens per step, or if none
+    of them took a second step. The outcomes NOT_JUDGED, UNSUPPORTED and ERROR stay as they are.
     """
     answers = 0 if told is None else told.answers
     length = (
@@ -40,7 +38,8 @@ def judge(
         return verdict
     if length is None:
         why = (
-            f"no_acceptance_length: {answers} of {result.scored} answers tell their tokens per step"
+            f"no_acceptance_length: {answers} of {result.scored} answers report their tokens per"
+            " step"
         )
         why += "" if answers < result.scored else ", and none took a second step"
         outcome = (
@@ -50,7 +49,7 @@ def judge(
         )
         return replace(verdict, outcome=outcome, reasons=(*verdict.reasons, why))
     why = (
-        f"acceptance_length: {length:.3f} tokens per step are below {entry.min_al:.3f}, the least"
+        f"acceptance_length: {length:.3f} tokens per step are below {entry.min_al:.3f}, the minimum"
         f" of {test}"
     )
     return replace(verdict, outcome=VerdictOutcome.FAIL, rule=RULE, reasons=(*verdict.reasons, why))

@@ -1,6 +1,4 @@
-"""The classic rule as the other rules need it: the outcome by the threshold, and the margin that
-lies in it.
-"""
+"""The classic rule as the other rules use it: outcome by the threshold, and implied margin."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from serve_eval.stats.classic import Decision, classic_test, decide
 from serve_eval.verdicts import validity
 
 WIDE_THETA = 15.0
-"""A minimum detectable effect, in points, above which a PASS needs a word of warning."""
+"""Minimum detectable effect, in points, above which a verdict carries a warning."""
 
 
 def judge(
@@ -21,12 +19,12 @@ def judge(
     *,
     max_missing: float,
 ) -> Verdict:
-    """Verdict of one task by the classic rule.
+    """Return the verdict of one task by the classic rule.
 
-    `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula.
-    Missing answers bound the value from both sides; the outcome is PASS or FAIL only when both
-    bounds agree and at most `max_missing` of the planned samples are missing, else INCONCLUSIVE.
-    Nothing scored at all is ERROR.
+    `hypothesis` has every override applied and its `num_samples` set, which is the n of the
+    formula. Missing answers bound the value from both sides. The outcome is PASS or FAIL only if
+    both bounds agree and at most `max_missing` of the planned samples are missing, else
+    INCONCLUSIVE. It is ERROR if nothing was scored.
     """
     base = frame(result, reference, hypothesis)
     better = (
@@ -48,14 +46,17 @@ def judge(
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = reasons or [_describe_straddling(result, threshold)]
         if decision is Decision.FAIL:
-            reasons.append("the value fails the threshold even if every missing answer were right")
+            reasons.append("the value fails the threshold even if every missing answer is right")
     else:
         outcome = VerdictOutcome(decision.value)
     return replace(base, outcome=outcome, reasons=tuple(reasons))
 
 
 def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> Verdict:
-    """What a verdict says before it is decided. Its outcome stands for nothing."""
+    """Return a verdict with all figures that are known before the decision.
+
+    Its outcome has no meaning.
+    """
     if hypothesis.num_samples is None:
         raise ValueError("the hypothesis has no num_samples")
     better = (
@@ -90,8 +91,9 @@ def frame(result: TaskResult, reference: Reference, hypothesis: Hypothesis) -> V
 
 
 def margin(verdict: Verdict) -> float:
-    """How far the threshold lies from the reference, in points: the drop that the classic rule
-    fails.
+    """Return the distance of the threshold from the reference, in points.
+
+    A drop of this size fails by the classic rule.
     """
     assert verdict.threshold is not None
     assert verdict.reference is not None
@@ -99,11 +101,14 @@ def margin(verdict: Verdict) -> float:
 
 
 def build_undecided(base: Verdict, rule: str, *, paired: bool) -> Verdict:
-    """The verdict of a rule that compares pairs where there is nothing to compare: ERROR when
-    nothing was scored.
+    """Return the verdict of a paired rule that has nothing to compare.
+
+    It is ERROR if nothing was scored, else INCONCLUSIVE.
     """
     error = base.outcome is VerdictOutcome.ERROR
-    reasons = base.reasons if paired else (*base.reasons, "no_pairs: nothing to pair with")
+    reasons = (
+        base.reasons if paired else (*base.reasons, "no_pairs: there is no score to pair with")
+    )
     outcome = VerdictOutcome.ERROR if error else VerdictOutcome.INCONCLUSIVE
     return replace(base, outcome=outcome, rule=rule, reasons=reasons)
 
@@ -112,24 +117,22 @@ def _describe_straddling(result: TaskResult, threshold: float) -> str:
     assert result.bounds is not None
     low, high = result.bounds
     return (
-        f"missing_results: {result.failed} missing answers leave {low:.3f} to {high:.3f}, "
-        f"on both sides of the threshold {threshold:.3f}"
+        f"missing_results: with {result.failed} missing answers the value is {low:.3f} to"
+        f" {high:.3f}, on both sides of the threshold {threshold:.3f}"
     )
 
 
 def _warnings(reference: Reference, hypothesis: Hypothesis, theta: float | None) -> list[str]:
     warnings = []
     if reference.value == 0.0:
-        warnings.append("the registered reference is 0, which never fails")
+        warnings.append("the registered reference is 0, so the task never fails")
     if theta is not None and theta > WIDE_THETA:
         power = f"{1.0 - hypothesis.beta:.0%}"
         warnings.append(
-            f"only drops of {theta:.1f} points or more are detected with a probability of {power}"
+            f"only drops of {theta:.1f} points or more are detected with {power} probability"
         )
     if theta is None:
-        warnings.append("the threshold is an explicit one of the reference file, not computed")
+        warnings.append("the threshold is set in the reference file, not computed")
     if reference.old:
-        warnings.append(
-            f"the reference stands only in an older file of its source: {reference.source}"
-        )
+        warnings.append(f"the reference comes from an older file of its source: {reference.source}")
     return warnings

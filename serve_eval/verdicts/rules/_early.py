@@ -1,6 +1,4 @@
-"""Verdicts of runs that may stop early: of those that did, and of those that went to their end all
-the same.
-"""
+"""Judge runs that may stop early, both those that stopped and those that ran to the end."""
 
 from __future__ import annotations
 
@@ -13,30 +11,31 @@ from serve_eval.stats.pairs import Pairs
 from serve_eval.verdicts.rules import _classic
 
 ASSUMES = (
-    "assumes that what was not asked is like what was: an endpoint that turns worse after the stop"
-    " is not seen"
+    "assumes that the remaining samples would score like those asked: an endpoint that degrades"
+    " after the stop goes unnoticed"
 )
 
 
 def judge_decided(
     result: TaskResult, reference: Reference, hypothesis: Hypothesis, early: EarlyStop
 ) -> Verdict:
-    """Judge a task that was not asked to its end: there is no value, only an estimate."""
+    """Return the verdict of a task that stopped early: it has an estimate, but no value."""
     base = _classic.frame(result, reference, hypothesis)
     outcome = VerdictOutcome(str(early.decision))
     if early.alpha is None:
         promise = (
-            f"the verdict is that of all of them except with a probability of {early.eps:g} at most"
+            "the verdict differs from that of all samples with a probability of at most"
+            f" {early.eps:g}"
         )
     else:
         did = "excluded" if outcome is VerdictOutcome.PASS else "shown"
         promise = (
-            f"a drop of {early.margin:.4g} points is {did} at {1.0 - early.alpha:.1%}, alpha"
-            f" {early.alpha:g} of the {hypothesis.alpha:g} being for the looks"
+            f"a drop of {early.margin:.4g} points is {did} at {1.0 - early.alpha:.1%}"
+            f" (the looks use alpha {early.alpha:g} of {hypothesis.alpha:g})"
         )
     warning = (
-        f"stopped early, on {early.looked_at} of {early.planned} samples in random order:"
-        f" {promise}, and the value is partial; {ASSUMES}"
+        f"stopped early after {early.looked_at} of {early.planned} samples in random order:"
+        f" {promise}; the value is partial; {ASSUMES}"
     )
     return replace(
         base,
@@ -57,11 +56,10 @@ def judge_after_looks(
     *,
     margin: object,
 ) -> Verdict:
-    """Judge a run to its end by a paired rule that has looked at it on the way: with what of alpha
-    the looks left.
+    """Return the verdict, by a paired rule, of a run that its early looks did not stop.
 
-    The classic figures beside it (threshold, theta, and the margin where `margin`, that of the
-    rule, is None) stay those of the whole alpha: only the test changes.
+    The test uses the alpha that the looks left. The classic figures (threshold, theta, and the
+    margin if `margin`, that of the rule, is None) remain those of the whole alpha.
     """
     left = replace(hypothesis, alpha=(1.0 - SPENT_ON_LOOKS) * hypothesis.alpha)
     whole, narrowed = (_classic.frame(result, reference, h) for h in (hypothesis, left))
@@ -70,8 +68,8 @@ def judge_after_looks(
     verdict = judge(result, reference, left, pairs, **more)
     warnings = [warning for warning in verdict.warnings if warning not in narrowed.warnings]
     said = (
-        f"judged at alpha {left.alpha:g}: the rest of {hypothesis.alpha:g} was for the looks of an"
-        " early stop"
+        f"judged at alpha {left.alpha:g}: the looks for an early stop used the rest of"
+        f" {hypothesis.alpha:g}"
     )
     return replace(
         verdict,

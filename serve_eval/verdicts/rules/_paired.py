@@ -1,6 +1,4 @@
-"""The paired comparison that the rules share: the same prompts, answered by the reference's runs
-and by this one.
-"""
+"""Compare the answers of this run with those of the reference's runs to the same prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from serve_eval.stats.pairs import Pairs
 
 
 def check_margin(margin: object) -> None:
-    """Raises PlanError for what is no drop in points; None stands for the rule's own."""
+    """Raise PlanError unless `margin` is a drop in points; None stands for the rule's own."""
     if margin is not None and not (isinstance(margin, int | float) and 0.0 < margin < math.inf):
         raise PlanError(".margin: must be above 0 and finite, in points")
 
@@ -29,7 +27,10 @@ def compare(
     max_missing: float,
     method: str = Method.AUTO,
 ) -> PairedComparison:
-    """What the pairs say, in points. `margin` is the drop that matters, in points and positive."""
+    """Return the paired comparison in points.
+
+    `margin` is the drop that matters, in points and positive.
+    """
     scale = result.metric.scale
     told = judge(pairs, margin=margin / scale, alpha=alpha, method=method, max_missing=max_missing)
     test, ends = told.test, told.bounds
@@ -64,20 +65,20 @@ def compare(
 
 
 def warnings(paired: PairedComparison) -> tuple[str, ...]:
-    """Say where the runs differ as a whole, and what was done about it."""
+    """Return a warning if the runs of one side differ as a whole."""
     if paired.inflation == 1.0:
         return ()
     return (
         (
             "run_effect: the runs of one side differ as a whole (Cochran's Q"
-            f" {paired.cochran_q:.2f}, p {paired.cochran_p:.2g}): every error of the paired"
-            f" comparison is multiplied by {paired.inflation:.2f}"
+            f" {paired.cochran_q:.2f}, p {paired.cochran_p:.2g}); the paired comparison multiplies"
+            f" every error by {paired.inflation:.2f}"
         ),
     )
 
 
 def small_drop(paired: PairedComparison) -> str:
-    """The warning for a drop that is proven where the verdict is PASS."""
+    """Return the warning for a proven drop in a task that passes."""
     return (
         f"small_drop: the paired comparison proves a drop (p {paired.p:.4f} at level"
         f" {paired.alpha:g})"
@@ -95,5 +96,5 @@ def _anchors(found: AnchorTest) -> AnchorComparison:
 
 
 def _points(scale: float, value: float) -> float | None:
-    """A bound in points; None where nothing is excluded."""
+    """Return a bound in points; None if nothing is excluded."""
     return scale * value if math.isfinite(value) else None

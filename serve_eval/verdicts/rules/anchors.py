@@ -1,6 +1,4 @@
-"""The prompts that the reference always had right: fails when more of them are lost than in a
-reference run.
-"""
+"""Fail if more prompts that the reference always had right are lost than in a reference run."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
 NEEDS_REFERENCE_RUNS = 2
-"""All but the last choose the anchors, and the last is compared with."""
+"""All runs but the last select the anchors; the last is the comparison."""
 
 
 def check(**options: object) -> None:
-    """There is no option that could not be meant."""
+    """Accept any options: none of this rule can be invalid."""
 
 
 def judge(
@@ -31,11 +29,11 @@ def judge(
     *,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
-    """Verdict of one task by the anchors alone.
+    """Return the verdict of one task by the anchors alone.
 
-    FAIL: a drop among the anchors is proven at the task's alpha. The test is for the endpoint of
-    the reference: a build that alters answers for good loses anchors as well. INCONCLUSIVE where
-    missing answers leave it open, where too many are missing, and without enough anchors.
+    FAIL: a drop among the anchors is proven at the task's alpha. The test is for the reference's
+    own endpoint: a build that permanently alters answers loses anchors as well. INCONCLUSIVE:
+    missing answers decide the result, too many answers are missing, or there are too few anchors.
     """
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     if pairs is None or base.outcome is VerdictOutcome.ERROR:
@@ -47,8 +45,8 @@ def judge(
         outcome = VerdictOutcome.INCONCLUSIVE
         reasons = (
             (
-                "few_anchors: two reference runs are needed, and ten prompts that all of them but"
-                " the last had right"
+                "few_anchors: needs at least two reference runs, and at least ten prompts that were"
+                " right in every reference run but the last"
             ),
         )
     elif told.anchors.p_range[1] <= hypothesis.alpha:
@@ -60,10 +58,10 @@ def judge(
         )
     elif pairs.missing_share > max_missing + ROUNDING:
         outcome = VerdictOutcome.INCONCLUSIVE
-        reasons = (f"too_many_missing: more than {max_missing:.0%} of the scores",)
+        reasons = (f"too_many_missing: more than {max_missing:.0%} of the scores are missing",)
     elif told.anchors.p_range[0] <= hypothesis.alpha:
         outcome = VerdictOutcome.INCONCLUSIVE
-        reasons = ("missing_results: the missing answers decide whether a drop is proven",)
+        reasons = ("missing_results: whether a drop is proven depends on the missing answers",)
     warnings = (*base.warnings, *paired_warnings(told))
     return replace(
         base, outcome=outcome, rule="anchors", reasons=reasons, warnings=warnings, paired=told
@@ -71,5 +69,8 @@ def judge(
 
 
 def _describe_lost(anchors: int, candidate: int, reference: int) -> str:
-    right = f"{anchors} prompts that were right in every reference run but the last"
-    return f"anchors_lost: {candidate} of {right}, which had {reference} of them wrong"
+    right = f"{anchors} prompts that were right in every earlier reference run"
+    return (
+        f"anchors_lost: this run lost {candidate}, the last reference run {reference}, of the"
+        f" {right}"
+    )

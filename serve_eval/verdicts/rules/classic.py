@@ -1,6 +1,4 @@
-"""TensorRT-LLM's rule: fails when the value lies beyond the one-sided threshold of the registered
-reference.
-"""
+"""TensorRT-LLM's rule: fail if the value is beyond the one-sided threshold of the reference."""
 
 from __future__ import annotations
 
@@ -22,13 +20,14 @@ def judge(
     *,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
-    """Verdict of one task.
+    """Return the verdict of one task.
 
-    `hypothesis` has every override applied and its `num_samples` set: it is the n of the formula.
-    Missing answers bound the value from both sides; the outcome is PASS or FAIL only when both
-    bounds agree and at most `max_missing` of the planned samples are missing, else INCONCLUSIVE.
-    Nothing scored at all is ERROR. With `pairs` the paired comparison stands beside it and changes
-    nothing but the warnings: it sees drops that this rule lets pass.
+    `hypothesis` has every override applied and its `num_samples` set, which is the n of the
+    formula. Missing answers bound the value from both sides. The outcome is PASS or FAIL only if
+    both bounds agree and at most `max_missing` of the planned samples are missing, else
+    INCONCLUSIVE. It is ERROR if nothing was scored. With `pairs` the verdict also carries the
+    paired comparison. This changes only the warnings: the comparison detects drops that this rule
+    passes.
     """
     verdict = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
     drop = 0.0 if verdict.outcome is VerdictOutcome.ERROR else _classic.margin(verdict)
@@ -40,5 +39,5 @@ def judge(
     told = compare(pairs, result, margin=drop, alpha=hypothesis.alpha, max_missing=max_missing)
     warnings = (*verdict.warnings, *paired_warnings(told))
     if verdict.outcome is VerdictOutcome.PASS and told.finding in ("SMALL_DROP", "FAIL"):
-        warnings = (*warnings, f"{small_drop(told)}; the classic rule lets it pass")
+        warnings = (*warnings, f"{small_drop(told)}; the classic rule passes it")
     return replace(verdict, paired=told, warnings=warnings)

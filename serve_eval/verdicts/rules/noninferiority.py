@@ -1,5 +1,6 @@
-"""The same prompts twice: passes when a drop of the margin or more is excluded, for two ways of
-serving one model.
+"""Pass if a drop of the margin or more is excluded on the same prompts.
+
+The rule compares two ways of serving one model.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ NEEDS_PAIRS = True
 EARLY_STOP = "pairs"
 
 MARGIN = 1.0
-"""The drop that must be excluded, in points, unless one is given."""
+"""Default of the drop that must be excluded, in points."""
 
 
 def check(**options: object) -> None:
-    """Raises PlanError for options that cannot be meant, before anything is sent."""
+    """Raise PlanError for invalid options, before any request is sent."""
     check_margin(options.get("margin"))
 
 
@@ -35,11 +36,11 @@ def judge(
     margin: float = MARGIN,
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
-    """Verdict of one task. `margin` is in points and fixed before the run.
+    """Return the verdict of one task. `margin` is in points and fixed before the run.
 
-    PASS: a drop of the margin or more is excluded (the lower bound of the difference lies above
-    it). FAIL: a drop of the margin or more is shown (the upper bound lies below it). INCONCLUSIVE:
-    neither, so that more prompts or runs are needed. Raises PlanError for a margin that is none.
+    PASS: a drop of the margin or more is excluded (the lower bound of the difference is above
+    -margin). FAIL: a drop of the margin or more is shown (the upper bound is below -margin).
+    INCONCLUSIVE: neither; more prompts or runs are needed. Raises PlanError for an invalid margin.
     """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
@@ -54,7 +55,7 @@ def judge(
     if few is not None:
         outcome = VerdictOutcome.INCONCLUSIVE
         unit = "prompts" if few == "too_few_pairs" else "clusters of prompts"
-        reasons = (f"{few}: a verdict takes at least {MIN_UNITS} {unit}",)
+        reasons = (f"{few}: a verdict needs at least {MIN_UNITS} {unit}",)
     elif told.noninferior and not too_many:
         outcome = VerdictOutcome.PASS
     elif told.upper is not None and told.upper < -margin:

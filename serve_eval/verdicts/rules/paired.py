@@ -1,6 +1,4 @@
-"""The same prompts, answered by the reference's runs and by this one: fails when a drop is proven
-and may matter.
-"""
+"""Fail if a drop on the same prompts is proven and may matter."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from serve_eval.verdicts.rules._paired import check_margin, compare, small_drop
 from serve_eval.verdicts.rules._paired import warnings as paired_warnings
 
 NEEDS_PAIRS = True
-"""Without stored scores of the reference there is nothing to judge: said before anything is
-sent."""
+"""Without stored scores of the reference, the run stops before any request is sent."""
 EARLY_STOP = "pairs"
 
 _OUTCOMES = {
@@ -28,7 +25,7 @@ _OUTCOMES = {
 
 
 def check(**options: object) -> None:
-    """Raises PlanError for options that cannot be meant, before anything is sent."""
+    """Raise PlanError for invalid options, before any request is sent."""
     check_margin(options.get("margin"))
 
 
@@ -44,13 +41,13 @@ def judge(
     ] = "auto",
     max_missing: float = validity.MAX_MISSING,
 ) -> Verdict:
-    """Verdict of one task by the four-way finding.
+    """Return the verdict of one task by the four-way finding.
 
-    `margin` is the drop in points that matters; None: the classic test's own, so that what the
-    classic rule fails is not passed here (docs/method.md has the exceptions). FAIL: a drop is
-    proven, and one of the margin or more is not excluded. A proven drop that is excluded from
-    reaching the margin passes with a warning (SMALL_DROP). Raises PlanError for a margin that is
-    none.
+    `margin` is the drop in points that matters. None uses the margin of the classic test, so that
+    this rule does not pass what the classic rule fails (docs/method.md has the exceptions). FAIL: a
+    drop is proven, and a drop of the margin or more is not excluded. A proven drop passes with a
+    warning (SMALL_DROP) if a drop of the margin or more is excluded. Raises PlanError for an
+    invalid margin.
     """
     check(margin=margin)
     base = _classic.judge(result, reference, hypothesis, max_missing=max_missing)
@@ -62,7 +59,10 @@ def judge(
     )
     warnings = (*base.warnings, *paired_warnings(told))
     if told.finding == "SMALL_DROP":
-        warnings = (*warnings, f"{small_drop(told)}; one of {drop:.3f} points or more is excluded")
+        warnings = (
+            *warnings,
+            f"{small_drop(told)}; a drop of {drop:.3f} points or more is excluded",
+        )
     reasons = tuple(f"{reason}: by the paired comparison" for reason in told.reasons)
     outcome = _OUTCOMES[told.finding]
     return replace(

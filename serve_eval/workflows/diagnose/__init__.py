@@ -1,5 +1,6 @@
-"""Why a run is red or undecided: rules over what its folder holds, each with its evidence and the
-option to change.
+"""Rules that explain from its run folder why a run failed or is undecided.
+
+Each finding comes with its evidence and the option to change.
 """
 
 __all__ = [
@@ -8,6 +9,7 @@ __all__ = [
     "evidence",
     "extraction",
     "finding",
+    "known_messages",
     "levels",
     "setting",
     "sides",

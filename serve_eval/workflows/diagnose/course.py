@@ -1,6 +1,4 @@
-"""What became of the answers in the course of the run: by worker, by time, by load, and what was
-asked again.
-"""
+"""Rules about the course of a run: workers, time, load and retries."""
 
 from __future__ import annotations
 
@@ -16,26 +14,28 @@ from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, larger_
 from serve_eval.workflows.diagnose.unanswered import find_failure_start
 
 LEAST_GROUP, TIMES_MORE, LEAST_GAP = 20, 2.0, 0.1
-"""Load is looked at where two groups of so many samples were asked under loads of which one is so
-many times the other, and told where their shares of lost samples are so far apart."""
+"""Limits of the rule about load: the samples that each group needs, the ratio of the two loads, and
+the difference between the shares of lost samples."""
 RETRIED_SHARE = 0.05
-"""Share of the samples that needed another attempt from which on that is told of a run that is not
-green."""
+"""Share of samples with retries from which a run that did not pass is reported."""
 
 
 def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """One worker of several gives the bad answers: as the run's attribution says, at its level."""
+    """Yield a finding for each worker that the run's attribution accuses of bad answers.
+
+    The level is that of the attribution.
+    """
     attribution = None if task.report is None else task.report.attribution
     if attribution is None:
         return
     for row in attribution.rows:
         if row.accused:
             told = (
-                f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, and"
+                f"{row.role} {row.worker}: {row.bad} {row.measure} of {row.answers}, compared with"
                 f" {row.others_bad} of "
             )
             told += (
-                f"{row.others} of the others (known by {attribution.how} for"
+                f"{row.others} from other workers (worker identified by {attribution.how} for"
                 f" {attribution.joined} of "
             )
             told += f"{attribution.planned} samples)"
@@ -56,7 +56,10 @@ def worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """One worker of several lets wait: as the run's attribution says, at its level."""
+    """Yield a finding for each worker that the run's attribution shows to be slow.
+
+    The level is that of the attribution.
+    """
     attribution = None if task.report is None else task.report.attribution
     for row in () if attribution is None else attribution.times:
         if row.slow:
@@ -64,7 +67,7 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
                 rule="slow_worker",
                 told=told_of_slow(row).partition(": ")[2],
                 change=(
-                    f"look at {row.worker}: its log, its GPU, its network",
+                    f"check the log, the GPU and the network of {row.worker}",
                     f"serve-eval attribute {run.place}",
                 ),
                 count=row.longer,
@@ -75,23 +78,23 @@ def slow_worker(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def drift(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """The run turned worse on its way: as its alarm says, at its level."""
+    """Yield a finding for each degradation that the run's alarm raised, at the alarm's level."""
     for one in () if task.report is None else task.report.degradations:
         later = [asked for asked in task.asked if asked.started_s >= one.started_s - 1e-3]
         told = told_of(one)
         apart = (f"serve-eval attribute {run.place}",) if run.several_workers else ()
-        change = ("restart the server", "the logs from that time on", *apart)
+        change = ("restart the server", "read the logs from that time on", *apart)
         yield about(
             task, "drift", told, change, [asked for asked in later if asked.lost], of=len(later)
         )
 
 
 def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Samples that were asked under a high load are lost more often than those under a low one.
+    """Yield a finding if samples sent under high load are lost more often than under low load.
 
-    Only where the order of the samples was random, so that it is not the hard ones that were asked
-    under load. Where the run turned worse on its way, or the server began to fail, only among the
-    samples from then on: a load that rose with time would show too.
+    This needs a random order of samples: otherwise the hard ones may be those sent under load. If
+    the run degraded or the server began to fail, only later samples are compared: otherwise a load
+    that rises with time would look like the cause.
     """
     worse = () if task.report is None else task.report.degradations
     failing = find_failure_start(run)
@@ -113,10 +116,10 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if p > ALPHA or bad / len(high) - others / len(low) < LEAST_GAP or not matters(task, high):
         return
     told = (
-        f"{bad} of {len(high)} samples that were asked with {high_load:.0f} requests or more in"
-        " flight are wrong or "
+        f"{bad} of {len(high)} samples sent with {high_load:.0f} or more requests in flight are"
+        " wrong or "
     )
-    told += f"missing, and {others} of {len(low)} with {low_load:.0f} or fewer"
+    told += f"missing, compared with {others} of {len(low)} sent with {low_load:.0f} or fewer"
     yield about(
         task,
         "concurrency",
@@ -129,9 +132,7 @@ def concurrency(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
-    """How many requests of the run were in flight when the last attempt at each sample began,
-    itself included.
-    """
+    """Return the requests in flight, itself included, at each sample's last attempt."""
     attempts = [attempt for task in run.tasks for one in task.asked for attempt in one.attempts]
     starts, ends = sorted(a.start_s for a in attempts), sorted(a.end_s for a in attempts)
     times = [one.attempts[-1].start_s for one in asked]
@@ -139,7 +140,10 @@ def _loads(run: Evidence, asked: list[AskedSample]) -> list[int]:
 
 
 def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Many answers took more than one attempt, or streams lost them: what the value hides."""
+    """Yield findings if streams lost answers, or if many answers took more than one attempt.
+
+    The value of the task does not show either.
+    """
     answered = [one for one in task.asked if one.response is not None]
     again = [
         one for one in answered if any(attempt.failure is not None for attempt in one.attempts[:-1])
@@ -153,12 +157,9 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
     ]
     if lost_streams:
-        told = (
-            f"{len(lost_streams)} of {len(task.asked)} streams lost their answer, which came when"
-            " it was asked for "
-        )
-        told += "without streaming"
-        change = ("--no-stream", "a newer trtllm-serve")
+        told = f"{len(lost_streams)} of {len(task.asked)} streams lost their answer; a retry"
+        told += " without streaming returned it"
+        change = ("--no-stream", "update trtllm-serve")
         yield about(task, "lost_streams", told, change, lost_streams, of=len(task.asked))
     streams = {one.id for one in lost_streams}
     others = [one for one in again if one.id not in streams]
@@ -171,12 +172,12 @@ def find_retried(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         )
         told = f"{len(others)} of {len(answered)} answers took more than one attempt, after "
         told += ", ".join(f"{name} ({count})" for name, count in why.most_common(3))
-        change = ("--concurrency N, fewer at a time", "the logs of the servers")
+        change = ("--concurrency N, with a lower N", "read the logs of the servers")
         yield about(task, "retried", told, change, others, of=len(answered))
 
 
 def find_hidden_retries(run: Evidence) -> Iterator[Finding]:
-    """The orchestrator asked its servers again by itself, by its own count."""
+    """Yield a finding if the orchestrator counts retries of its own."""
     noted = [session.endpoint.info.hidden_retries or {} for session in run.sessions]
     again = {role: sum(one.get(role, 0) for one in noted) for one in noted for role in one}
     if total := sum(again.values()):
@@ -185,12 +186,12 @@ def find_hidden_retries(run: Evidence) -> Iterator[Finding]:
         yield Finding(
             rule="hidden_retries",
             told=(
-                f"the orchestrator asked its servers again {total} times behind {requests} requests"
-                f" ({by_role}): failures that nobody else counts"
+                f"the orchestrator retried {total} times on its own for {requests} requests"
+                f" ({by_role}); these failures are counted nowhere else"
             ),
             change=(
-                "the logs of the workers",
-                "trtllm-serve disaggregated ... -r 7200, where answers take longer than -r",
+                "read the logs of the workers",
+                "trtllm-serve disaggregated ... -r 7200, if answers take longer than -r",
             ),
             count=total,
             of=requests,

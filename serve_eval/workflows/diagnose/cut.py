@@ -1,5 +1,6 @@
-"""Answers that ended before they were any: at max_tokens, by a stop string, within the thoughts, or
-at once.
+"""Rules about answers that end too early.
+
+They end at max_tokens, at a stop string, within the reasoning, or immediately.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, AskedSample, Evid
 from serve_eval.workflows.diagnose.finding import LEAST, Finding, about, matters, worse
 
 ENOUGH_SHARE = 0.01
-"""Share of the answers from which on those without any text are told."""
+"""Share of the answers from which empty ones are reported."""
 
 
 def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Answers that were cut are wrong more often than others. Those that never left the thoughts
-    are the next rule's, and where an answer has a token or two each is cut by design.
+    """Yield a finding if truncated answers are wrong more often than others.
+
+    `find_unclosed_reasoning` covers those that never left the reasoning. Answers of one or two
+    tokens are truncated by design.
     """
     if task.max_tokens <= FEW_TOKENS:
         return
@@ -32,7 +35,8 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     wrong, bad = sum(one.bad for one in answers), sum(one.bad for one in cut)
     told = f"{bad} of {wrong} wrong answers end at"
     beside = (
-        f"{bad} of {len(cut)} that were cut are wrong, and {wrong - bad} of {len(others)} others"
+        f"{bad} of {len(cut)} truncated answers are wrong, compared with {wrong - bad} of"
+        f" {len(others)} others"
     )
     early = [
         n for one in cut if (n := _response(one).usage.completion_tokens) and n < task.max_tokens
@@ -40,11 +44,11 @@ def find_truncated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if 2 * len(early) > len(cut):
         longest = max(early)
         told += (
-            f" a limit of the server, at {longest} tokens at most, before"
+            f" a limit of the server (at most {longest} tokens) before"
             f" max_tokens={task.max_tokens}: {beside}"
         )
         change = (
-            "trtllm-serve ... --max_seq_len N, which prompt and answer share",
+            "trtllm-serve ... --max_seq_len N (prompt and answer together)",
             *_shorter(task),
         )
     else:
@@ -58,8 +62,9 @@ def _shorter(task: TaskEvidence) -> tuple[str, ...]:
 
 
 def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Answers that are thoughts alone: the model had not come to its answer when it was cut, or
-    never closed them.
+    """Yield a finding about answers that contain only reasoning.
+
+    The model was cut before it reached its answer, or never closed its reasoning.
     """
     shown = [
         one
@@ -69,11 +74,8 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
     if not matters(task, shown):
         return
     cut = sum(_response(one).truncated for one in shown)
-    told = (
-        f"{len(shown)} of {len(task.texts)} answers never left the model's reasoning, and score"
-        " nothing; "
-    )
-    told += f"{cut} of them were cut at max_tokens={task.max_tokens}"
+    told = f"{len(shown)} of {len(task.texts)} answers contain only reasoning and score nothing; "
+    told += f"{cut} of them were truncated at max_tokens={task.max_tokens}"
     more, off = (
         f"--set {task.name}.max_tokens={4 * task.max_tokens}",
         f"--set {task.name}.thinking=off",
@@ -85,14 +87,14 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
 
 
 def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Answers that ended within the thoughts and were not cut: a stop string was met there."""
+    """Yield a finding about answers that a stop string ended within the reasoning."""
     shown = [one for one in task.texts if _response(one).stopped_in_reasoning]
     if not matters(task, shown):
         return
     stops = task.option("stop") or []
     told = (
-        f"{len(shown)} of {len(task.texts)} answers ended within the model's reasoning, without"
-        " having been cut"
+        f"{len(shown)} of {len(task.texts)} answers end within the model's reasoning, although"
+        " they were not truncated"
     )
     told += f"; {_describe_met(shown)}" if any(_response(one).stop_reason for one in shown) else ""
     change = (f"--set {task.name}.stop=[]",) if stops else (f"--set {task.name}.thinking=off",)
@@ -100,8 +102,9 @@ def find_stopped_in_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Fin
 
 
 def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Answers that one stop string ended are wrong more often than those that ended otherwise, as
-    far as the server tells which it was.
+    """Yield a finding for each stop string whose answers are wrong more often than others.
+
+    The server has to report which stop string ended an answer.
     """
     answers = [
         one
@@ -119,25 +122,25 @@ def stop_string(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             continue
         wrong, wrong_others = sum(one.bad for one in shown), sum(one.bad for one in others)
         told = (
-            f"{wrong} of {len(shown)} answers that the stop string {stop!r} ended are wrong, and"
-            f" {wrong_others} of "
+            f"{wrong} of {len(shown)} answers that the stop string {stop!r} ended are wrong,"
+            f" compared with {wrong_others} of "
         )
-        told += f"{len(others)} others: it may stand in the middle of an answer"
+        told += f"{len(others)} others: the string may occur in the middle of an answer"
         left = [one for one in task.option("stop") or () if one != stop]
         yield about(task, "stop_string", told, (_stops(task, left),), shown, of=len(answers), p=p)
 
 
 def _stops(task: TaskEvidence, left: list[str]) -> str:
-    """JSON is YAML that can hold any string in one line."""
+    """Return the option that sets the stop strings, as JSON: valid YAML on one line."""
     return f"--set {shlex.quote(f'{task.name}.stop={json.dumps(left, ensure_ascii=False)}')}"
 
 
 def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Answers without any text, and what the server says of them."""
+    """Yield a finding about answers without any text, with what the server reports about them."""
     shown = [one for one in task.texts if one.outcome == Outcome.EMPTY]
     if len(shown) < max(LEAST, ENOUGH_SHARE * len(task.texts)) or not matters(task, shown):
         return
-    told = f"{len(shown)} of {len(task.texts)} answers have no text at all"
+    told = f"{len(shown)} of {len(task.texts)} answers are empty"
     finished = Counter(str(_response(one).finish_reason) for one in shown).most_common()
     told += f" (finish_reason {', '.join(f'{name} {count}' for name, count in finished)})"
     tokens = [_response(one).usage.completion_tokens for one in shown]
@@ -149,15 +152,15 @@ def empty(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         change = (f"--set {task.name}.stop=[]",)
     elif typical > FEW_TOKENS:
         told += (
-            f"; {typical:g} tokens were generated for each (median): the server's parsers may have"
-            " taken them"
+            f"; a median of {typical:g} tokens was generated: the server's parsers may have removed"
+            " them"
         )
         change = (
             "trtllm-serve without --reasoning_parser and --tool_parser",
             f"--set {task.name}.thinking=off",
         )
     else:
-        told += f"; {typical:g} tokens were generated for each (median): the model ended at once"
+        told += f"; a median of {typical:g} tokens was generated: the model stopped immediately"
         other_way = "false" if task.option("apply_chat_template") else "true"
         change = (f"--set {task.name}.apply_chat_template={other_way}", "serve-eval smoke URL")
     yield about(task, "empty", told, change, shown, of=len(task.texts))

@@ -1,5 +1,6 @@
-"""What a run folder holds, as the rules look at it. Nothing is asked, nothing written, and no data
-set is needed.
+"""The contents of a run folder, as the rules read them.
+
+Reading sends no requests, writes nothing, and needs no data set.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ from serve_eval.schema import (
 )
 
 FEW_TOKENS = 2
-"""Tokens up to which an answer is cut by design."""
+"""Value of max_tokens up to which answers are truncated by design."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedSample:
-    """One sample that was asked: its `response`, or the last `failure` where there is none, and
-    every attempt of every session. `line` is its score. `bad`: it has no full marks, or, where most
-    are partial, less than most. `shown`: its id may be, since it is of no hold-out set.
+    """A sample that was sent, with the attempts of all sessions.
+
+    It has a `response`, or the last `failure` if there is none. `line` is its score. `bad` means
+    that it is not correct or, for partial scores, below the median. `shown` means that its id may
+    be shown, because it belongs to no hold-out set.
     """
 
     id: str
@@ -60,12 +63,12 @@ class AskedSample:
 
     @property
     def lost(self) -> bool:
-        """Whether it is wrong or missing."""
+        """True if the sample is wrong or missing."""
         return self.bad or self.response is None
 
     @property
     def started_s(self) -> float:
-        """When it was asked first, in seconds since 1970; 0 where nothing tells."""
+        """Start of the first attempt, in seconds since 1970; 0 if unknown."""
         return self.attempts[0].start_s if self.attempts else 0.0
 
     @property
@@ -75,7 +78,7 @@ class AskedSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskEvidence:
-    """One task. `report` is None where the run did not come to its end."""
+    """One task of a run. `report` is None if the run did not finish."""
 
     name: str
     fingerprint: Mapping[str, str]
@@ -84,12 +87,12 @@ class TaskEvidence:
     report: TaskReport | None
 
     def option(self, name: str) -> Any:
-        """A choice of the protocol; None where it has none of that name."""
+        """Return an option of the protocol, or None if it has no option of that name."""
         return msgspec.json.decode(self.fingerprint[name]) if name in self.fingerprint else None
 
     @property
     def planned(self) -> int:
-        """How many samples there are, by the fingerprint, each as often as it is asked."""
+        """Number of samples in the fingerprint, times the number of repeats."""
         return int(self.fingerprint.get("samples", "0").split()[0]) * self.repeats
 
     @property
@@ -98,12 +101,13 @@ class TaskEvidence:
 
     @property
     def texts(self) -> list[AskedSample]:
-        """The scored samples whose answers are texts, and no probabilities."""
+        """The scored samples whose answers are texts, not log-probabilities."""
         return [one for one in self.scored if one.response is not None and _is_text(one.response)]
 
     def witnesses(self, asked: Sequence[AskedSample]) -> list[AskedSample]:
-        """Those of the first repeat: a test of shares takes each prompt once, since its repeats
-        answer alike.
+        """Return the samples of the first repeat.
+
+        Repeats of a prompt get similar answers, so a test of shares counts each prompt once.
         """
         return [one for one in asked if self.repeats == 1 or base_of(one.id) == one.id]
 
@@ -113,7 +117,7 @@ class TaskEvidence:
 
     @property
     def unscored(self) -> int:
-        """Number of answers without a score: they count as missing too."""
+        """Number of answers without a score. They count as missing."""
         failures = {} if self.report is None else self.report.result.failures
         return sum(
             failures.get(kind, 0) for kind in (FailureKind.SCORER_ERROR, FailureKind.JUDGE_ERROR)
@@ -138,7 +142,7 @@ class TaskEvidence:
 
     @property
     def red(self) -> bool:
-        """Whether it failed, is undecided, or came to no end."""
+        """True if the task failed, is undecided, or did not finish."""
         return self.outcome in (
             None,
             VerdictOutcome.FAIL,
@@ -149,7 +153,7 @@ class TaskEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One run folder. `report` is None where the run did not come to its end."""
+    """The contents of one run folder. `report` is None if the run did not finish."""
 
     folder: Path
     plan: Plan
@@ -158,16 +162,16 @@ class Evidence:
     tasks: tuple[TaskEvidence, ...]
     logs: tuple[Path, ...]
     mask: Callable[[str], str] = str
-    """Takes keys out of a line of a log: a run that was killed left them there."""
+    """Masks keys in a line of a log: a run that was killed leaves them there."""
 
     @property
     def place(self) -> str:
-        """The folder, as a shell takes it."""
+        """The folder, quoted for a shell."""
         return shlex.quote(str(self.folder))
 
     @property
     def info(self) -> ServerInfo:
-        """What the endpoint told in the last session."""
+        """Information that the endpoint reported in the last session."""
         return self.last.endpoint.info
 
     @property
@@ -176,14 +180,12 @@ class Evidence:
 
     @property
     def last(self) -> SessionRecord:
-        """Return the last session; one that tells nothing where there was none."""
+        """The last session, or an empty record if there is none."""
         return self.sessions[-1] if self.sessions else SessionRecord()
 
     @property
     def several_workers(self) -> bool:
-        """Whether two context servers, or two generation servers, are known to stand behind the
-        endpoint.
-        """
+        """True if the endpoint is known to have two context or two generation servers."""
         info = self.info
         roles = [one.role for one in info.workers] or [
             name.rpartition("_")[0] for name in info.servers or ()
@@ -192,13 +194,13 @@ class Evidence:
 
     @property
     def in_random_order(self) -> bool:
-        """Whether the order in which samples were started had nothing to do with them."""
+        """True if all sessions started the samples in random order."""
         orders = [session.limits.order for session in self.sessions if session.limits is not None]
         return bool(orders) and all(order == "random" for order in orders)
 
 
 def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
-    """What a run folder holds. Raises RunFolderError for one that is none, or is damaged."""
+    """Read a run folder. Raises RunFolderError if it is not one or is damaged."""
     plan, prints = run_folder.read_plan(folder), run_folder.read_fingerprints(folder)
     sessions, report = read_sessions(folder), find_report(folder)
     told = {} if report is None else {task.result.task: task for task in report.tasks}
@@ -235,9 +237,7 @@ def read(folder: Path, *, include_path: Sequence[str] = ()) -> Evidence:
 def _find_hidden(
     plan: Plan, prints: Mapping[str, Mapping[str, str]], include_path: Sequence[str]
 ) -> dict[str, frozenset[str] | None]:
-    """The samples of hold-out sets, by task, of tasks that may have such; None where their cases
-    cannot be read, and any of them may be one.
-    """
+    """Return the hold-out samples by task: None if any may be one, as its cases are unreadable."""
     if not any(is_mutable(name) for name in prints):
         return {}
     own = tuple(spec for spec in plan.tasks if is_mutable(spec.name))
@@ -253,15 +253,13 @@ def _find_hidden(
 
 
 def base_of(sample: str) -> str:
-    """The id without the number of a repeat."""
+    """Return the id without the number of the repeat."""
     base, mark, number = sample.rpartition("#")
     return base if mark and number.isdigit() else sample
 
 
 def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
-    """The samples of a task in the order of their first records. `sign` is -1 where lower values
-    are better.
-    """
+    """Return the samples of a task by first record. `sign` is -1 if lower values are better."""
     responses: dict[str, Response | None] = {}
     failures: dict[str, Failure] = {}
     attempts: dict[str, list[Attempt]] = {}
@@ -288,9 +286,7 @@ def _read_asked(folder: Path, name: str, sign: float) -> list[AskedSample]:
 
 
 def _bad(line: ScoreRecord, sign: float, typical: float) -> bool:
-    """Whether an answer is worth less than it should be: not correct, or of partial ones less than
-    most.
-    """
+    """Return True if an answer is not correct or, for a partial score, below the median."""
     return line.outcome != Outcome.CORRECT and (
         line.outcome != Outcome.PARTIAL or sign * line.value < typical
     )

@@ -1,4 +1,4 @@
-"""Answers that are right to a reader and not to the scorer."""
+"""Rules about answers that a reader would accept and the scorer does not."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule
 from serve_eval.workflows.diagnose.template import goes_on, marks
 
 STATED_SHARE = 0.3
-"""Share of the wrong answers that have to state the target before anything is said."""
+"""Share of the wrong answers that have to state the target before it is reported."""
 UNREADABLE_SHARE = 0.3
-"""Share of the answers from which on it is told that nothing can be read in them."""
+"""Share of the answers from which unreadable ones are reported."""
 APART = 0.1
-"""Share of the answers by which two extractors have to differ."""
+"""Share of the answers in which two extractors have to differ."""
 EXTRACTORS = (
     (numeric.STRICT, numeric.FLEXIBLE),
     (passkey.FIRST, passkey.CONTAINED),
     (choice.FIRST, choice.LAST),
     (boxed.STRICT, boxed.LENIENT),
 )
-"""Sub-scores that read the same answer in two ways; others, such as the share of valid JSON, are
-other questions."""
+"""Sub-scores that read the same answer in two ways. Other sub-scores, such as the share of valid
+JSON, measure something else."""
 _TAIL = 80
-"""Characters at the end of an answer in which it says what it comes to."""
+"""Characters at the end of an answer that are searched for its conclusion."""
 _LONGEST = 40
-"""Characters of a target that can be looked for."""
+"""Characters of the longest target that is searched for."""
 
 
 def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Wrong or unreadable answers end with the target, or say that it is their answer. Those that
-    were cut came to no end of their own.
+    """Yield a finding if wrong or unreadable answers end with the target or state it.
+
+    Truncated answers are left out, because they have no conclusion.
     """
     bad = [
         one
@@ -48,14 +49,15 @@ def find_stated(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     told = (
         f"{len(shown)} of {len(bad)} answers that are scored as wrong end with the expected answer"
     )
-    told += f"; {unread} of them could not be read at all" if unread else ""
+    told += f"; nothing could be extracted from {unread} of them" if unread else ""
     look = (capsule_of(run, task, shown),) if any(one.shown for one in shown) else ()
     yield about(task, "extraction", told, (*_filters(run, task), *look), shown, of=len(bad))
 
 
 def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Many answers hold nothing that could be an answer, and no other rule tells why: they came to
-    their own end, and are in no strange form.
+    """Yield a finding if many answers contain no answer and no other rule explains why.
+
+    They were not truncated, and their form is not unusual.
     """
     shown = [
         one
@@ -65,10 +67,10 @@ def unreadable(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     if len(shown) < UNREADABLE_SHARE * len(task.texts) or not matters(task, shown):
         return
     told = (
-        f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers, which came to"
-        " their own end and "
+        f"nothing could be extracted from {len(shown)} of {len(task.texts)} answers; they are"
+        " complete and "
     )
-    told += "do not state the expected answer: the model may be another one, or damaged"
+    told += "do not state the expected answer: the model may be the wrong one, or damaged"
     change = (capsule_of(run, task, shown), "serve-eval smoke URL")
     yield about(task, "unreadable", told, change, shown, of=len(task.texts))
 
@@ -85,8 +87,9 @@ def _is_explained(one: AskedSample, task: TaskEvidence) -> bool:
 
 
 def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Two ways of reading the same answers disagree, and all in one direction. Either direction and
-    every pair of extractors is a test of its own: they share the level.
+    """Yield a finding for each two extractors that disagree in one direction.
+
+    Each direction of each pair of extractors is a separate test. The tests share the level.
     """
     whole = _whole(task.scored)
     known = {name for asked in whole if asked.line for name in asked.line.parts}
@@ -112,8 +115,8 @@ def extractors(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
             continue
         told = f"{len(better)} of {len(both)} answers are right by {loose} and wrong by {strict}"
         told += (
-            f" ({len(worse)} the other way round): the form of the answers is at fault, not what"
-            " they say"
+            f" ({len(worse)} the other way round): the form of the answers is wrong, not their"
+            " content"
         )
         yield about(task, "extractors", told, _filters(run, task, loose), better, of=len(both), p=p)
 
@@ -136,10 +139,10 @@ def _states(one: AskedSample) -> bool:
 
 
 def states(text: str, target: str) -> bool:
-    """Whether a text ends with a target as a word of its own, says "answer is TARGET", or has it in
-    a box.
+    r"""Return True if a text ends with the target as a separate word, or states it.
 
-    A letter stands in too many words: it counts only behind "answer" or in a box.
+    A text states the target by "answer is TARGET" or by \boxed{TARGET}. A single letter counts only
+    if it is stated, because it occurs in too many texts.
     """
     target = target.strip()
     if not target or len(target) > _LONGEST or "\n" in target:

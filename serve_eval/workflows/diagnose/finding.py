@@ -1,4 +1,4 @@
-"""What a rule found, and the tests by which a rule may speak of a share."""
+"""The finding of a rule, and the tests of shares that rules use."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from serve_eval.stats.contingency import no_worse
+from serve_eval.stats.hypergeometric import no_worse
 
 if TYPE_CHECKING:
     from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 
 ALPHA = 0.001
-"""The probability with which a rule that compares shares speaks of a healthy run."""
+"""Probability that a rule that compares shares reports a healthy run."""
 SHOWN = 5
-"""Sample ids that stand with a finding."""
+"""Number of sample ids that a finding lists."""
 LEAST, LEAST_SHARE = 3, 0.05
-"""A finding about answers explains at least so many wrong or missing ones, and this share of
-them."""
+"""Smallest number and share of the wrong or missing answers that a finding about answers has to
+explain."""
 _FEW, _MANY = 10, 20
 _RED, _UNJUDGED = 0.5, 0.8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What is probably wrong, and what to change.
+    """A probable cause, and what to change.
 
-    `count` of `of` is the evidence. It `explains` up to so many of the `lost` samples, which are
-    wrong or missing (None: how many cannot be told). `change` are options to copy, the best first;
-    `log` are lines of servers' logs. `task` is None for what concerns the whole run. `p` is that of
-    the test by which the rule spoke (None: a fact).
+    `count` of `of` is the evidence. The finding `explains` at most that number of the `lost`
+    samples, which are wrong or missing (None if the number is unknown). `change` are options to
+    copy, the best first; `log` are lines of servers' logs. `task` is None if the finding concerns
+    the whole run. `p` is the p-value of the rule's test (None for a fact).
     """
 
     rule: str
@@ -57,7 +57,7 @@ def about(
     p: float | None = None,
     log: Sequence[str] = (),
 ) -> Finding:
-    """A finding about the samples that show a sign."""
+    """Return a finding about the samples that show a sign."""
     lost = [asked for asked in shown if asked.lost]
     return Finding(
         rule=rule,
@@ -75,14 +75,12 @@ def about(
 
 
 def ids(asked: Iterable[AskedSample]) -> tuple[str, ...]:
-    """A few ids that may be shown."""
+    """Return a few ids that may be shown."""
     return tuple([one.id for one in asked if one.shown][:SHOWN])
 
 
 def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) -> str:
-    """The command for a capsule of the first of these samples that may be shown, as a shell takes
-    it.
-    """
+    """Return the shell command for a capsule of the first of the samples that may be shown."""
     one = next((one.id for one in shown if one.shown), "ID")
     return (
         f"serve-eval capsule {run.place} --task {shlex.quote(task.name)} --sample"
@@ -91,7 +89,7 @@ def capsule_of(run: Evidence, task: TaskEvidence, shown: Iterable[AskedSample]) 
 
 
 def matters(task: TaskEvidence, shown: Sequence[AskedSample]) -> bool:
-    """Whether what these samples show can explain enough of what is wrong."""
+    """Return True if these samples explain enough of the wrong or missing ones."""
     lost = sum(asked.lost for asked in shown)
     return lost >= max(LEAST, LEAST_SHARE * len(task.lost))
 
@@ -103,11 +101,11 @@ def worse(
     *,
     signs: int = 1,
 ) -> float | None:
-    """The p-value where samples with a sign are lost more often than those without; None where that
-    is not proven, for one of so many `signs` that a rule looks at.
+    """Return the p-value if samples with a sign are lost more often than others, else None.
 
-    With hardly any others there is nothing to compare with: then the sign speaks where most of the
-    samples that show it are lost, and the task does not pass.
+    `signs` is the number of signs that the rule tests; they share the level. With very few others
+    there is nothing to compare with. The sign then counts if most of the samples that show it are
+    lost and the task does not pass.
     """
     p = larger_share(task, shown, others)
     if p <= ALPHA / signs:
@@ -120,8 +118,9 @@ def worse(
 def larger_share(
     task: TaskEvidence, shown: Sequence[AskedSample], others: Sequence[AskedSample]
 ) -> float:
-    """Fisher's p-value for a larger share of lost samples among those shown, each prompt taken
-    once.
+    """Return Fisher's p-value for a larger share of lost samples among those shown.
+
+    Each prompt counts once.
     """
     a, b = task.witnesses(shown), task.witnesses(others)
     return no_worse([(len(a), sum(one.lost for one in a), len(b), sum(one.lost for one in b))])

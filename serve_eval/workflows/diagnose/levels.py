@@ -1,7 +1,7 @@
-"""Add up with which probability the rules that test accuse a healthy run.
+"""Bound the probability that a rule reports a healthy run.
 
-No rule knows of the others, so that the sum of their levels bounds the probability that any of them
-speaks (Boole's inequality). Facts and counts have no level: what they say is there.
+The sum of the levels of the rules bounds the probability that any of them reports something
+(Boole's inequality). Facts and counts have no level: they are always true.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ OF_A_TASK = {
     "slow_worker": latency.ALPHA,
     "drift": sum(degradation.ALPHA.values()),
 }
-"""The level of each rule that tests, for each task of a run."""
+"""Levels of the rules that test each task of a run."""
 OF_A_RUN = {"server_errors": ALPHA}
-"""The same of rules about a run as a whole."""
+"""Levels of the rules that test a run as a whole."""
 
 
 def sum_levels(tasks: int = 1) -> float:
-    """Return the largest probability with which anything is said of a healthy run of so many tasks
-    by a test.
-    """
+    """Return the largest probability that any test reports a healthy run of `tasks` tasks."""
     return tasks * sum(OF_A_TASK.values()) + sum(OF_A_RUN.values())

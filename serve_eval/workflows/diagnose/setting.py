@@ -1,6 +1,4 @@
-"""What the run was asked under and judged by: the protocol, the data, the model, how many samples,
-which servers.
-"""
+"""Rules about the setting of a run: protocol, data, model, number of samples and servers."""
 
 from __future__ import annotations
 
@@ -14,11 +12,11 @@ from serve_eval.workflows.diagnose.evidence import FEW_TOKENS, Evidence, TaskEvi
 from serve_eval.workflows.diagnose.finding import Finding
 
 _MOST_ERRORS = 3
-"""Errors of a scorer that are told, the most frequent first."""
+"""Number of scorer errors that are reported, the most frequent first."""
 
 
 def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """The reference was taken under another protocol, which was allowed."""
+    """Yield a finding if the reference was measured under a different protocol."""
     if task.report is None or task.passes:
         return
     told = task.report.verdict.protocol or ""
@@ -28,8 +26,9 @@ def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         yield _fact(
             task,
             "protocol",
-            f"the reference was taken under another protocol: {fields} differ, which was allowed",
-            (f"ask as the reference was taken, without {flags}",),
+            f"the reference was measured under a different protocol: {fields} differ, and the plan"
+            " allows it",
+            (f"use the protocol of the reference, without {flags}",),
         )
     if "suite_exact would change" in told and task.outcome is VerdictOutcome.FAIL:
         yield _fact(
@@ -41,7 +40,7 @@ def protocol(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """The data is not the published set, and a reference of that set judges it all the same."""
+    """Yield a finding if the data differs from the published set but uses its reference."""
     if (
         task.report is None
         or task.passes
@@ -52,11 +51,11 @@ def data(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     for note in task.report.verdict.warnings:
         if note.startswith(OTHER_DATA):
             change = ("serve-eval datasets verify", f"without --allow-mismatch {DATASET}")
-            yield _fact(task, "data", f"{note}; its reference judges it all the same", change)
+            yield _fact(task, "data", f"{note}; its reference is used nevertheless", change)
 
 
 def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Nothing is missing and the verdict is open all the same: the samples are too few for it."""
+    """Yield a finding if the samples are too few to decide, although no answer is missing."""
     if (
         task.report is None
         or task.outcome is not VerdictOutcome.INCONCLUSIVE
@@ -66,18 +65,20 @@ def too_few(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     verdict, planned = task.report.verdict, task.report.result.planned
     more = [] if run.plan.limit is None else [f"without --limit {run.plan.limit}"]
     more += [f"--repeats {2 * task.repeats}", f"--set {task.name}.num_samples=N"]
-    told = f"nothing is missing, and {planned} samples leave it open"
+    told = f"no answer is missing, but {planned} samples are too few to decide"
     if verdict.paired is not None and verdict.paired.lower is not None:
         told += (
-            f": a drop of up to {max(0.0, -verdict.paired.lower):.2f} points is not excluded, and "
+            f": the drop may be up to {max(0.0, -verdict.paired.lower):.2f} points, and the"
+            " tolerated drop is "
         )
-        told += f"{verdict.paired.margin:.2f} matter"
+        told += f"{verdict.paired.margin:.2f}"
     yield _fact(task, "too_few_samples", told, tuple(more))
 
 
 def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Missing answers are all that keeps the verdict open: why they are missing, other rules
-    say.
+    """Yield a finding if only missing answers leave the verdict open.
+
+    Other rules explain why they are missing.
     """
     if (
         task.report is None
@@ -89,7 +90,7 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
     told = f"{result.failed} of {result.planned} answers are missing, which leaves the verdict open"
     if result.bounds is not None and task.report.verdict.threshold is not None:
         told += (
-            f": {result.bounds[0]:.3f} to {result.bounds[1]:.3f} against"
+            f": the score is {result.bounds[0]:.3f} to {result.bounds[1]:.3f}, the threshold"
             f" {task.report.verdict.threshold:.3f}"
         )
     yield Finding(
@@ -105,11 +106,14 @@ def find_missing(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """The scorer raised or took too long: these answers are there, and count as missing."""
+    """Yield a finding for each scorer error.
+
+    The scorer raised or timed out. The answers exist but count as missing.
+    """
     for error in () if task.report is None else task.report.result.scorer_errors[:_MOST_ERRORS]:
         yield Finding(
             rule="scorer_error",
-            told=f"{error.line}; once the scorer is mended, nothing has to be asked again",
+            told=f"{error.line}; after the scorer is fixed, no request has to be sent again",
             change=(f"serve-eval run --resume {run.place}", "--scorer-timeout S"),
             count=error.count,
             of=len(task.asked),
@@ -119,17 +123,18 @@ def find_unscored(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
 
 
 def find_unsupported(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """The endpoint lacks what the task needs, as the probe found before anything was asked."""
+    """Yield a finding if the probe found that the endpoint lacks what the task needs."""
     lacks = run.last.unsupported.get(task.name)
     if lacks is None or task.outcome is not VerdictOutcome.UNSUPPORTED:
         return
     told = f"the endpoint lacks {lacks.need}: {lacks.seen}"
-    yield _fact(task, "unsupported", told, (lacks.help or "an endpoint that has it",))
+    yield _fact(task, "unsupported", told, (lacks.help or "use an endpoint that supports it",))
 
 
 def other_model(run: Evidence) -> Iterator[Finding]:
-    """The endpoint lists other models than the one whose reference is used: trtllm-serve takes any
-    name.
+    """Yield a finding if the endpoint does not list the model whose reference is used.
+
+    trtllm-serve accepts any model name in a request.
     """
     listed, wanted = run.info.models, run.plan.model
     if not listed or wanted is None:
@@ -138,7 +143,7 @@ def other_model(run: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         rule="other_model",
-        told=f"the endpoint lists {', '.join(listed)}, and {wanted} was asked for and judged",
+        told=f"the endpoint lists {', '.join(listed)}, but the run requests and judges {wanted}",
         change=(f"--model {shlex.quote(listed[0])}", "--base-url URL of the right server"),
         count=1,
         of=1,
@@ -146,13 +151,17 @@ def other_model(run: Evidence) -> Iterator[Finding]:
 
 
 def _bare(model: str) -> str:
-    """A model's name without its owner or folder: trtllm-serve lists a folder by its last part."""
+    """Return a model's name without its owner or folder.
+
+    trtllm-serve lists a folder by its last part.
+    """
     return PurePosixPath(model.rstrip("/")).name.casefold()
 
 
 def first_token_only(run: Evidence) -> Iterator[Finding]:
-    """Every answer is a token or two, behind a disaggregated door: generation servers had hardly a
-    part in it.
+    """Yield a finding if a disaggregated endpoint was asked only for answers of 1 or 2 tokens.
+
+    Generation servers hardly take part in them.
     """
     tasks = [task for task in run.tasks if task.texts]
     if (
@@ -164,24 +173,24 @@ def first_token_only(run: Evidence) -> Iterator[Finding]:
     yield Finding(
         rule="first_token_only",
         told=(
-            "every answer is decided by its first token, which comes from a context server: the run"
-            " says nothing of the generation servers"
+            "the first token decides every answer, and it comes from a context server: the run"
+            " does not test the generation servers"
         ),
-        change=("--tasks gsm8k, or another one with long answers",),
+        change=("--tasks gsm8k, or another task with long answers",),
         count=len(tasks),
         of=len(tasks),
     )
 
 
 def _is_disaggregated(run: Evidence) -> bool:
-    """Whether the endpoint is known to be a disaggregated one."""
+    """Return True if the endpoint is known to be disaggregated."""
     roles = {worker.role for worker in run.info.workers}
     counted = run.info.hidden_retries is not None
     return counted or run.plan.launcher.name == "trtllm_disaggregated" or "generation" in roles
 
 
 def _fact(task: TaskEvidence, rule: str, told: str, change: tuple[str, ...]) -> Finding:
-    """A finding about the whole task, of which nobody can say how much it explains."""
+    """Return a finding about the whole task, without the number of samples it explains."""
     n = len(task.asked)
     return Finding(
         rule=rule, told=told, change=change, count=n, of=n, lost=len(task.lost), task=task.name

@@ -1,4 +1,4 @@
-"""What only two runs beside each other tell."""
+"""The rule that compares the two runs of a comparison."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from serve_eval.workflows.diagnose.evidence import Evidence
 from serve_eval.workflows.diagnose.finding import Finding
 
 LEAST_PROMPTS, SAME_SHARE = 10, 0.95
-"""So many prompts have to be counted by both sides, and this share of them to differ by the same
+"""Prompts that both sides have to count, and the share of them that has to differ by the same
 number of tokens."""
 
 
 def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
-    """Both servers were sent the same texts, and one counts a token or more beyond the other in
-    each: special tokens that are added twice or not at all, or another chat template.
+    """Yield a finding if one server counts more tokens than the other in the same texts.
+
+    Special tokens are added twice or not at all, or the chat templates differ.
     """
     others = {task.name: task for task in b.tasks}
     for task in a.tasks:
@@ -38,15 +39,15 @@ def prompt_tokens(a: Evidence, b: Evidence) -> Iterator[Finding]:
             continue
         more, tokens = ("B" if gap > 0 else "A"), abs(gap)
         why = (
-            "its first token is added twice there, or not at all at the other"
+            "one server adds the first token twice, or the other does not add it"
             if tokens == 1
-            else "another template"
+            else "the chat templates differ"
         )
         yield Finding(
             rule="prompt_tokens",
             told=(
                 f"{more} counts {tokens} token{'s' if tokens > 1 else ''} more than the other in"
-                f" {same} of {len(counted)} prompts, of the same texts: {why}"
+                f" {same} of {len(counted)} prompts with the same text: {why}"
             ),
             change=(
                 "serve-eval smoke URL, row special_tokens",

@@ -1,6 +1,4 @@
-"""The rules, and what they say of a run, of both sides of a comparison, or of the runs of a
-suite.
-"""
+"""Apply the rules to a run, to both sides of a comparison, or to the runs of a suite."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ RUN_RULES: tuple[Callable[[Evidence], Iterable[Finding]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedTask:
-    """How a task came out. `outcome` is None where the run did not come to its end."""
+    """The result of a task. `outcome` is None if the run did not finish."""
 
     task: str
     outcome: str | None
@@ -76,8 +74,9 @@ class DiagnosedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnosedRun:
-    """A run with its findings: those first that explain the most, and then those of which that
-    cannot be told.
+    """A run with its findings.
+
+    Findings that explain the most come first; those that explain an unknown number come last.
     """
 
     label: str
@@ -88,7 +87,7 @@ class DiagnosedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What the rules say of a folder. `between` are findings of two sides beside each other."""
+    """The findings about a folder. `between` are findings from comparing two sides."""
 
     schema_version: int
     folder: str
@@ -98,8 +97,9 @@ class Diagnosis:
 
 @with_scope
 def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
-    """Reads the folder of a run, a comparison or a suite. Raises RunFolderError where it is none,
-    or damaged.
+    """Diagnose the folder of a run, a comparison or a suite.
+
+    Raises RunFolderError if the folder is none of them, or is damaged.
     """
     named = _runs(folder)
     read_runs = [(label, read(path, include_path=include_path)) for label, path in named]
@@ -115,7 +115,7 @@ def diagnose(folder: Path, *, include_path: Sequence[str] = ()) -> Diagnosis:
 
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
-    """What all rules say of one run."""
+    """Return the findings of all rules about one run."""
     found = [finding for of_run in RUN_RULES for finding in of_run(evidence)]
     found += [
         finding
@@ -133,7 +133,7 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def _runs(folder: Path) -> list[tuple[str, Path]]:
-    """The run folders to look at, each with what it is called."""
+    """Return the run folders to diagnose, each with its label."""
     if is_comparison(folder):
         return locate_runs(folder)
     if (folder / SUITE_RUNS).is_dir() and not run_folder.holds_run(folder):

@@ -1,6 +1,4 @@
-"""A diagnosis for people: what became of each task, and below it the findings, the one that
-explains most first.
-"""
+"""Format a diagnosis as text: the result of each task, then the findings, the largest first."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ _INDENT = "   "
 
 
 def lines(diagnosis: Diagnosis) -> Iterator[str]:
-    """The lines to print."""
+    """Yield the lines to print."""
     for run in diagnosis.runs:
         yield from _run(run)
     if diagnosis.between:
-        yield "A beside B"
+        yield "A compared with B"
         for number, finding in enumerate(diagnosis.between, 1):
             yield from _describe_finding(number, finding)
 
@@ -29,7 +27,7 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
     if not run.findings:
         lost = any(task.outcome != "PASS" and (task.wrong or task.missing) for task in run.tasks)
         yield (
-            f"{label}nothing found{' but that answers are wrong or missing' if lost else ''}"
+            f"{label}no cause found{' for the wrong or missing answers' if lost else ''}"
             f" ({run.folder})"
         )
     for number, finding in enumerate(run.findings, 1):
@@ -38,15 +36,12 @@ def _run(run: DiagnosedRun) -> Iterator[str]:
 
 
 def _task(task: DiagnosedTask) -> str:
-    said = f"{task.task}: {task.outcome or 'the run did not come to its end'}"
+    said = f"{task.task}: {task.outcome or 'the run did not finish'}"
     if task.value is not None:
         said += f", {task.value:.3f}"
     if task.threshold is not None:
-        said += f" against {task.threshold:.3f}"
-    return (
-        f"{said}; of {task.asked} samples that were asked {task.wrong} are wrong and {task.missing}"
-        " missing"
-    )
+        said += f" (threshold {task.threshold:.3f})"
+    return f"{said}; {task.wrong} of {task.asked} samples are wrong, {task.missing} missing"
 
 
 def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
@@ -55,8 +50,8 @@ def _describe_finding(number: int, finding: Finding) -> Iterator[str]:
     if finding.explains is not None:
         p = "" if finding.p is None else f" (p {finding.p:.1g})"
         yield (
-            f"{_INDENT}of {finding.lost} wrong or missing answers this explains up to"
-            f" {finding.explains}{p}"
+            f"{_INDENT}explains up to {finding.explains} of {finding.lost} wrong or missing"
+            f" answers{p}"
         )
     for i, change in enumerate(finding.change):
         yield f"{_INDENT}{'change: ' if i == 0 else 'or:     '}{change}"

@@ -1,6 +1,4 @@
-"""Requests that got no answer: of which kind, from when on, and what the servers' logs say at that
-time.
-"""
+"""Rules about requests without an answer: their kinds, their start, and the servers' logs then."""
 
 from __future__ import annotations
 
@@ -17,94 +15,31 @@ from serve_eval.evaluation.storage.server_logs import LogLine, errors_near, read
 from serve_eval.schema import Attempt, FailureKind
 from serve_eval.workflows.diagnose.evidence import AskedSample, Evidence, TaskEvidence
 from serve_eval.workflows.diagnose.finding import ALPHA, Finding, about, capsule_of, ids
+from serve_eval.workflows.diagnose.known_messages import find_known
 
 LOG_BEFORE_S, LOG_AFTER_S, LOG_LINES = 60.0, 15.0, 6
-"""Around the first failure: where a log is searched, and how many of its lines are shown."""
+"""Seconds before and after the first failure in which a log is searched, and the lines shown."""
 LOG_TAIL, LAST_LINES = 200, 2
-"""Of the log of a server of a run that was ended: how many lines are looked at, and how many are
-shown."""
+"""Last lines of a server's log that are read for an unfinished run, and the number shown."""
 LIMIT_LEAST_S, LIMIT_SPREAD = 1.0, 0.1
-"""Errors that all come after the same time, of at least so many seconds, and by at most this share
-apart, come from a time limit on the way."""
+"""Errors are attributed to a time limit if they all come after at least this number of seconds, and
+their times differ by at most this share."""
 MOST_GROUPS = 5
-"""Kinds of failures of a task that are told: those of most samples."""
+"""Number of kinds of failures that are reported for a task, the most frequent first."""
 MANY_LATER = 10
-"""Answers to requests that were sent after the first failure, before it lies with the prompts."""
+"""Later requests that have to be answered before a failure is attributed to its prompts."""
 QUOTED = 200
-"""Characters that are quoted of a server's message."""
+"""Number of characters quoted from a server's message."""
 
 _UNREACHED = re.compile(r"Cannot connect to host|Connect call failed|Connection refused")
 _PORT = re.compile(r"[:'\" ,](\d{2,5})\b")
 _DIGITS = re.compile(r"[0-9a-f]{8,}|\d+")
-# What a message says, and what to do about it. {task} and {concurrency} are filled in.
-_KNOWN = (
-    (
-        (
-            r"maximum context length|max_model_len|max_seq_len|max_num_tokens|prompt is too"
-            r" long|should not exceed"
-        ),
-        "the prompt is longer than the server takes",
-        ("trtllm-serve ... --max_seq_len N --max_num_tokens N", "--set {task}.num_fewshot=0"),
-    ),
-    (
-        r"max_completion_tokens",
-        "the server wants the other name of max_tokens",
-        ("--max-tokens-field max_completion_tokens",),
-    ),
-    (
-        (
-            r"extra_forbidden|Extra inputs are not permitted|[Uu]nknown"
-            r" (?:field|parameter)|[Uu]nsupported (?:field|param)"
-        ),
-        "the server refuses a field that is sent",
-        ("--set {task}.truncate_prompt_tokens=null", "--set {task}.temperature=null"),
-    ),
-    (
-        r"^HTTP 40[13]\b",
-        "the key is missing or wrong",
-        ("export OPENAI_API_KEY=...", "--api-key-env NAME"),
-    ),
-    (
-        r"^HTTP 404\b.*model|model .*(?:not found|does not exist)",
-        "the server knows no model of that name",
-        ("--model NAME, as curl BASE_URL/models lists it",),
-    ),
-    (
-        r"^HTTP 404\b|^HTTP 405\b",
-        "there is no such route: the wrong base URL, or an endpoint of the other kind",
-        ("--base-url URL", "--apply-chat-template"),
-    ),
-    (
-        r"^HTTP 429\b",
-        "the server refuses so many requests",
-        ("--rate-limit R", "--concurrency {concurrency}"),
-    ),
-    (
-        r"No \d+ servers available|Cluster is not ready",
-        "the orchestrator had no worker at hand",
-        ("curl BASE_URL/cluster_info, and the logs of the workers",),
-    ),
-    (
-        r"finished early|Invalid disaggregated params in context phase",
-        "a 1.2 orchestrator errs where the context server finishes an answer",
-        ("a newer trtllm-serve", "--set {task}.stop=[]"),
-    ),
-    (
-        r"lost|empty stream|stream .*(?:ended|without)",
-        "a stream ended without its answer",
-        ("--no-stream",),
-    ),
-    (
-        r"^no connection within|refused",
-        "nobody answers at that address",
-        ("--base-url URL", "the server's log"),
-    ),
-)
 
 
 def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
-    """Every group of samples that failed alike: facts, whose message tells what is wrong where it
-    is known.
+    """Yield a finding for each group of samples with the same failure.
+
+    The finding names the cause if the message of the failure is known.
     """
     groups: dict[tuple[str, int | None, str], list[AskedSample]] = defaultdict(list)
     for one in task.missing:
@@ -119,10 +54,10 @@ def failures(run: Evidence, task: TaskEvidence) -> Iterator[Finding]:
         message = one.failure.message[:QUOTED]
         rule, reason, change = _reason(run, task, FailureKind(kind), status, message, shown)
         told = (
-            f"{len(shown)} of {len(task.missing)} missing answers are"
+            f"{len(shown)} of {len(task.missing)} missing answers failed with"
             f" {kind}{f' {status}' if status else ''}"
         )
-        told += f": {message}" if one.shown else ""  # servers quote what they refuse
+        told += f": {message}" if one.shown else ""  # Servers quote the prompts they reject.
         starts = [one.started_s for one in shown if one.attempts]
         log = () if onset or not starts else _log(run, min(starts))
         if rule == "worker_gone":
@@ -146,60 +81,66 @@ def _reason(
     message: str,
     shown: Sequence[AskedSample],
 ) -> tuple[str, str, tuple[str, ...]]:
-    """The rule's name, what is behind a group of failures, and what to change."""
+    """Return the rule's name, the reason of a group of failures, and what to change."""
     if status == 500 and is_refused_behind(message):
         reason = (
-            "an orchestrator hands on what a worker refuses (400) as a 500, in 1.2 without the"
-            " worker's words"
+            "an orchestrator returns a worker's 400 as a 500, in version 1.2 without the worker's"
+            " message"
         )
-        worker = f"{capsule_of(run, task, shown)}, and BASE_URL=a worker's sh curl.sh"
-        return "wrapped_400", reason, (worker, *_find_known(run, task, message)[1])
+        worker = f"{capsule_of(run, task, shown)}, then BASE_URL=<a worker's> sh curl.sh"
+        return "wrapped_400", reason, (worker, *find_known(run, task, message)[1])
     if (name := _find_gone(run, message)) is not None:
         return (
             "worker_gone",
-            f"{name} is not reached any more",
-            (f"logs/{name}.log says why it ended",),
+            f"{name} can no longer be reached",
+            (f"read logs/{name}.log for the reason",),
         )
     if (limit := _time_limit(shown)) is not None:
         usual = [one.response.latency_s for one in task.texts if one.response is not None]
-        beside = f", and answers took {statistics.median(usual):.3g} s" if usual else ""
+        beside = f" (answers took {statistics.median(usual):.3g} s)" if usual else ""
         reason = (
-            f"each came after {limit:.3g} s{beside}: a time limit before the server, such as the"
-            " orchestrator's "
+            f"each failed after {limit:.3g} s{beside}: a time limit in front of the server, such as"
+            " the orchestrator's "
         )
-        reason += "-r (180 s unless it is told otherwise, twice, and a second between)"
+        reason += "-r (180 s by default, two attempts, 1 s between them)"
         return (
             "time_limit",
             reason,
-            ("trtllm-serve disaggregated ... -r 7200", "--concurrency N, fewer at a time"),
+            ("trtllm-serve disaggregated ... -r 7200", "--concurrency N, with a lower N"),
         )
     if kind is FailureKind.TIMEOUT:
         return (
             "timeout",
-            "our own limit was reached",
+            "serve-eval's own time limit was reached",
             ("--stall-timeout S", "--sample-timeout S", "--concurrency N"),
         )
-    reason, change = _find_known(run, task, message)
+    reason, change = find_known(run, task, message)
     if change:
         return "refused" if status and status < 500 else "failed", reason, change
     if status is not None and status < 500:
         return (
             "refused",
-            "the server refuses the request as it is",
-            ("serve-eval smoke URL tells which fields it takes",),
+            "the server rejects the request",
+            ("serve-eval smoke URL, which shows the accepted fields",),
         )
     if (tries := _each_time(task, shown)) is not None:
         reason = (
-            f"these prompts fail each time they are asked ({tries} times or more), and no other"
-            " fails once"
+            f"these prompts fail each time they are sent ({tries} times or more), and no other"
+            " prompt ever fails"
         )
         return "these_prompts", reason, (capsule_of(run, task, shown),)
-    return "failed", "", ("the server's log at that time", f"serve-eval run --resume {run.place}")
+    return (
+        "failed",
+        "",
+        ("read the server's log of that time", f"serve-eval run --resume {run.place}"),
+    )
 
 
 def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
-    """How often samples were asked at least that failed each time, while the others, many of them
-    asked later, were answered at once; None where that is not so.
+    """Return the smallest number of attempts if the failures depend on the prompts, else None.
+
+    They do if these samples failed each time, while all others, many of them sent later, were
+    answered at the first attempt.
     """
     tries = min(sum(attempt.failure is not None for attempt in one.attempts) for one in shown)
     answered = [one for one in task.asked if one.response is not None and one.attempts]
@@ -210,27 +151,17 @@ def _each_time(task: TaskEvidence, shown: Sequence[AskedSample]) -> int | None:
 
 
 def _find_gone(run: Evidence, message: str) -> str | None:
-    """The server behind the door that a message says nobody reaches, of those that the launcher
-    tells of.
-    """
+    """Return the server of the launcher that a message reports as unreachable, or None."""
     if not _UNREACHED.search(message):
         return None
     ports = {str(urlsplit(url).port): name for name, url in (run.info.servers or {}).items()}
     return next((ports[port] for port in _PORT.findall(message) if port in ports), None)
 
 
-def _find_known(run: Evidence, task: TaskEvidence, message: str) -> tuple[str, tuple[str, ...]]:
-    told = None if run.last.limits is None else run.last.limits.concurrency
-    fewer = max(1, told // 4) if isinstance(told, int) else 8
-    for pattern, reason, change in _KNOWN:
-        if re.search(pattern, message):
-            return reason, tuple(one.format(task=task.name, concurrency=fewer) for one in change)
-    return "", ()
-
-
 def _time_limit(shown: Sequence[AskedSample]) -> float | None:
-    """The time after which all attempts of these samples ended in a 5xx, or a lost connection; None
-    where it was not the same for all.
+    """Return the time in seconds after which all attempts ended in a 5xx or lost connection.
+
+    None if the times differ.
     """
     ended = [attempt for one in shown for attempt in one.attempts if attempt.failure is not None]
     if len(ended) < 3 or not all(_server_failed(attempt) for attempt in ended):
@@ -242,8 +173,9 @@ def _time_limit(shown: Sequence[AskedSample]) -> float | None:
 
 
 def server_errors(run: Evidence) -> Iterator[Finding]:
-    """From one moment on the server failed: first attempts in the order of their starts, by the
-    chart of `stats.onset`.
+    """Yield a finding if the server failed from some time on.
+
+    The chart of `stats.onset` tests the first attempts in the order of their starts.
     """
     if (since := find_failure_start(run)) is None:
         return
@@ -257,16 +189,14 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
     moment = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
     log = _log(run, at_s)
     told = (
-        f"the server fails from request {number} of {of} on, started at {moment} UTC: {before:.1%}"
-        " of the requests "
+        f"the server fails from request {number} of {of} on (started at {moment} UTC): {before:.1%}"
+        " of the first attempts "
     )
-    told += f"before it failed at first, {after:.1%} from it on"
+    told += f"failed before it, {after:.1%} from it on"
     known = cause("\n".join(log))
     if known is not None:
-        told += f"; its log says that {_lower(known[0])}"
-    where = (
-        known[1] if known is not None else "restart the server, and look at its log of that time"
-    )
+        told += f"; the server's log shows that {_lower(known[0])}"
+    where = known[1] if known is not None else "restart the server, and read its log of that time"
     yield Finding(
         rule="server_errors",
         told=told,
@@ -281,22 +211,20 @@ def server_errors(run: Evidence) -> Iterator[Finding]:
 
 
 def find_unfinished(run: Evidence) -> Iterator[Finding]:
-    """The run did not come to its end: it was ended, or a server of its own was. The logs are told
-    by their last lines, where no cause is known.
+    """Yield a finding if the run did not finish, because it or a server of its own was stopped.
+
+    The finding shows the errors at the end of each log, or else its last lines.
     """
     if run.report is not None:
         return
     asked = sum(len(task.asked) for task in run.tasks)
     planned = sum(task.planned for task in run.tasks)
-    told = (
-        f"the run did not come to its end: {asked} of {planned} samples have an answer or a failure"
-        " on file"
-    )
+    told = f"the run did not finish: {asked} of {planned} samples have a recorded answer or failure"
     change, log = f"serve-eval run --resume {run.place}", []
     for path in run.logs:
         lines = [line.text for line in deque(read(path), LOG_TAIL)]
         if (known := cause("\n".join(lines))) is not None:
-            told += f"; {path.name} says that {_lower(known[0])}"
+            told += f"; {path.name} shows that {_lower(known[0])}"
             change = known[1]
         errors = [text for text in lines if LogLine(None, text).error]
         log += [f"{path.name}: {run.mask(text)}" for text in (errors or lines)[-LAST_LINES:]]
@@ -306,8 +234,10 @@ def find_unfinished(run: Evidence) -> Iterator[Finding]:
 
 
 def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | None:
-    """When the server began to fail: the time, the number of that request, the shares of failed
-    ones before it and from it on, and how many requests there were.
+    """Return when the server began to fail, or None if it did not.
+
+    The tuple holds the start time in seconds since 1970, the number of that request, the shares of
+    failed requests before it and from it on, and the number of requests.
     """
     first = sorted(
         (one.attempts[0] for task in run.tasks for one in task.asked if one.attempts),
@@ -327,7 +257,7 @@ def find_failure_start(run: Evidence) -> tuple[float, int, float, float, int] | 
 
 
 def _server_failed(attempt: Attempt) -> bool:
-    """Whether it failed for a reason that lies with the server and not with the request."""
+    """Return True if the attempt failed because of the server, not because of the request."""
     if attempt.failure is FailureKind.HTTP_ERROR:
         return (attempt.status or 0) >= 500
     return attempt.failure is not None
@@ -342,7 +272,7 @@ def _log(run: Evidence, at_s: float) -> tuple[str, ...]:
 
 
 def _end_of_log(run: Evidence, name: str) -> tuple[str, ...]:
-    """The last lines of a server's log."""
+    """Return the last lines of a server's log."""
     return tuple(
         f"{path.name}: {run.mask(line.text)}"
         for path in run.logs

@@ -1,3 +1,3 @@
-"""Chart a series of runs and find a slow decline."""
+"""Chart a series of runs, and find a slow decline."""
 
-__all__ = ["chart", "history"]
+__all__ = ["chart", "history", "noise"]

@@ -1,7 +1,7 @@
-"""The finished runs below a folder, sorted into series: one task, model, specification and protocol
-each, oldest first.
+"""Sort the finished runs below a folder into series, oldest first.
 
-What does not belong together is never mixed, and what is left out is said.
+All runs of a series have the same task, model, specification and protocol. Notes name the runs that
+are left out.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from serve_eval.verdicts.references import spec_text
 from serve_eval.verdicts.validity import MAX_MISSING
 
 MOST_DEEP, MOST_FOLDERS = 8, 100_000
-"""How far below the folder, and into how many folders, is looked."""
+"""Largest depth below the folder, and largest number of folders, that are searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """One run of a series. `value` in points over the scored samples; `paired` the mean difference
-    to the reference's runs prompt by prompt, in points and negative where worse (None: it was not
-    compared).
+    """One run of a series.
+
+    `value` is in points over the scored samples. `paired` is the mean difference to the reference's
+    runs, prompt by prompt, in points (negative is worse; None if it was not compared).
     """
 
     run: Path
@@ -47,9 +48,7 @@ class Night:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Runs that can be set beside each other, oldest first. `n` is the number of samples that each
-    asked.
-    """
+    """Comparable runs, oldest first. `n` is the number of samples of each run."""
 
     task: str
     model: str
@@ -67,17 +66,17 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What was found; `notes` say what was left out or kept apart, and why."""
+    """The series that were found. `notes` explain which runs were left out or separated."""
 
     series: tuple[Series, ...]
     notes: tuple[str, ...]
 
 
 def find_series(folder: Path) -> History:
-    """The series below a folder. Raises RunFolderError when there is no finished run."""
+    """Return the series below a folder. Raises RunFolderError if there is no finished run."""
     if not folder.is_dir():
         raise RunFolderError(
-            f"{folder}: no such folder", hint="Name the folder that your run folders lie in."
+            f"{folder}: no such folder", hint="Name the folder that contains your run folders."
         )
     notes: list[str] = []
     found: dict[tuple[str, str, str, bool, str], list[tuple[bytes, TaskReport, Night]]] = (
@@ -112,16 +111,17 @@ def find_series(folder: Path) -> History:
             found[key].append((copied, task, _night(run, first, report, task)))
     if unfinished:
         notes.append(
-            f"{unfinished} unfinished runs were left out: serve-eval run --resume FOLDER ends one"
+            f"{unfinished} unfinished runs were left out; finish one with"
+            " serve-eval run --resume FOLDER"
         )
     if not finished:
         raise RunFolderError(
-            f"{folder}: no finished run lies below"
-            f" it{f', and {unfinished} unfinished ones' if unfinished else ''}"
+            f"{folder} contains no finished run"
+            f"{f', only {unfinished} unfinished ones' if unfinished else ''}"
             + "".join(f"\n  {note}" for note in notes if note.startswith("left out: ")),
             hint=(
                 "A finished run is a folder with a report.json, as serve-eval run -o FOLDER"
-                " leaves it."
+                " writes it."
             ),
         )
     series = tuple(_series(key, runs, notes) for key, runs in sorted(found.items()))
@@ -129,47 +129,43 @@ def find_series(folder: Path) -> History:
 
 
 def _run_folders(folder: Path, notes: list[str]) -> Iterator[Path]:
-    """Folders of runs, in the order of their names. No link is followed, and nothing is looked for
-    within a run.
-    """
+    """Yield run folders in the order of their names. Links and folders of runs are not searched."""
     for seen, (path, folders, files) in enumerate(os.walk(folder)):
         if seen >= MOST_FOLDERS:
-            notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were looked at")
+            notes.append(f"only the first {MOST_FOLDERS} folders below {folder} were searched")
             return
         if PLAN_FILE in files or REPORT_FILE in files:
             folders.clear()
             yield Path(path)
         elif len(Path(path).relative_to(folder).parts) >= MOST_DEEP and folders:
-            notes.append(f"not looked at: what lies below {path}, {MOST_DEEP} folders deep")
+            notes.append(f"not searched: folders below {path}, which is {MOST_DEEP} folders deep")
             folders.clear()
         folders.sort()
 
 
 def _first_session(run: Path, report: Report) -> tuple[datetime, bytes]:
-    """When the run began, and what two copies of one run have in common: the record of its
-    sessions.
-    """
+    """Return when the run began, and the record of its sessions, which copies of a run share."""
     try:
         sessions = read_sessions(run)
         told = sessions[0].started_at if sessions else report.started_at
         began = datetime.fromisoformat(told)
         data = sessions_fingerprint(run) if sessions else str(run).encode()
     except (OSError, KeyError, TypeError, ValueError) as error:
-        raise RunFolderError(f"{run}: nothing tells when it began: {error}") from error
+        raise RunFolderError(f"{run}: its start time cannot be read: {error}") from error
     return began if began.tzinfo else began.replace(tzinfo=UTC), data
 
 
 def _unfit(report: Report, task: TaskReport) -> str | None:
-    """Why a result says too little about the endpoint; None when it may be charted."""
+    """Return why a result must not be charted, or None if it may be."""
     result = task.result
     if report.plan.integration_test:
         return "an integration test of one sample"
     if result.value is None or not math.isfinite(result.value):
         return "no value"
     if result.spared:
-        return "stopped early, so that its value is partial"
+        return "stopped early, so its value is partial"
     if result.aggregation != MEAN.name:
-        return f"its value is the {result.aggregation}, and the chart needs a mean of scores"
+        return f"its value is the {result.aggregation}, but the chart needs a mean of scores"
     if result.failed > MAX_MISSING * result.planned:
         return (
             f"{result.failed} of {result.planned} answers are missing, more than {MAX_MISSING:.0%}"
@@ -178,9 +174,7 @@ def _unfit(report: Report, task: TaskReport) -> str | None:
 
 
 def _describe_asked(task: TaskReport) -> dict[str, str]:
-    """What runs of one series have in common: the protocol, and the number of answers, with every
-    repeat.
-    """
+    """Return what runs of a series share: the protocol, and the number of answers with repeats."""
     return {**task.fingerprint, "answers": str(task.result.planned)}
 
 
@@ -227,7 +221,7 @@ def _series(
 
 
 def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> Metric:
-    """The metric, with the direction that a reference says it has."""
+    """Return the metric, with the direction from a reference if one names it."""
     told = [
         r.higher_is_better
         for _, task, _ in runs
@@ -237,7 +231,7 @@ def _metric(metric: Metric, runs: Sequence[tuple[bytes, TaskReport, Night]]) -> 
 
 
 def _explain_separation(series: Sequence[Series]) -> list[str]:
-    """What differs between series that a reader may take for one."""
+    """Return notes on the differences between series that look like one."""
     notes = []
     alike: dict[tuple[str, str, str], list[Series]] = defaultdict(list)
     for one in series:
@@ -245,14 +239,13 @@ def _explain_separation(series: Sequence[Series]) -> list[str]:
     for group in alike.values():
         name = group[0].name.removesuffix(" (simulated)")
         if len({one.simulated for one in group}) > 1:
-            notes.append(f"{name}: simulated runs are kept apart from real ones")
+            notes.append(f"{name}: simulated runs are separate from real ones")
         prints = [one.fingerprint for one in group]
         fields = sorted(
             {field for told in prints for field in told if len({p.get(field) for p in prints}) > 1}
         )
         if fields:
             notes.append(
-                f"{name}: {len(group)} series, since they were asked differently:"
-                f" {', '.join(fields)}"
+                f"{name}: {len(group)} series, because their protocols differ: {', '.join(fields)}"
             )
     return notes

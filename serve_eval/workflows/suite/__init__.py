@@ -1,5 +1,7 @@
-"""Many runs, one verdict: file -> runs (layers, matrix, match) -> execution (folder, shared_server)
--> judgement.
+"""Run many plans and give one verdict.
+
+`file` reads the runs (`layers`, `matrix`, `match`), `execution` performs them (`folder`,
+`shared_server`), and `judgement` judges them.
 """
 
 __all__ = [

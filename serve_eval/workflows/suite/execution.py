@@ -1,6 +1,4 @@
-"""The story of a suite: its runs one after the other, those of one server together, then one
-verdict.
-"""
+"""Execute a suite: its runs one after the other, grouped by server, then one verdict."""
 
 from __future__ import annotations
 
@@ -41,14 +39,14 @@ async def evaluate_suite(
     launching: Launching | None = None,
     rerun: Rerun = "failed",
 ) -> SuiteReport:
-    """Run a suite in its folder, or go on with what is there, and return the report (also in
-    suite_report.json).
+    """Run or resume a suite in its folder, and return the report.
 
-    A run that is stopped by an error is reported as one, and the next begins. `notify` gets a line
-    when a run begins and when one ended early. `today` is what expiry dates are compared with
-    (None: the day in UTC). `launching` starts a server (None: the plan's launcher). `rerun` says
-    what of runs that are there is asked again. Raises RunFolderError for a folder that is not this
-    suite's; interrupted, it leaves every run as far as it came.
+    The report is also written to suite_report.json. If an error stops a run, the report includes
+    the error, and the next run begins. `notify` receives a line when a run begins and when it ends
+    early. Expiry dates are compared with `today` (None: the current day in UTC). `launching` starts
+    a server (None: the plan's launcher). `rerun` selects the samples of existing runs that are sent
+    again. Raises RunFolderError if the folder belongs to another suite. An interrupted suite keeps
+    the progress of every run.
     """
     clock = Stopwatch()
     with open_folder(out_dir, suite) as folder:
@@ -82,7 +80,7 @@ async def evaluate_suite(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SuiteSession:
-    """Carries what travels together through the runs of a suite."""
+    """The objects that the runs of a suite share."""
 
     suite: Suite
     folder: Path
@@ -95,9 +93,7 @@ class _SuiteSession:
 
 
 async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
-    """Make every run that is not finished, those of one server together. Returns all runs in the
-    order of the suite.
-    """
+    """Execute every unfinished run, grouped by server. Returns all runs in the suite's order."""
     runs, notify = session.suite.runs, session.notify
     finished = {run.name: read_kept_report(session.folder, run, session.rerun) for run in runs}
     ended = {
@@ -106,7 +102,7 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
         if (r := finished[run.name])
     }
     if ended:
-        notify(f"{len(ended)} of {len(runs)} runs are finished already")
+        notify(f"{len(ended)} of {len(runs)} runs are already finished")
     for number, group in enumerate(groups(runs), start=1):
         left = [run for run in group if run.name not in ended]
         async with SharedServer(
@@ -123,9 +119,7 @@ async def _finish_runs(session: _SuiteSession) -> list[EndedRun]:
 
 
 async def _run(session: _SuiteSession, run: SuiteRun, server: SharedServer) -> EndedRun:
-    """Return the run with its report, or with the error that ended it: a defect of ours too must
-    not cost the other runs.
-    """
+    """Return the run with its report or error. Even a defect must not stop the other runs."""
     try:
         report = await evaluate(
             run.plan,

@@ -1,21 +1,21 @@
-"""A suite file to a Suite. Every problem is reported at once, with file and line. Every key is
-optional but one of `plans` and `matrix`:
+"""Read a suite file, and report all its problems together, each with file and line.
+
+Every key is optional, except that `plans` or `matrix` is required:
 
     name: nightly
     defaults: {dataset_root: DIR, references_dir: REFS}       # a plan fragment, under every run
     plans:
-      - plans/llama.yaml                                       # relative to this file
+      - plans/llama.yaml                                     # relative to this file
       - {plan: plans/qwen.yaml, name: qwen-fp8, attributes: {size: 8B}, limits: {concurrency: 16}}
       - {name: tiny, model: org/tiny, base_url: "host:8000", tasks: [gsm8k]}
-    matrix: {...}                                              # see serve_eval.workflows.suite.matrix
-    exclude: [{model: org/large, task: gsm8k}]                 # see serve_eval.workflows.suite.match
+    matrix: {...}                                            # see serve_eval.workflows.suite.matrix
+    exclude: [{model: org/large, task: gsm8k}]               # see serve_eval.workflows.suite.match
     waivers: [{match: {name: qwen-fp8, task: mmlu}, reason: "issue 12", until: 2027-01-31}]
     max_runs: 200
 
-A plan means what it means to `serve-eval run`, with two exceptions. SERVE_EVAL_* variables and,
-where the suite names an endpoint, OPENAI_BASE_URL are not considered: one variable must not turn
-the runs of a matrix into one and the same. And the suite has one folder, so that a plan file's
-`output_dir` is left aside.
+A plan means the same as in `serve-eval run`, with two exceptions. SERVE_EVAL_* variables are
+ignored, as is OPENAI_BASE_URL if the suite names an endpoint: a variable must not make all runs of
+a matrix the same. A plan file's `output_dir` is ignored, because the suite has one folder.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ from serve_eval.yaml_source import read as read_yaml
 KEYS = ("name", "defaults", "plans", "matrix", "exclude", "waivers", "max_runs")
 WAIVER_KEYS = ("match", "reason", "until")
 MOST_RUNS = 200
-"""Runs that a suite may have where it does not say otherwise: more are probably a mistake in a
-matrix."""
+"""Default limit on the runs of a suite: more are probably a mistake in a matrix."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 
 def read(path: Path, environ: Mapping[str, str]) -> Suite:
-    """The suite of a file, with every run's plan resolved. Raises PlanError with every problem."""
+    """Return the suite of a file, with resolved plans. Raises PlanError with every problem."""
     document = read_yaml(path, PlanError)
     if not isinstance(document.value, dict):
         raise PlanError(f"{path}: expected a mapping with plans or a matrix")
@@ -56,9 +55,7 @@ def read(path: Path, environ: Mapping[str, str]) -> Suite:
 
 
 class _Entry(typing.NamedTuple):
-    """A run before its plan is made: its name and whether the user gave it, its layers, its place
-    in the file.
-    """
+    """A run before its plan is resolved. `given` means that the user chose its name."""
 
     name: str
     given: bool
@@ -67,7 +64,7 @@ class _Entry(typing.NamedTuple):
 
 
 class _Reader:
-    """Collects what is wrong with a file while it reads it."""
+    """Reads a suite file and collects its problems."""
 
     def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
         self._document, self._environ = document, environ
@@ -91,12 +88,12 @@ class _Reader:
         self._check_names(entries)
         if not self._content.get("exclude"):
             self._check_count(len(entries))
-        # Far too many runs are not made into plans first, to be refused then.
+        # If there are far too many runs, do not resolve all of them only to reject them.
         runs = self._exclude(self._runs(entries[: 2 * MOST_RUNS] if self._problems else entries))
         waivers = tuple(self._waivers())
         if not self._problems and not runs:
             everything = "everything is excluded" if entries else "name plans, or a matrix"
-            self._add((), f"the suite has no run: {everything}")
+            self._add((), f"the suite has no runs: {everything}")
         self._check_count(len(runs))
         if self._problems:
             raise PlanError(list(dict.fromkeys(self._problems)), hint=self._hint)
@@ -116,7 +113,7 @@ class _Reader:
             value = None
         return kind() if value is None else value
 
-    # ------------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------
     # the runs
 
     def _defaults(self) -> Layer:
@@ -157,7 +154,7 @@ class _Reader:
             ):
                 self._add(
                     (*path, "name"),
-                    "expected letters, digits, dots, dashes and underscores: it names a folder",
+                    "expected letters, digits, dots, dashes and underscores (it names a folder)",
                 )
                 continue
             yield _Entry(raw.get("name", name), "name" in raw, [lowest, *layers], path)
@@ -194,7 +191,7 @@ class _Reader:
         seen: set[str] = set()
         for entry in (entry for entry in entries if entry.given):
             if entry.name.lower() in seen:
-                self._add((*entry.path, "name"), f"two runs are called {entry.name!r}")
+                self._add((*entry.path, "name"), f"two runs are named {entry.name!r}")
             seen.add(entry.name.lower())
 
     def _runs(self, entries: Sequence[_Entry]) -> list[SuiteRun]:
@@ -218,9 +215,7 @@ class _Reader:
             if not isinstance(key, str) or not isinstance(value, typing.get_args(Scalar))
         ]
         if "output_dir" in content:
-            problems.append(
-                f"{where('output_dir')}output_dir: the folder is the suite's: give it with -o"
-            )
+            problems.append(f"{where('output_dir')}output_dir: not allowed in a suite; use -o")
         addressed = any(content.get(key) is not None for key in ADDRESSES)
         inherited = {
             k: v for k, v in self._environ.items() if not (addressed and k == "OPENAI_BASE_URL")
@@ -237,7 +232,7 @@ class _Reader:
         )
 
     def _exclude(self, runs: list[SuiteRun]) -> list[SuiteRun]:
-        """The runs that are left, and their tasks."""
+        """Return the runs without the excluded ones and without excluded tasks."""
         for i, pattern in enumerate(self._section("exclude", list)):
             wrong = list(match.problems(pattern))
             for path, message in wrong:
@@ -246,7 +241,7 @@ class _Reader:
                 continue
             left = [kept for run in runs if (kept := _without(pattern, run)) is not None]
             if left == runs:
-                self._add(("exclude", i), "excludes nothing: no run is like this")
+                self._add(("exclude", i), "excludes nothing: no run matches")
             runs = left
         return runs
 
@@ -258,11 +253,10 @@ class _Reader:
             key = "matrix" if "matrix" in self._content else "plans"
             self._add(
                 (key,),
-                f"{count} runs, more than the {most} of max_runs: exclude some, or set max_runs:"
-                f" {count}",
+                f"{count} runs exceed max_runs ({most}): exclude some, or set max_runs: {count}",
             )
 
-    # ---------------------------------------------------------------------------------------------
+    # --------------------------------------------------------------------------------
     # the waivers
 
     def _waivers(self) -> Iterable[Waiver]:
@@ -281,15 +275,13 @@ class _Reader:
                 self._add((*path, "reason"), "expected a reason, such as the number of an issue")
             until = _day(raw.get("until"))
             if until is None:
-                self._add(
-                    (*path, "until"), "expected the last day on which it holds, such as 2027-01-31"
-                )
+                self._add((*path, "until"), "expected the last valid day, such as 2027-01-31")
             elif len(self._problems) == before:
                 yield Waiver(match=raw["match"], reason=raw["reason"].strip(), until=until)
 
 
 def _without(pattern: Mapping[str, Any], run: SuiteRun) -> SuiteRun | None:
-    """The run without the tasks that a pattern names; None when nothing of it is left."""
+    """Return the run without the tasks that match a pattern, or None if no task is left."""
 
     def is_named(task: Spec) -> bool:
         return match.matches(pattern, run, task.name)

@@ -1,9 +1,9 @@
-"""A suite's folder: locked while it is used, bound to one suite.
+"""The folder of a suite: locked while it is in use, and bound to one suite.
 
-suite.json            the runs with their plans, and the waivers, signed by who made it (see ownership)
-runs/<name>/          an ordinary run folder each
-servers/<number>/     logs of the servers that several runs shared
-suite_report.json     the report, once every run was tried
+suite.json            the runs with their plans and the waivers, signed by the user (see ownership)
+runs/<name>/          one ordinary run folder per run
+servers/<number>/     logs of the servers that several runs share
+suite_report.json     the report, after every run was tried
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from serve_eval.schema import Plan, Report, Suite, SuiteRun, TaskReport, is_muta
 
 @contextmanager
 def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
-    """The folder, created or found again, locked until the end of the block.
+    """Create or reopen the folder, and lock it until the end of the block.
 
-    The suite is that of this user, who gave it or said that it is trusted: it is saved with a
-    signature. Names, waivers and attributes may differ from the last time: they change nothing that
-    is asked. Raises RunFolderError when another process has the folder, or when it holds other
-    files or other runs (it says which).
+    The suite is saved with a signature, because this user provided or trusted it. Names, waivers
+    and attributes may differ from the last time, because they change no request. Raises
+    RunFolderError if another process uses the folder, or if it contains other files or other runs
+    (the message lists them).
     """
     with run_folder.hold(path, SUITE_FILE, "suite"):
         if holds_suite(path):
             _check_same(path, read_suite(path), suite)
-        drop_suite_report(path)  # it tells of an earlier state
+        drop_suite_report(path)  # It describes an earlier state.
         write_suite(path, suite)
         try:
             for folder in (SUITE_RUNS, SERVERS):
@@ -57,17 +57,17 @@ def open_folder(path: Path, suite: Suite) -> Iterator[Path]:
 
 
 def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Report | None:
-    """The report of a run that is finished: of the same plan, with an answer to every sample, of
-    cases that are as they were, and with nothing that `rerun` asks again. None: go on with it.
+    """Return the report of a finished run, or None if the run has to continue.
 
-    The address of a running endpoint may be another one, for a run that was finished by hand
-    elsewhere.
+    A finished run has the same plan, an answer to every sample, unchanged cases, and nothing that
+    `rerun` sends again. The address of a running endpoint may differ, because the run may have been
+    finished by hand elsewhere.
     """
     try:
         report = read_report(path / SUITE_RUNS / run.name)
     except RunFolderError:
         return None
-    model = run.plan.model or report.plan.model  # found at the endpoint where the plan names none
+    model = run.plan.model or report.plan.model  # The endpoint's model if the plan names none.
     same = _describe_asked(report.plan) == _describe_asked(replace(run.plan, model=model))
     living = [task for task in report.tasks if is_mutable(task.spec.name)]
     if rerun == "all" or (living and rerun in ("changed", "version")):
@@ -82,7 +82,7 @@ def read_kept_report(path: Path, run: SuiteRun, rerun: Rerun = "failed") -> Repo
 
 
 def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> bool:
-    """Return whether the cases of a plan are those of its report, and asked as often."""
+    """Return True if the cases and repeats of a plan are those of its report."""
     specs = {spec.name: spec for spec in plan.tasks if is_mutable(spec.name)}
     if set(specs) != {task.spec.name for task in living} or any(
         plan.times(task.result.task) != report.plan.times(task.result.task) for task in living
@@ -93,7 +93,7 @@ def _as_they_were(plan: Plan, report: Report, living: Sequence[TaskReport]) -> b
     try:
         prepared = prepare(replace(plan, no_reference=True, tasks=tuple(specs.values())))
     except ServeEvalError:
-        return False  # the run says what is wrong
+        return False  # The run reports the error.
     return [p.fingerprint for p in prepared] == [dict(task.fingerprint) for task in living]
 
 
@@ -102,8 +102,8 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
         {run.name: _describe_asked(run.plan, address=True) for run in suite.runs}
         for suite in (old, new)
     )
-    lines = [f"the run {name} is not in this suite" for name in found if name not in wanted]
-    lines += [f"the run {name} is not in the folder's" for name in wanted if name not in found]
+    lines = [f"run {name} is not in this suite" for name in found if name not in wanted]
+    lines += [f"run {name} is not in the folder" for name in wanted if name not in found]
     lines += [
         line
         for name in found
@@ -116,22 +116,21 @@ def _check_same(path: Path, old: Suite, new: Suite) -> None:
         )
         raise RunFolderError(
             f"{path} holds another suite:\n{shown}",
-            hint="Use another folder with -o, or go on with what that suite was: --resume.",
+            hint="Use another folder with -o, or continue the suite of the folder with --resume.",
         )
 
 
 def _describe_asked(plan: Plan, *, address: bool = False) -> Any:
-    """What a plan asks, as JSON values: without how fast, how reached and where the data lies."""
+    """Return what a plan asks, as JSON values, without speed, connection and data locations."""
     content = msgspec.json.decode(msgspec.json.encode(plan))
-    kept = {"early_stop", "repeats", "repeats_of"}  # a finished run of a suite is not gone on with
+    kept = {"early_stop", "repeats", "repeats_of"}  # A suite does not resume a finished run.
     for field in {*FREE_FIELDS} - kept:
         del content[field]
     content["repeats_of"] = {
         name: times for name, times in content["repeats_of"].items() if not is_mutable(name)
     }
-    content["tasks"] = [
-        task for task in content["tasks"] if not is_mutable(task["name"])
-    ]  # see `_as_they_were`
+    # `_as_they_were` checks the mutable tasks.
+    content["tasks"] = [task for task in content["tasks"] if not is_mutable(task["name"])]
     if not address and plan.launcher.name == "external":
         content["launcher"]["options"].pop("base_url", None)
     return content

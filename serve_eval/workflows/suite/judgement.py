@@ -1,5 +1,6 @@
-"""The verdict of a suite out of its runs': corrected for many tests, waivers applied. Nothing is
-asked or read here.
+"""Derive the verdict of a suite from its runs, with correction for many tests and with waivers.
+
+The functions send no requests and read no files.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from serve_eval.verdicts.exit_code import (
 from serve_eval.workflows.suite.match import matches
 
 ALPHA = 0.05
-"""Chance of any false alarm among all the paired gates of a suite."""
+"""Probability of any false alarm among all paired gates of a suite."""
 GATES = ("paired", "anchors")
-"""The rules whose proof of a drop is corrected; the classic threshold and noninferiority are judged
-as they are."""
+"""The rules whose proof of a drop is corrected. The classic threshold and noninferiority are used
+without correction."""
 
 _WORDS = {
     FAIL: "FAIL",
@@ -48,9 +49,7 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedRun:
-    """A run with its report, or with what ended it without one. `kept`: the report was there
-    already.
-    """
+    """A run with its report or error. `kept` means that the report existed already."""
 
     run: SuiteRun
     report: Report | None = None
@@ -60,7 +59,7 @@ class EndedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteJudgement:
-    """What is said of the whole suite: the exit code, and the verdict as its word."""
+    """The judgement of a whole suite: its rows, waivers, exit code and verdict."""
 
     rows: tuple[SuiteRow, ...]
     waivers: tuple[WaiverUse, ...]
@@ -71,7 +70,7 @@ class SuiteJudgement:
 def judge(
     ended: Sequence[EndedRun], waivers: Sequence[Waiver], today: date, *, strict: bool = False
 ) -> SuiteJudgement:
-    """The verdict of a suite. `today` is a day in UTC; `strict` makes what is undecided fail."""
+    """Judge a suite. `today` is a day in UTC. With `strict`, undecided rows count as failed."""
     runs = {one.run.name: _with_model(one) for one in ended}
     found = correct_rows([row for one in ended for row in rows(one)])
     uses = [_use(waiver, found, runs, today) for waiver in waivers]
@@ -86,8 +85,9 @@ def judge(
 
 
 def rows(one: EndedRun) -> list[SuiteRow]:
-    """One row per task: as the run alone judged it, or ERROR for every planned task of a run that
-    has no report.
+    """Return one row per task, with the run's own verdict.
+
+    If the run has no report, every planned task is an ERROR.
     """
     run = one.run
     if one.report is not None:
@@ -139,12 +139,12 @@ def _row(run: SuiteRun, model: str | None, task: TaskReport) -> SuiteRow:
 
 
 def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteRow]:
-    """The rows with p_holm, q_bh and what follows from them.
+    """Return the rows with p_holm, q_bh and the corrected outcomes.
 
-    Holm's correction is over the tests that the paired rule judged by, and touches only "a drop is
-    proven": where that no longer holds, FAIL becomes INCONCLUSIVE (a drop of the margin is not
-    excluded either) and SMALL_DROP becomes PASS. Nothing becomes worse. q is over every test that
-    there is, whatever the rule, since it judges nothing.
+    Holm's correction covers the tests of the rules in GATES, and affects only proven drops. If a
+    drop is no longer proven, FAIL becomes INCONCLUSIVE (a drop of the margin is not excluded
+    either) and SMALL_DROP becomes PASS. No row becomes worse. q covers the tests of all rules,
+    because it decides nothing.
     """
     tested = [i for i, row in enumerate(found) if row.p is not None]
     gates = [i for i in tested if found[i].rule in GATES]
@@ -161,14 +161,13 @@ def correct_rows(found: Sequence[SuiteRow], alpha: float = ALPHA) -> list[SuiteR
 
 
 def _unproven(row: SuiteRow) -> SuiteRow:
-    """A row of the paired or the anchors rule when no drop is proven.
+    """Return a row of the paired or the anchors rule with the outcome for an unproven drop.
 
-    The anchors rule has no margin that could be left open: what it does not prove passes, as it
-    does alone.
+    The anchors rule has no margin to leave open: without a proof it passes, as in a single run.
     """
     why = (
-        f"not proven among the suite's tests: p {row.p:.4f} is {row.p_holm:.4f} after Holm's"
-        " correction"
+        f"not proven after correction for the suite's tests: p {row.p:.4f} becomes"
+        f" {row.p_holm:.4f} (Holm)"
     )
     if row.finding == "FAIL" and row.rule == "anchors":
         warnings = (*row.warnings, f"a loss among the anchors is {why}")
@@ -187,7 +186,7 @@ def _unproven(row: SuiteRow) -> SuiteRow:
 
 
 def _with_model(one: EndedRun) -> SuiteRun:
-    """The run with the model that was found at the endpoint, where the plan names none."""
+    """Return the run with the plan of its report, which includes the model of the endpoint."""
     return one.run if one.report is None else replace(one.run, plan=one.report.plan)
 
 
@@ -196,8 +195,10 @@ def _is_named(waiver: Waiver, row: SuiteRow, runs: dict[str, SuiteRun]) -> bool:
 
 
 def _waive(row: SuiteRow, valid: Sequence[Waiver], runs: dict[str, SuiteRun]) -> SuiteRow:
-    """A FAIL of the run may be waived, also where the correction made it INCONCLUSIVE; nothing else
-    may: what was not decided is not known, and an error is no property of a model.
+    """Return the row with its waiver, if any.
+
+    Only a FAIL of the run can be waived, even if the correction made it INCONCLUSIVE. Any other
+    undecided row is not known to fail, and an error is not a property of the model.
     """
     if row.own is not VerdictOutcome.FAIL:
         return row

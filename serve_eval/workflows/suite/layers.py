@@ -1,4 +1,4 @@
-"""Plan fragments laid over each other, each with the place in a file that it came from."""
+"""Merge layers of plan fragments, each with its place in a file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from serve_eval.evaluation.plan.parse import SECTIONS
 from serve_eval.yaml_source import Document
 
 ADDRESSES = ("base_url", "launcher")
-"""Two ways of naming the endpoint: the upper layer's replaces both of the lower."""
+"""Two ways to name the endpoint. One in an upper layer replaces both in lower layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Keys of a plan, with `place(*path)` giving a prefix for messages such as "suite.yaml:3: "."""
+    """Keys of a plan. `place(*path)` returns a prefix for messages, such as "suite.yaml:3: "."""
 
     content: Mapping[str, Any]
     place: Callable[..., str]
@@ -23,16 +23,17 @@ class Layer:
 
 
 def places(document: Document, *start: str | int, skip: int = 0) -> Callable[..., str]:
-    """The prefix of a path within the part of a document that begins at `start`; `skip` keys of the
-    path are not written in the file.
+    """Return a function that maps a path below `start` in a document to a message prefix.
+
+    The first `skip` keys of the path are not in the file.
     """
     return lambda *path: f"{document.name}:{document.line(*start, *path[skip:])}: "
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, Any]:
-    """The content of a plan file out of layers, lowest first.
+    """Merge layers, lowest first, into the content of a plan file.
 
-    Sections such as limits are merged field by field; anything else is replaced as a whole.
+    Sections such as limits are merged field by field. Other keys are replaced as a whole.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -52,12 +53,12 @@ def merge(layers: Sequence[Layer]) -> dict[str, Any]:
 
 
 def attributes(layers: Sequence[Layer]) -> dict[Any, Any]:
-    """The attributes of all layers, lowest first."""
+    """Merge the attributes of all layers, lowest first."""
     return {key: value for layer in layers for key, value in layer.attributes.items()}
 
 
 def line(layers: Sequence[Layer], otherwise: Callable[..., str]) -> Callable[..., str]:
-    """Where a path of the merged content was written: in the highest layer that has it."""
+    """Return a function that locates a merged path in the highest layer that has it."""
 
     def find(*path: str | int) -> str:
         for depth in (2, 1):

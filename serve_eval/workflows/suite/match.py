@@ -1,9 +1,10 @@
-"""Which runs and tasks a pattern names: for `exclude` and for waivers.
+"""Match runs and tasks against the patterns of `exclude` and waivers.
 
-    {model: Qwen/Qwen3-8B, task: [mmlu, gsm8k], accuracy_spec: {quant_algo: FP8}, attributes: {size: 8B}}
+    {model: Qwen/Qwen3-8B, task: [mmlu, gsm8k], accuracy_spec: {quant_algo: FP8},
+     attributes: {size: 8B}}
 
-Every key must hold; a list means any of its values. `name` is the run's, `endpoint` its base URL or
-launcher.
+Every key must match; a list matches any of its values. `name` is that of the run; `endpoint` is its
+base URL or launcher.
 """
 
 from __future__ import annotations
@@ -24,9 +25,7 @@ _FIELDS = tuple(f.name for f in fields(AccuracySpec))
 
 
 def matches(pattern: Mapping[str, Any], run: SuiteRun, task: str | None = None) -> bool:
-    """Whether a run, and a task of it, is meant. Without a task, what the pattern says of tasks is
-    left aside.
-    """
+    """Return True if a pattern matches a run and its task. Without a task, `task` is ignored."""
     plan = run.plan
     plain = {
         "name": (run.name,),
@@ -57,7 +56,7 @@ def matches(pattern: Mapping[str, Any], run: SuiteRun, task: str | None = None) 
 
 
 def problems(pattern: object) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What is no pattern: (path, message)."""
+    """Yield the problems of a pattern as (path, message)."""
     if not isinstance(pattern, Mapping) or not pattern:
         yield (), f"expected a mapping with at least one of {', '.join((*PLAIN, *NESTED))}"
         return
@@ -88,7 +87,7 @@ def _each(wanted: Any) -> list[Any]:
 
 
 def _alike(wanted: Any, value: object) -> bool:
-    """8 and "8" are the same: YAML decides which of them is written."""
+    """Return True if a value matches. 8 and "8" match, because YAML may read either."""
     return any(
         one is value or (None not in (one, value) and str(one) == str(value))
         for one in _each(wanted)
@@ -100,7 +99,7 @@ def _endpoint(plan: Plan) -> tuple[object, ...]:
 
 
 def _same_address(url: object, plan: Plan) -> bool:
-    """Whether a pattern names the address in another of its forms."""
+    """Return True if a URL is the plan's address in another form."""
     try:
         return normalise_base_url(str(url)) == plan.launcher.options.get("base_url")
     except PlanError:

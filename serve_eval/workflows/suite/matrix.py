@@ -1,15 +1,15 @@
 """The matrix of a suite: every combination of the values of its axes.
 
-An axis is named like a key of a plan, or `endpoint` (a base URL or a launcher), and lists values of
-that key. A mapping with `attributes`, `label` or keys of a plan in it is a plan fragment instead,
-so that several keys can change together:
+An axis has the name of a plan key, or `endpoint` (a base URL or a launcher), and lists values of
+that key. A mapping with `attributes`, `label` or plan keys is a plan fragment instead, so that
+several keys can change together:
 
     matrix:
       model: [org/small, {model: org/large, limits: {concurrency: 16}, attributes: {size: 70B}}]
       accuracy_spec: [{}, {quant_algo: FP8}]
-      tasks: [mmlu, gsm8k]                       # one task each; [mmlu, gsm8k] in a list of its own: both in one run
+      tasks: [mmlu, gsm8k]            # one task per run; [[mmlu, gsm8k]] is both in one run
 
-An axis with a name of its own holds fragments only, and its labels become the attribute of that
+An axis with any other name contains only fragments, and its labels become the attribute of that
 name.
 """
 
@@ -29,19 +29,17 @@ from serve_eval.yaml_source import Document
 
 ENDPOINT, LABEL, ATTRIBUTES = "endpoint", "label", "attributes"
 MOST_COMBINATIONS = 10_000
-"""Combinations that are looked at, before any is excluded."""
+"""Largest number of combinations, before any is excluded."""
 PART_LENGTH = 60
-"""Characters of one part of a run's name."""
+"""Largest number of characters of one part of a run's name."""
 NAME_LENGTH = 150
-"""Characters of a run's name, which is that of a folder; where a longer one was cut, a number tells
-them apart."""
+"""Largest number of characters of a run's name, which is also a folder name. Longer names are cut
+and numbered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisValue:
-    """A value of an axis: the part that it gives to a run's name, and the plan fragment that it
-    stands for.
-    """
+    """A value of an axis: its part of a run's name, and its plan fragment."""
 
     label: str
     layer: Layer
@@ -53,7 +51,7 @@ Problem = tuple[tuple[str | int, ...], str]
 def axes(
     matrix: Mapping[str, Any], document: Document
 ) -> tuple[dict[str, list[AxisValue]], list[Problem]]:
-    """The axes in their order, and what is wrong with them as (path below `matrix`, message)."""
+    """Return the axes in their order, and their problems as (path below `matrix`, message)."""
     found: dict[str, list[AxisValue]] = {}
     problems: list[Problem] = []
     for axis, values in matrix.items():
@@ -65,15 +63,14 @@ def axes(
         found[axis] = _distinct(axis, [one for one in read if isinstance(one, AxisValue)])
     count = math.prod(map(len, found.values()))
     if count > MOST_COMBINATIONS:
-        problems.append(
-            ((), f"gives {count} combinations, and at most {MOST_COMBINATIONS} are looked at")
-        )
+        problems.append(((), f"has {count} combinations; the limit is {MOST_COMBINATIONS}"))
     return found, problems
 
 
 def combinations(found: Mapping[str, Sequence[AxisValue]]) -> Iterator[tuple[str, list[Layer]]]:
-    """Name and layers of every combination. A later axis lies over an earlier one; an axis with a
-    single value does not show in the name.
+    """Yield the name and layers of every combination.
+
+    A later axis overrides an earlier one. An axis with a single value is left out of the name.
     """
     several = [axis for axis, choices in found.items() if len(choices) > 1] or list(found)
     for chosen in product(*found.values()):
@@ -104,7 +101,10 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
         if own:
             known = nearest(axis, (*KEYS, ENDPOINT))
             return [
-                ((axis, i), f"{axis} is no key of a plan, so its values are plan fragments.{known}")
+                (
+                    (axis, i),
+                    f"{axis} is not a plan key, so its values must be plan fragments.{known}",
+                )
             ]
         return [((axis, i), "expected a plan fragment")]
     given = value.get(LABEL)
@@ -125,16 +125,15 @@ def _fragment(axis: str, i: int, value: Any, document: Document) -> AxisValue | 
 
 
 def _distinct(axis: str, choices: Sequence[AxisValue]) -> list[AxisValue]:
-    """The choices with different labels."""
+    """Return the choices with unique labels."""
     names = unique([choice.label for choice in choices])
     return [replace(choice, label=name) for choice, name in zip(choices, names, strict=True)]
 
 
 def unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
-    """The names, later ones with -2, -3, ... where they would repeat an earlier one or one that is
-    taken.
+    """Return the names, made unique with -2, -3, ... among themselves and `taken`.
 
-    Case is left aside: some file systems do not see it.
+    The comparison ignores case, as some file systems do.
     """
     seen = {name.lower() for name in taken}
     found = []
@@ -149,7 +148,7 @@ def unique(names: Sequence[str], taken: Sequence[str] = ()) -> list[str]:
 
 
 def label(content: Mapping[str, Any]) -> str:
-    """A short name for a plan fragment, safe as a part of a file name."""
+    """Return a short name for a plan fragment, safe as a part of a file name."""
     parts = [slug(_word(key, value)) for key, value in content.items() if value is not None]
     return "_".join(part for part in parts if part)[:PART_LENGTH].rstrip("-._") or "default"
 
@@ -172,5 +171,5 @@ def _word(key: str, value: Any) -> str:
 
 
 def slug(text: str) -> str:
-    """Letters, digits, dots, dashes and underscores, beginning with a letter or a digit."""
+    """Return a text of letters, digits, dots, dashes and underscores, without edge punctuation."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")[:PART_LENGTH].rstrip("-._")

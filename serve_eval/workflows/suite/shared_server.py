@@ -1,4 +1,4 @@
-"""One server for the runs of a suite that want the same one."""
+"""Share one server between the runs of a suite that need the same one."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from serve_eval.protocol.fingerprint import canonical
 from serve_eval.schema import Endpoint, Plan, RunError, SuiteRun
 
 PROBE_S = 2.0
-"""How long a server may take to accept a connection before it is left to the run to find out what
+"""Seconds that a server may take to accept a connection. If it takes longer, the run finds out what
 is wrong."""
 
 
 def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
-    """The runs by the server that they need, in the order of their first appearance. A running
-    endpoint is one too, so that its runs follow each other.
+    """Group runs by the server that they need, in the order of first appearance.
+
+    A running endpoint counts as a server, so its runs follow each other.
     """
     found: dict[str, list[SuiteRun]] = {}
     for run in runs:
@@ -38,13 +39,12 @@ def groups(runs: Sequence[SuiteRun]) -> list[list[SuiteRun]]:
 
 
 class SharedServer:
-    """Starts the server when the first of the runs has something to ask, and stops it at the end of
-    the block.
+    """A server that starts for the first run that sends requests, and stops with the block.
 
-    A server that could not be started is not tried again: every further run gets the same
-    LaunchError. For the next run, one is started anew that has ended, or that served a run and then
-    failed one. A server that has only ever failed stays: the cause is probably in what is asked,
-    and a start may take long.
+    If the server cannot be started, every further run gets the same LaunchError. It is restarted
+    for the next run if it has ended, or if a run failed after an earlier one succeeded. A server
+    with which no run has succeeded keeps running: the requests are probably the cause, and a start
+    may take long.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SharedServer:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stops the server, if there is one."""
+        """Stop the server if it is running."""
         self._endpoint, self._worked = None, False
         if (keeper := self._keeper) is not None:
             self._keeper, over = None, keeper.done()
@@ -78,11 +78,11 @@ class SharedServer:
             try:
                 await keeper
             except LaunchError:
-                if not over:  # else the run that used it was told
+                if not over:  # Otherwise the run that used it has received the error.
                     raise
 
     async def note_end(self, error: RunError | None) -> None:
-        """To be told how each run ended."""
+        """Record how a run ended, and stop the server if it needs a restart."""
         if error is None:
             self._worked = self._endpoint is not None
         elif error.kind == EndpointError.__name__ and self._worked:
@@ -92,7 +92,7 @@ class SharedServer:
     async def launch(
         self, plan: Plan, prepared: Sequence[PreparedTask], folder: Path
     ) -> AsyncIterator[Endpoint]:
-        """The endpoint, started if need be: what `evaluate` takes as its own `launching`."""
+        """Yield the endpoint, started if necessary. `evaluate` takes this as its `launching`."""
         if self._refused is not None:
             raise self._refused
         ended = self._keeper is not None and self._keeper.done()
@@ -109,7 +109,7 @@ class SharedServer:
         if plan.launcher.name != "external":
             prepared = [*prepared, *await asyncio.to_thread(self._others, plan, prepared)]
         started: asyncio.Future[Endpoint] = asyncio.get_running_loop().create_future()
-        # An orchestrator's limit follows that of the samples: of the most patient run.
+        # An orchestrator's time limit follows the sample timeout, so use the longest of all runs.
         longest = max(one.limits.sample_timeout_s for one in self._plans)
         plan = replace(plan, limits=replace(plan.limits, sample_timeout_s=longest))
         self._leave = asyncio.Event()
@@ -138,23 +138,23 @@ class SharedServer:
         started: asyncio.Future[Endpoint],
         leave: asyncio.Event,
     ) -> None:
-        """The server's whole life in a task of its own: a launcher whose server ends cancels the
-        task that started it, and that must be none that goes on to the next run.
+        """Start the server and wait, in a separate task.
+
+        A launcher cancels the task that started it if its server ends. That must not be the task
+        that continues with the next run.
         """
         async with self._launching(plan, prepared, self._folder) as endpoint:
             started.set_result(endpoint)
             await leave.wait()
 
     def _others(self, first: Plan, prepared: Sequence[PreparedTask]) -> list[PreparedTask]:
-        """The tasks of the other runs as far as they ask other prompts: a simulated model has to
-        know them all.
-        """
+        """Return other runs' tasks with further prompts: a simulated model needs them all."""
         known = {(p.task.name, p.fingerprint["samples"]) for p in prepared}
         found: list[PreparedTask] = []
         for plan in self._plans:
             if plan == first:
                 continue
-            with suppress(ServeEvalError):  # told by that run itself
+            with suppress(ServeEvalError):  # That run reports the error.
                 for p in prepare(plan):
                     if (key := (p.task.name, p.fingerprint["samples"])) not in known:
                         known.add(key)
@@ -163,7 +163,7 @@ class SharedServer:
 
 
 async def _is_gone(base_url: str) -> bool:
-    """Return whether no server listens any more where a server was."""
+    """Return True if no server listens at the address any longer."""
     parts = urlsplit(base_url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -1,6 +1,4 @@
-"""The report of a suite for people: a table of its runs and tasks, the reasons, the waivers, one
-verdict.
-"""
+"""Print the report of a suite: a table of runs and tasks, the reasons, the waivers, the verdict."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _TESTED = ("p", "p holm", "q")
 
 
 def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
-    """Prints the suite. Where the table does not fit the terminal, every row is a line of its
-    own.
-    """
+    """Print the suite. If the table is wider than the terminal, print one line per row."""
     names = list(dict.fromkeys(key for row in report.rows for key in row.attributes))
     tested = any(row.p is not None for row in report.rows)
     columns = [
@@ -60,7 +56,7 @@ def render(report: SuiteReport, out_dir: Path, console: Console) -> None:
         _say(console, text)
     for use in report.waivers:
         _say(console, _waiver(use))
-    _say(console, f"each run has its own report: {out_dir}/runs/<run>/report.json")
+    _say(console, f"reports of the runs: {out_dir}/runs/<run>/report.json")
     _say(console, f"suite folder: {out_dir}")
     counts = Counter(_verdict(row) for row in report.rows)
     counted = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -109,7 +105,7 @@ def _verdict(row: SuiteRow) -> str:
 
 
 def _value(row: SuiteRow) -> str:
-    """The value; where answers are missing, the range that they leave it."""
+    """Return the value or, if answers are missing, the range of possible values."""
     if row.failed and row.bounds is not None:
         return f"{row.bounds[0]:.3f}..{row.bounds[1]:.3f}"
     return _number(row.evaluated) if row.estimate is None else f"~{_number(row.estimate)}"
@@ -124,7 +120,7 @@ def _p(value: float | None) -> str:
 
 
 def _explanations(report: SuiteReport) -> Iterator[str]:
-    """Explain the table: errors of runs, reasons of rows, how to read p, warnings."""
+    """Yield lines that explain the table: errors, reasons, p-values and warnings."""
     for run in report.runs:
         if run.error is not None:
             yield f"{run.name}: {run.error.kind}: {run.error.message}"
@@ -134,8 +130,8 @@ def _explanations(report: SuiteReport) -> Iterator[str]:
         yield from (f"{row.run}/{row.task}: {line}" for line in _remarks(row))
     if sum(row.p_holm is not None for row in report.rows) > 1:
         yield (
-            f"p holm: at most {report.alpha:g} is a proven drop, with that chance of any false"
-            " alarm; q: triage"
+            f"p holm: {report.alpha:g} or less proves a drop, with at most that probability of any"
+            " false alarm; q: for triage only"
         )
     for warning, count in Counter(
         warning for run in report.runs for warning in run.warnings
@@ -144,7 +140,7 @@ def _explanations(report: SuiteReport) -> Iterator[str]:
 
 
 def _remarks(row: SuiteRow) -> Iterator[str]:
-    """Return the reasons of a row's verdict, and the warning that its sample is small."""
+    """Yield the reasons of a row's verdict, and the warning that its sample is small."""
     yield from row.reasons
     yield from (f"warning: {warning}" for warning in row.warnings if warning.startswith("small"))
 
@@ -160,19 +156,19 @@ def _waiver(use: WaiverUse) -> str:
             + (
                 f"it no longer covers {failing}"
                 if failing
-                else "nothing that it names fails: remove it"
+                else "no task that it matches fails: remove it"
             )
         ),
         WaiverState.NOT_NEEDED: (
-            f"the waiver for {what} is no longer needed: everything that it names passes "
+            f"the waiver for {what} is no longer needed: every task that it matches passes "
             f"({waiver.reason}, until {waiver.until})"
         ),
         WaiverState.UNDECIDED: (
-            f"the waiver for {what} was not needed and may be again: what it names is not decided "
-            f"({waiver.reason}, until {waiver.until})"
+            f"the waiver for {what} was not needed, but may be: a task that it matches is"
+            f" undecided ({waiver.reason}, until {waiver.until})"
         ),
         WaiverState.NO_MATCH: (
-            f"warning: the waiver for {what} names no task of this suite ({waiver.reason})"
+            f"warning: the waiver for {what} matches no task of this suite ({waiver.reason})"
         ),
     }
     return said[use.state]

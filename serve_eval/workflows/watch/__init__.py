@@ -1,11 +1,10 @@
-"""A continuous canary: the same questions and checks again and again, and an alarm when they turn
-worse.
-"""
+"""Repeat the same questions and checks continuously, and raise an alarm if they get worse."""
 
 __all__ = [
     "alarming",
     "asking",
     "beginning",
+    "bets",
     "budget",
     "job",
     "judging",

@@ -1,5 +1,6 @@
-"""An alarm on its way: to a command, and to a webhook. Neither can stop the watch, or hear a key
-that is not theirs.
+"""Deliver alarms to a command and a webhook.
+
+Neither can stop the watch or receive keys that it was not given.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ from serve_eval.processes.environment import inherit
 from serve_eval.schema import Connection
 
 COMMAND_S, WEBHOOK_S = 60.0, 10.0
-"""How long a command, and each attempt at a webhook, may take."""
+"""Time limits in seconds of a command and of each attempt at a webhook."""
 ATTEMPTS, PAUSE_S = 3, 1.0
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """The destinations of alarms. A `${VARIABLE}` in `webhook` is filled in when it is called.
-    `pass_env` names the variables that the command gets beside those that every program needs.
+    """The destinations of alarms.
+
+    A `${VARIABLE}` in `webhook` is filled in when it is called. `pass_env` names the variables that
+    the command gets in addition to those that every program needs.
     """
 
     command: tuple[str, ...] = ()
@@ -42,21 +45,23 @@ def delivery(
     environ: Mapping[str, str],
     pass_env: Sequence[str] = (),
 ) -> Delivery:
-    """Raises PlanError for a command that is none or cannot be split, a webhook that is no address,
-    and the name of a variable that the environment does not have.
+    """Return the destinations of alarms.
+
+    Raises PlanError for a command that is empty or cannot be split, a webhook that is not an
+    address, and a variable that is not in the environment.
     """
     try:
         words = tuple(shlex.split(command or ""))
     except ValueError as error:
         raise PlanError(f"--on-alarm-command: {error}") from error
     if command is not None and not words:
-        raise PlanError("--on-alarm-command: there is no command in it")
+        raise PlanError("--on-alarm-command: the command is empty")
     if webhook is not None and not _is_address(expand(webhook, environ, "--webhook")):
         raise PlanError("--webhook: expected http://... or https://...")
     if pass_env and command is None:
-        raise PlanError("--alarm-env is for --on-alarm-command: give one")
+        raise PlanError("--alarm-env needs --on-alarm-command")
     if missing := [name for name in pass_env if name not in environ]:
-        raise PlanError(f"--alarm-env: the environment has no {', '.join(missing)}")
+        raise PlanError(f"--alarm-env: not set in the environment: {', '.join(missing)}")
     return Delivery(command=words, webhook=webhook, pass_env=tuple(pass_env))
 
 
@@ -64,7 +69,7 @@ def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port beyond 65535, or half an IPv6 address
+    except ValueError:  # A port above 65535, or an incomplete IPv6 address.
         return False
 
 
@@ -75,8 +80,9 @@ async def deliver(
     environ: Mapping[str, str],
     notify: Callable[[str], None],
 ) -> dict[str, bool]:
-    """Send an alarm to all receivers at once. Return whether each accepted it. `notify` gets the
-    errors.
+    """Send an alarm to all destinations concurrently, and return whether each accepted it.
+
+    `notify` receives the errors.
     """
     body = msgspec.json.encode(alarm)
     ways = {}
@@ -94,8 +100,9 @@ async def deliver(
 def _for_command(
     environ: Mapping[str, str], connection: Connection, named: Sequence[str]
 ) -> dict[str, str]:
-    """Return the variables for a command: those that every program needs, without the key, headers
-    and proxy of the endpoint, and those named for it.
+    """Return the variables for a command: those that every program needs, and the named ones.
+
+    Variables of the endpoint's key, headers and proxy are left out unless they are named.
     """
     texts = [*connection.headers.values(), connection.proxy or ""]
     hidden = {
@@ -111,7 +118,7 @@ def _for_command(
 
 
 async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]) -> str:
-    """Runs the command with the alarm on its standard input; what went wrong."""
+    """Run the command with the alarm on its standard input, and return the error, if any."""
     try:
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, env=dict(environ)
@@ -120,24 +127,24 @@ async def _run(command: tuple[str, ...], body: bytes, environ: Mapping[str, str]
         return f"{command[0]}: {error.strerror}"
     try:
         async with asyncio.timeout(COMMAND_S):
-            with contextlib.suppress(
-                RuntimeError
-            ):  # of uvloop: it closed its input, and need not have read it
+            # uvloop raises RuntimeError if the command closed its input without reading it.
+            with contextlib.suppress(RuntimeError):
                 await process.communicate(body + b"\n")
             await process.wait()
     except TimeoutError:
-        return f"{command[0]} did not end within {COMMAND_S:g} s"
+        return f"{command[0]} did not finish within {COMMAND_S:g} s"
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-    return f"{command[0]} ended with {process.returncode}" if process.returncode else ""
+    return f"{command[0]} exited with {process.returncode}" if process.returncode else ""
 
 
 async def _post(url: str, body: bytes) -> str:
-    """Sends the alarm, several times where it is not taken; what went wrong. Never names the
-    address, which may be secret.
+    """Send the alarm, with retries, and return the error, if any.
+
+    The error does not name the address, which may be secret.
     """
     import httpx
 
@@ -151,7 +158,7 @@ async def _post(url: str, body: bytes) -> str:
                     reply = await client.post(
                         url, content=body, headers={"Content-Type": "application/json"}
                     )
-            except Exception as error:  # names that no resolver takes come as errors of any kind
+            except Exception as error:  # An unresolvable name may raise any exception.
                 problem = type(error).__name__
                 continue
             if reply.is_success:

@@ -1,6 +1,4 @@
-"""One round of a watch: a smoke test where it is its turn, and as many questions as the tokens
-allow.
-"""
+"""One round of a watch: a smoke test if due, and as many questions as the tokens allow."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from serve_eval.workflows.watch.record import Seen, State
 
 
 async def ask_round(session: WatchSession) -> Seen:
-    """Ask what is due, and return what came."""
+    """Send the requests of a round and return the results."""
     clock, job, state, plan = Stopwatch(), session.job, session.state, session.plan
     spending = budget(
         job.tokens,
@@ -61,12 +59,12 @@ def _questions(session: WatchSession, spending: Budget, *, smoke: bool) -> list[
     """Return the positions of the questions of a round."""
     most = spending.questions(smoke=smoke)
     if not session.state.rounds:
-        most = min(most, LEAST)  # until a server has counted the tokens of a prompt
+        most = min(most, LEAST)  # No server has counted the tokens of a prompt yet.
     return judging.questions_of(session.state, session.job.rules, most)
 
 
 async def _smoke(session: WatchSession, client: Client, seen: Seen) -> None:
-    """Make a smoke test, and note its rows."""
+    """Run a smoke test and record its rows."""
     plan, timeout_s = session.plan, session.job.timeout_s
     package = partial(openai_client, plan, environ=session.environ, timeout_s=timeout_s)
     smoke = CheckSession(client, model=plan.model, openai=package, timeout_s=timeout_s)
@@ -82,7 +80,7 @@ async def _smoke(session: WatchSession, client: Client, seen: Seen) -> None:
 async def _note_all(
     session: WatchSession, seen: Seen, results: Sequence[Response | Failure]
 ) -> None:
-    """Note what came of each question, and why there was no answer."""
+    """Record the result of each question, and the reasons of failures."""
     apart = session.scoring.of(session.pool.task.name)
     for position, result in zip(seen.asked, results, strict=True):
         await note(seen, session.state, session.pool, position, result, apart)
@@ -101,7 +99,7 @@ async def note(
     result: Response | Failure,
     apart: ScoredApart | None,
 ) -> None:
-    """Add the answer to a question, or that there was none."""
+    """Record the answer to a question, or its failure."""
     if isinstance(result, Failure):
         seen.values.append(None)
         seen.usable += "0"
@@ -124,16 +122,18 @@ async def note(
 
 
 def _explain_unscored(asked: QuestionPool, position: int, why: Unfinished) -> str:
-    """Say why an answer has no value: of a hold-out sample only the kind, since messages quote what
-    was expected.
+    """Return why an answer has no value.
+
+    For a hold-out sample this is only the kind of error: messages quote the expected answer.
     """
     sample = asked.samples[position]
     return f"{sample.id}: {why.raised if HOLDOUT in sample.metadata and why.raised else why.told}"
 
 
 def _show_failure(asked: QuestionPool, position: int, failure: Failure) -> str:
-    """Say what a failure says of itself: of a hold-out sample only its kind, since servers quote
-    what they refuse.
+    """Return the message of a failure.
+
+    For a hold-out sample this is only its kind: servers quote the prompts that they reject.
     """
     if HOLDOUT not in asked.samples[position].metadata:
         return failure.message

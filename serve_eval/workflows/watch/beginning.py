@@ -1,6 +1,4 @@
-"""The beginning of a watch: the state that its folder holds, or a new one after a first look at the
-endpoint.
-"""
+"""Begin a watch with the state in its folder, or with a new one after probing the endpoint."""
 
 from __future__ import annotations
 
@@ -18,19 +16,20 @@ from serve_eval.workflows.watch.pool import QuestionPool
 from serve_eval.workflows.watch.record import State
 
 LEAST_PROMPTS = 20
-"""Of fewer nothing can be learnt."""
+"""Smallest number of prompts from which a baseline can be learnt."""
 
 
 async def begin(
     job: WatchJob, folder: Path, environ: Mapping[str, str]
 ) -> tuple[State, QuestionPool]:
-    """Return the state of a watch and what it asks. A new one asks the endpoint how it wants to be
-    asked.
+    """Return the state of a watch and its questions.
+
+    A new watch finds out whether the endpoint supports chat or completions.
     """
     state = record.load(folder, job.bound)
     if state is None and (folder / record.ROUNDS_FILE).exists():
         raise RunFolderError(
-            f"{folder} has rounds and no state", hint="Begin anew in another folder with -o."
+            f"{folder} has rounds but no state", hint="Start again in another folder with -o."
         )
     if state is None:
         return await _begin_anew(job, environ)
@@ -42,7 +41,7 @@ async def begin(
 
 
 async def _begin_anew(job: WatchJob, environ: Mapping[str, str]) -> tuple[State, QuestionPool]:
-    """Return a new state, with what can be asked. Raises RunFolderError for too few prompts."""
+    """Return a new state and its questions. Raises RunFolderError if there are too few prompts."""
     plan = job.limit(await with_model(job.plan, environ))
     assert plan.model is not None
     async with connect(plan, Endpoint(base_url=job.base_url, model=plan.model), environ) as client:

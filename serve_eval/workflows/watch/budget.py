@@ -1,4 +1,7 @@
-"""How much of a round's tokens goes to what. A token is one that is read or generated. Pure."""
+"""Divide the tokens of a round between the smoke test and questions.
+
+Prompt tokens and generated tokens count. The functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,21 @@ from serve_eval.checks.session import ALIVE_TOKENS
 from serve_eval.errors import PlanError
 
 TOKENS = 16_000
-"""Of a round, unless told otherwise."""
+"""Default number of tokens of a round."""
 LEAST = 10
-"""Questions that a round without a smoke test has to have room for."""
+"""Questions that have to fit into a round without a smoke test."""
 _ALIVE_PROMPT = 16
 _LEFT_OUT = frozenset({"questions", "concurrency"})
-"""Of the quick smoke test: the task asks questions enough, and production has load of its own."""
+"""Checks of the quick smoke test that a watch skips: the task asks enough questions, and production
+has its own load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Tokens of a round. `smoke` is what a smoke test takes at most, and one is made every
-    `smoke_every` rounds (0: never); `question` what a question takes at most.
+    """The tokens of a round.
+
+    A smoke test takes at most `smoke` tokens and runs every `smoke_every` rounds (0: never). A
+    question takes at most `question` tokens.
     """
 
     tokens: int
@@ -30,18 +36,19 @@ class Budget:
     question: int
 
     def questions(self, *, smoke: bool) -> int:
-        """How many questions fit into a round."""
+        """Return the number of questions that fit into a round."""
         return (self.tokens - self.smoke * smoke) // self.question
 
 
 def checks_of(checks: Sequence[Check]) -> list[Check]:
-    """The checks of a round, of those of a smoke test."""
+    """Return those checks of a smoke test that a watch runs."""
     return [check for check in checks if check.name not in _LEFT_OUT]
 
 
 def smoke_tokens(checks: Sequence[Check]) -> int:
-    """What these checks take at most, by their own statements; with the short request after each
-    that fails.
+    """Return the largest number of tokens that the checks declare.
+
+    It includes the short request after each check, which follows a failure.
     """
     return sum(
         check.tokens + check.prompt_tokens + ALIVE_TOKENS + _ALIVE_PROMPT for check in checks
@@ -49,17 +56,18 @@ def smoke_tokens(checks: Sequence[Check]) -> int:
 
 
 def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_tokens: int) -> Budget:
-    """How a round spends its tokens. A smoke test that takes more than half of them is made every
-    second round, one that takes more than all of them never. Raises PlanError for too few
-    tokens.
+    """Return how a round spends its tokens.
+
+    A smoke test that takes more than half of the tokens runs every second round. One that takes
+    more than all of them never runs. Raises PlanError if the tokens are too few.
     """
     question = max(prompt_tokens) + answer_tokens
     if tokens < LEAST * question:
         raise PlanError(
-            f"--budget-tokens: {tokens} tokens are {tokens // question} questions; one may take"
-            f" {question}",
+            f"--budget-tokens: {tokens} tokens are enough for {tokens // question} questions of up"
+            f" to {question} tokens",
             hint=(
-                f"Give at least {LEAST * question}, or ask for shorter answers: --set"
+                f"Give at least {LEAST * question}, or shorten the answers with --set"
                 " TASK.max_tokens=N."
             ),
         )
@@ -68,12 +76,12 @@ def budget(tokens: int, *, smoke: int, prompt_tokens: Sequence[int], answer_toke
 
 
 def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -> Iterator[str]:
-    """What a watch costs, in lines."""
+    """Yield lines that describe the cost of a watch."""
     day = 86400.0 / every_s if every_s else 0.0
     plain = min(prompts, one.questions(smoke=False))
     mixed = min(prompts, one.questions(smoke=True))
     smoke = {0: "no smoke test", 1: "a smoke test"}.get(
-        one.smoke_every, f"every {one.smoke_every} rounds a smoke test"
+        one.smoke_every, f"a smoke test every {one.smoke_every} rounds"
     )
     asked = (
         f"{mixed}"
@@ -83,11 +91,11 @@ def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -
         else f"{plain}"
     )
     yield (
-        f"a round: {asked} questions (of at most {one.question} tokens) and {smoke}; at most"
+        f"per round: {asked} questions (at most {one.question} tokens each) and {smoke}; at most"
         f" {one.tokens} tokens"
     )
     if day:
-        yield f"a day: {day:.0f} rounds, at most {day * one.tokens:,.0f} tokens"
+        yield f"per day: {day:.0f} rounds, at most {day * one.tokens:,.0f} tokens"
     per_round = mixed if one.smoke_every == 1 else (mixed + plain) / 2 if one.smoke_every else plain
     rounds = -(-prompts * passes // max(1.0, per_round))
     wait = rounds * every_s
@@ -99,6 +107,6 @@ def describe_budget(one: Budget, *, every_s: float, prompts: int, passes: int) -
         else f", {wait / 60:.1f} minutes"
     )
     yield (
-        f"the baseline: {passes} times {prompts} prompts, about {rounds:.0f} rounds{time}; the"
-        " watch begins after it"
+        f"baseline: {prompts} prompts {passes} times, about {rounds:.0f} rounds{time}; accuracy is"
+        " judged after it"
     )

@@ -1,4 +1,4 @@
-"""What a watch is asked to do, and what its rounds share."""
+"""The job of a watch, and the session that its rounds share."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchJob:
-    """What is watched and how. `pool` is the task's; None: `prompts` generated questions.
-    `timeout_s` bounds each request. `rounds` ends the watch after so many (None: never), `ends`: an
-    alarm ends it.
+    """The endpoint to watch, and how to watch it.
+
+    `pool` holds the task's prompts; if it is None, the watch generates `prompts` questions.
+    `tokens` is the budget of a round. `timeout_s` limits each request. The watch ends after
+    `rounds` rounds (None: never) and, with `ends`, after an alarm.
     """
 
     plan: Plan
@@ -42,22 +44,20 @@ class WatchJob:
 
     @property
     def base_url(self) -> str:
-        """Where the endpoint is."""
+        """The base URL of the endpoint."""
         return str(self.plan.launcher.options["base_url"])
 
     @property
     def bound(self) -> dict[str, Any]:
-        """What must not change while a watch goes on in its folder."""
+        """The settings that must not change as long as a watch uses its folder."""
         asked = {"questions": self.prompts} if self.pool is None else dict(self.pool.fingerprint)
         rules = record.plain(self.rules)
         if not self.rules.round_means:
-            del rules["round_means"]  # which folders of older versions do not have
+            del rules["round_means"]  # Folders of older versions do not have it.
         return {"base_url": self.base_url, "asked": asked, "rules": rules}
 
     def limit(self, plan: Plan) -> Plan:
-        """Return a plan by which each request is sent once: what fails says how available the
-        endpoint is.
-        """
+        """Return the plan without retries: failures measure the availability of the endpoint."""
         limits = replace(
             plan.limits,
             max_attempts=1,
@@ -70,8 +70,9 @@ class WatchJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSession:
-    """Carries what travels together through the rounds of a watch. `plan` has the model and the
-    limits of its requests; `pool` is what is asked, and `checks` are those of its smoke tests.
+    """The objects that the rounds of a watch share.
+
+    `plan` has the model and the limits of the requests. `checks` are those of the smoke tests.
     """
 
     job: WatchJob

@@ -1,4 +1,4 @@
-"""What a round says: the baseline while it is learnt, the evidence after it, and alarms. Pure."""
+"""Pure functions that learn the baseline, judge each round against it, and raise alarms."""
 
 from __future__ import annotations
 
@@ -9,9 +9,18 @@ from dataclasses import dataclass
 
 from serve_eval.checks.row import CheckOutcome
 from serve_eval.stats import sequential_monitor
-from serve_eval.stats.betting import GRID
+from serve_eval.workflows.watch.bets import (
+    ACCURACY,
+    ALPHA,
+    FAILURES,
+    FLOOR_ALPHA,
+    USABLE,
+    bet,
+    evidence,
+    highest_gain,
+    limit,
+)
 from serve_eval.workflows.watch.record import (
-    Bets,
     CheckHistory,
     LearntLevel,
     Seen,
@@ -19,28 +28,27 @@ from serve_eval.workflows.watch.record import (
     WatchAlarm,
 )
 
-ACCURACY, USABLE, FAILURES, DOWN, CHECK = "accuracy", "usable", "failures", "down", "check"
-ALPHA: Mapping[str, float] = {ACCURACY: 0.005, USABLE: 0.0015, FAILURES: 0.001}
-"""The chance that a watch of a healthy endpoint ever alarms by these bets."""
-FLOOR_ALPHA: Mapping[str, float] = {ACCURACY: 0.002, USABLE: 0.0005}
-"""The chance that a floor that was learnt lies too high. With ALPHA .01 in all."""
+DOWN, CHECK = "down", "check"
 SILENT = 3
-"""Rounds in a row without any answer: down."""
+"""Consecutive rounds without any answer after which the endpoint is down."""
 LEARNT, FAILING = 3, 3
-"""A check is watched that passed in the first LEARNT smoke tests, and has failed when FAILING in a
-row did not pass."""
+"""A check is watched if it passed in the first LEARNT smoke tests. It raises an alarm after FAILING
+consecutive smoke tests that it does not pass."""
 MISSES = 3
-"""So often a prompt of the baseline may have no answer in a round in which others have one."""
+"""Times that a prompt may fail in rounds of the baseline in which others are answered, before the
+watch drops it."""
 RECENT = 10
-"""Rounds by which an alarm says how things are now."""
+"""Number of the last rounds that an alarm and the metrics report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRules:
-    """`passes` through the pool make the baseline. `tolerance` is how far accuracy, and the share
-    of usable answers, may lie below it, 0..1; `reference` the accuracy of the pool where it is
-    known otherwise. Up to `max_error_rate` of the requests may fail. `round_means`: one value of
-    each round is bet on, instead of each answer.
+    """The rules by which a watch judges rounds.
+
+    The baseline consists of `passes` passes through the pool. `tolerance` (0..1) is how far
+    accuracy and the share of usable answers may fall below it. `reference` is the accuracy of the
+    pool if it is known from elsewhere. Up to `max_error_rate` of the requests may fail. With
+    `round_means` the bets use the mean of a round instead of each answer.
     """
 
     passes: int
@@ -51,11 +59,11 @@ class WatchRules:
 
 
 def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
-    """Choose the prompts of the next round, `most` at the most: the baseline's next ones, after it
-    a random subset.
+    """Return the positions of at most `most` prompts for the next round.
 
-    Draw each subset from the whole pool, independently of earlier rounds: the bets rest on that
-    alone. With `round_means` a subset holds hard and easy prompts in the pool's shares.
+    During the baseline these are its next prompts, after it a random subset. Each subset is drawn
+    from the whole pool, independently of earlier rounds: the validity of the bets depends only on
+    that. With `round_means` a subset has the same shares of hard and easy prompts as the pool.
     """
     left = _list_left(state)
     rng = random.Random(f"{state.seed}:{state.rounds + 1}")
@@ -63,7 +71,7 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
         most = min(most, len(left))
         if not rules.round_means:
             return sorted(rng.sample(left, most))
-        rng.shuffle(left)  # those that are equally hard, in an order of this round
+        rng.shuffle(left)  # Prompts of equal accuracy get a random order.
         left.sort(key=lambda i: _usual(state.answers[i]))
         return sorted(
             left[place] for place in sequential_monitor.spread_subset(len(left), most, rng.random())
@@ -74,9 +82,7 @@ def questions_of(state: State, rules: WatchRules, most: int) -> list[int]:
 
 
 def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
-    """Takes a round into the state. Returns the alarms that are new, which are in the state as
-    well.
-    """
+    """Add a round to the state and return the new alarms, which the state holds as well."""
     state.rounds = seen.round
     _count(state, seen)
     raised = [*_availability(state, seen, rules)]
@@ -95,8 +101,9 @@ def judge(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
 
 
 def _count(state: State, seen: Seen) -> None:
-    """Notes how many tokens prompts have. Where one has more than was estimated, so may those not
-    counted yet, which are those without an answer.
+    """Record the prompt tokens that the server counted.
+
+    If a prompt has more than estimated, so may those without an answer, which are not counted yet.
     """
     counted = {
         i: tokens for i, tokens in zip(seen.asked, seen.prompt_tokens, strict=True) if tokens
@@ -110,7 +117,7 @@ def _count(state: State, seen: Seen) -> None:
 
 
 def recent(state: State) -> tuple[int, int, float | None]:
-    """Of the last rounds: requests, answers, and their mean."""
+    """Return the requests and answers of the last rounds, and the mean score of the answers."""
     asked, answered, total = (
         (sum(column) for column in zip(*state.recent, strict=True)) if state.recent else (0, 0, 0)
     )
@@ -118,7 +125,7 @@ def recent(state: State) -> tuple[int, int, float | None]:
 
 
 def learnt(state: State, rules: WatchRules) -> float:
-    """How much of the baseline there is, 0..1."""
+    """Return the share of the baseline that is complete, 0..1."""
     left = _list_left(state)
     return (
         sum(min(rules.passes, len(state.answers[i])) for i in left) / (rules.passes * len(left))
@@ -127,23 +134,8 @@ def learnt(state: State, rules: WatchRules) -> float:
     )
 
 
-def evidence(state: State, kind: str) -> float:
-    """The wealth of a bet, in natural logarithms; 0 before it began."""
-    bets = state.bets.get(kind)
-    return (
-        float(sequential_monitor.log_evidence(bets.logs, bets.rounds))
-        if bets is not None and bets.rounds
-        else 0.0
-    )
-
-
-def limit(kind: str) -> float:
-    """The evidence from which on there is an alarm, in natural logarithms."""
-    return -math.log(ALPHA[kind])
-
-
 def blind(state: State, rules: WatchRules) -> bool:
-    """Whether no fall could be noticed: the floor is at or below the tolerance."""
+    """Return True if no fall can be noticed, because the floor is at or below the tolerance."""
     return state.accuracy is not None and state.accuracy.floor <= rules.tolerance
 
 
@@ -152,8 +144,7 @@ def _list_left(state: State) -> list[int]:
     return [i for i in range(len(state.answers)) if i not in dropped]
 
 
-# ------------------------------------------------------------------------------------------------------
-# baseline
+# -- baseline ----------------------------------------------------
 
 
 def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
@@ -172,7 +163,7 @@ def _learn(state: State, seen: Seen, rules: WatchRules) -> None:
 
 
 def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | None) -> LearntLevel:
-    """The level of a share; its floor is the reference where there is one."""
+    """Return the level of a share. Its floor is the reference if there is one."""
     mean = math.fsum(map(math.fsum, answers)) / math.fsum(map(len, answers))
     if reference is not None:
         return LearntLevel(mean=mean, floor=reference)
@@ -182,24 +173,14 @@ def _level(answers: Sequence[Sequence[float]], kind: str, reference: float | Non
     )
 
 
-# ----------------------------------------------------------------------------------------------------------
-# bets
-
-
-def _bet(state: State, kind: str, values: Sequence[float], null: float, highest: float) -> bool:
-    """Plays a round; whether the evidence is now enough."""
-    bets = state.bets.setdefault(kind, Bets(logs=[]))
-    before = bets.logs or [-math.inf] * len(GRID)
-    bets.rounds += 1
-    bets.logs = sequential_monitor.grow(
-        before, bets.rounds, sequential_monitor.gains(values, null, highest)
-    ).tolist()
-    return evidence(state, kind) >= limit(kind)
+def _usual(answers: Sequence[float]) -> float:
+    return math.fsum(answers) / len(answers)
 
 
 def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
-    """Accuracy and usable answers against their floors. What has no answer counts as well as it
-    could: a failure of the endpoint never speaks for a fall.
+    """Bet that accuracy or the share of usable answers is below its floor; return the alarms.
+
+    A missing answer counts as the best possible one: a failure is never evidence of a fall.
     """
     assert state.accuracy is not None
     assert state.share_usable is not None
@@ -209,8 +190,8 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
     ]
     raised = []
     for kind, level, now, before, words in (
-        (ACCURACY, state.accuracy, seen.values, state.answers, "answers are right less often"),
-        (USABLE, state.share_usable, given, state.usable, "fewer answers hold anything to score"),
+        (ACCURACY, state.accuracy, seen.values, state.answers, "accuracy"),
+        (USABLE, state.share_usable, given, state.usable, "the share of usable answers"),
     ):
         usual = {i: _usual(before[i]) for i in _list_left(state)}
         mean = math.fsum(usual.values()) / len(usual)
@@ -221,40 +202,17 @@ def _worse(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
         )
         if rules.round_means:
             values = [math.fsum(values) / len(values)]
-            highest = _highest(kind, usual, seen.asked)
-        if _bet(state, kind, values, least - mean, highest):
-            told = (
-                f"{words} than in the baseline: less than {least:.1%}, where it was"
-                f" {level.mean:.1%}"
-            )
+            highest = highest_gain(kind, usual, seen.asked)
+        if bet(state, kind, values, least - mean, highest):
+            told = f"{words} is below {least:.1%}; in the baseline it was {level.mean:.1%}"
             if kind == ACCURACY:
                 shares = [
                     f"{total / answered:.1%}" for _, answered, total in state.recent if answered
                 ]
-                told += f"; the last rounds: {', '.join(shares)}"
+                told += f"; last rounds: {', '.join(shares)}"
             figures = {"baseline": level.mean, "floor": level.floor, "at_least": least}
             raised.append(_alarm(state, seen, kind, told, figures))
     return raised
-
-
-def _usual(answers: Sequence[float]) -> float:
-    return math.fsum(answers) / len(answers)
-
-
-def _highest(kind: str, usual: Mapping[int, float], asked: Sequence[int]) -> float:
-    """By how much the mean of as many answers can be better than usual, over all subsets that could
-    have been drawn.
-
-    Subsets are spread by accuracy; of any other share the prompts with the most room could come
-    together. A round that an older version drew at random may have had more room than that.
-    """
-    if kind == ACCURACY:
-        most = sequential_monitor.highest_mean(list(usual.values()), len(asked))
-    else:
-        most = math.fsum(
-            sorted((1.0 - x for x in usual.values()), reverse=True)[: len(asked)]
-        ) / len(asked)
-    return max(most, math.fsum(1.0 - usual[i] for i in asked) / len(asked))
 
 
 def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlarm]:
@@ -263,14 +221,14 @@ def _availability(state: State, seen: Seen, rules: WatchRules) -> list[WatchAlar
     raised = []
     state.silent = 0 if seen.came else state.silent + 1
     if state.silent >= SILENT:
-        told = f"no answer at all in {state.silent} rounds in a row; {seen.first_failure}"
+        told = f"no answer in {state.silent} consecutive rounds; {seen.first_failure}"
         raised.append(_alarm(state, seen, DOWN, told, {}))
     elif not state.silent:
         _over(state, {DOWN})
     share = 1.0 - seen.came / len(seen.asked)
-    if _bet(state, FAILURES, [-share], -rules.max_error_rate, 0.0):
+    if bet(state, FAILURES, [-share], -rules.max_error_rate, 0.0):
         told = (
-            f"more than {rules.max_error_rate:.1%} of the requests fail; in this round {share:.1%}:"
+            f"more than {rules.max_error_rate:.1%} of the requests fail; {share:.1%} in this round:"
             f" {_kinds(seen)}"
         )
         raised.append(
@@ -300,12 +258,11 @@ def _alarm(
     )
 
 
-# --------------------------------------------------------------------------------------------------------
-# checks
+# -- checks ------------------------------------------------------
 
 
 def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
-    """Rows that always passed and do not pass any more."""
+    """Return alarms for checks that passed at first and no longer pass."""
     assert seen.checks is not None
     state.smokes += 1
     raised = []
@@ -319,7 +276,7 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
             _over(state, {f"{CHECK} {name}"})
         elif row.failing >= FAILING and is_watched(row):
             told = (
-                f"{name} passed in all of the first {LEARNT} smoke tests, and not in the last"
+                f"{name} passed in the first {LEARNT} smoke tests, but not in the last"
                 f" {row.failing}: "
             )
             alarm = _alarm(state, seen, CHECK, told + seen.told.get(name, outcome), {})
@@ -329,12 +286,12 @@ def _checks(state: State, seen: Seen) -> list[WatchAlarm]:
 
 
 def is_watched(row: CheckHistory) -> bool:
-    """Whether a check passed in the first LEARNT smoke tests."""
+    """Return True if a check passed in the first LEARNT smoke tests."""
     return row.first_passed >= LEARNT
 
 
 def is_asked_again(state: State) -> bool:
-    """Whether a check that is watched has to be looked at again in the next round."""
+    """Return True if a watched check is failing and has to be repeated in the next round."""
     return any(0 < row.failing < FAILING and is_watched(row) for row in state.rows.values())
 
 

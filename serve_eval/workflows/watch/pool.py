@@ -1,4 +1,4 @@
-"""What a watch asks: one task's prompts, and what each answer is worth between 0 and 1."""
+"""The questions of a watch: the prompts of one task, and the score of each answer from 0 to 1."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ from serve_eval.schema import (
 from serve_eval.workflows.watch import questions
 
 PROMPTS = 200
-"""Prompts of a pool, unless told otherwise."""
+"""Default number of prompts of a pool."""
 IN_FLIGHT = 8
-"""Requests at the same time: a canary is a small guest."""
+"""Concurrent requests: a watch must add little load to the endpoint."""
 _UNUSABLE = frozenset({Outcome.EMPTY, Outcome.REASONING_ONLY, Outcome.REFUSED, Outcome.UNPARSED})
 _BYTES_PER_TOKEN, _TEMPLATE_TOKENS = 2, 32
-"""Of a prompt whose tokens no server has counted yet; texts in most tokenizers have four bytes per
+"""Estimate for a prompt whose tokens no server has counted yet. Most tokenizers have four bytes per
 token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPool:
-    """`prepared` is there for a task that has to be probed. `fingerprint` says what is asked and
-    how it is scored.
+    """The questions of a watch.
+
+    `prepared` is set for a task that has to be probed. `fingerprint` identifies the questions and
+    their scoring.
     """
 
     task: Task
@@ -55,46 +57,48 @@ class QuestionPool:
 
     @property
     def answer_tokens(self) -> int:
-        """The most tokens that an answer to any of the prompts has."""
+        """The largest max_tokens of all prompts."""
         own = [one.override.max_tokens for one in self.samples if one.override is not None]
         return max(
             [self.task.sampling.max_tokens, *(tokens for tokens in own if tokens is not None)]
         )
 
     def prompt_tokens(self) -> list[int]:
-        """An upper estimate of each prompt's tokens, from its length."""
+        """Return an upper estimate of each prompt's tokens, from its length."""
         return [_estimate(one) for one in self.samples]
 
 
 def of_plan(plan: Plan) -> QuestionPool:
-    """The one task of a plan, and `limit` of its prompts. Raises PlanError for a task that cannot
-    be watched, and what its preparation raises.
+    """Return the pool of a plan's only task, with `limit` of its prompts.
+
+    Raises PlanError for a task that cannot be watched, and the errors of its preparation.
     """
     if len(plan.tasks) != 1:
         raise PlanError(
-            f"a watch asks one task, not {len(plan.tasks)}",
-            hint="Start one for each, with its own -o.",
+            f"a watch takes one task, not {len(plan.tasks)}",
+            hint="Start one watch per task, each with its own -o.",
         )
     extensions.include(plan.include_path)
     prepared = prepare(replace(plan, limit=plan.limit or PROMPTS, no_reference=True))
     if len(prepared) != 1:
-        raise PlanError(f"{plan.tasks[0].name} is {len(prepared)} tasks; a watch asks one")
+        raise PlanError(f"{plan.tasks[0].name} is {len(prepared)} tasks; a watch takes one")
     one = prepared[0]
     task = one.task
     why = None
     if task.metric.lo is None or task.metric.hi is None:
-        why = f"its scores ({task.metric.name}) have no lower or no upper end"
+        why = f"its scores ({task.metric.name}) have no lower or no upper limit"
     elif task.aggregation is not MEAN:
-        why = "its value is no mean of scores"
+        why = "its value is not a mean of scores"
     elif task.program is not None or task.questions is not None or task.unsafe:
-        why = "its answers are run or judged by others"
+        why = "its answers are executed or need a judge"
     elif one.dataset.samples[0].choices:
-        why = "it needs several requests for an answer"
+        why = "it needs several requests per answer"
     elif any(turn.images for sample in one.dataset.samples for turn in _turns(sample)):
-        why = "how many tokens its images take is not known beforehand"
+        why = "the number of tokens of its images is not known in advance"
     if why is not None:
         raise PlanError(
-            f"{task.name} cannot be watched: {why}", hint="Such as gsm8k, mmlu, or your own cases."
+            f"{task.name} cannot be watched: {why}",
+            hint="Watch gsm8k, mmlu or your own cases, for example.",
         )
     return QuestionPool(
         task=task, samples=one.dataset.samples, fingerprint=one.fingerprint, prepared=one
@@ -102,15 +106,16 @@ def of_plan(plan: Plan) -> QuestionPool:
 
 
 def generate_pool(count: int, *, chat: bool) -> QuestionPool:
-    """Questions that are made here, of which any instructed model answers nearly all."""
+    """Return generated questions. Any instruction-tuned model answers nearly all of them."""
     task = questions.task(chat=chat)
     dataset = task.load(DataRoots(), count)
     return QuestionPool(task=task, samples=dataset.samples, fingerprint=fingerprint(task, dataset))
 
 
 async def answers_chat(client: Client) -> bool:
-    """Whether questions go by chat; else they go as texts. Raises EndpointError where neither is
-    answered.
+    """Return True if the endpoint answers chat requests, False if only completions.
+
+    Raises EndpointError if it answers neither.
     """
     sampling = SamplingParams(max_tokens=2)
     failure = await trial(client, chat=True, sampling=sampling, extra={})
@@ -122,7 +127,7 @@ async def answers_chat(client: Client) -> bool:
 
 
 async def check_able(client: Client, pool: QuestionPool) -> None:
-    """Raises EndpointError for an endpoint that lacks what the task needs."""
+    """Raise EndpointError if the endpoint lacks what the task needs."""
     if pool.prepared is None:
         return
     _, lacking = await probe(client, [pool.prepared])
@@ -135,7 +140,7 @@ async def check_able(client: Client, pool: QuestionPool) -> None:
 async def ask(
     client: Client, pool: QuestionPool, positions: Sequence[int]
 ) -> list[Response | Failure]:
-    """What came for each of the prompts, each of them asked once, in their order."""
+    """Send each of the prompts once, and return the results in their order."""
     places = asyncio.Semaphore(IN_FLIGHT)
 
     async def one(position: int) -> Response | Failure:
@@ -148,9 +153,7 @@ async def ask(
 async def worth(
     pool: QuestionPool, position: int, response: Response, apart: ScoredApart | None
 ) -> tuple[float, bool] | Unfinished:
-    """Return the score of an answer from 0 to 1, and whether it held anything to score; or why the
-    scorer failed.
-    """
+    """Return the score (0 to 1) of an answer and whether it was usable, or the scorer's error."""
     graded = await grade_answer(pool.task, pool.samples[position], response, apart)
     if isinstance(graded, Unfinished):
         return graded

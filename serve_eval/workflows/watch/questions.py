@@ -1,6 +1,4 @@
-"""The questions of a watch without a data set: sums, and made-up words to copy, as a task like any
-other.
-"""
+"""A task for a watch without a data set: sums, and invented words to copy."""
 
 from __future__ import annotations
 
@@ -28,11 +26,11 @@ from serve_eval.schema import (
 
 NAME = "questions"
 SEED = 1
-"""Other questions than those of serve-eval smoke."""
+"""The seed differs from that of serve-eval smoke, so that the questions differ."""
 
 
 def task(*, chat: bool) -> Task:
-    """The task; by `chat`, or as texts with two examples."""
+    """Return the task, with chat prompts or with texts that start with two examples."""
 
     def load(roots: DataRoots, wanted: int) -> Dataset:
         samples = [

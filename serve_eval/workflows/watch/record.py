@@ -1,9 +1,8 @@
-"""What a watch remembers: a line for each round, for ever, and a state that is what the lines come
-to.
+"""The files of a watch: a line for each round, and the state that results from the lines.
 
-OUT/rounds.jsonl is only ever appended to. OUT/state.json is written whole after each round; where a
-kill came between the two, the lines that it does not know yet are judged again, so that no evidence
-is lost or counted twice.
+A round is appended to OUT/rounds.jsonl. OUT/state.json is replaced after each round. If the process
+is killed between the two, the next start judges the lines that the state lacks, so no evidence is
+lost or counted twice.
 """
 
 from __future__ import annotations
@@ -25,13 +24,15 @@ STATE_FILE, ROUNDS_FILE = "state.json", "rounds.jsonl"
 
 
 class Seen(msgspec.Struct, kw_only=True):
-    """What a round saw. `asked` are positions in the pool; of each, `values` has what its answer
-    was worth (None: there is none), `usable` a 1 where there was something to score, and
-    `prompt_tokens` what the server counted (0: it did not). `failures` counts requests without an
-    answer by kind. `checks` are the rows of the smoke test by name (None: it was not its turn), and
-    `stopped` why it was not finished. `tokens` are prompt and generated ones of everything,
-    estimated from above where no server counted. `latencies_s` are those of the answers. `unscored`
-    of these have no value, since the scorer raised or took too long; `first_unscored` tells of the
+    """The results of a round.
+
+    `asked` are positions in the pool. For each of them, `values` has the score of its answer (None
+    if it has none), `usable` a 1 if there was something to score, and `prompt_tokens` the server's
+    count (0 if it did not count). `failures` counts requests without an answer by kind. `checks`
+    are the rows of the smoke test by name (None if none was due), and `stopped` is the reason why
+    it was not finished. `tokens` are the prompt and generated tokens of all requests, with upper
+    estimates if the server did not count. `latencies_s` are those of the answers. `unscored`
+    answers have no value, because the scorer raised or timed out; `first_unscored` explains the
     first.
     """
 
@@ -58,13 +59,14 @@ class Seen(msgspec.Struct, kw_only=True):
 
     @property
     def came(self) -> int:
-        """Answers, with a value or without."""
+        """Number of answers, with or without a value."""
         return self.answered + self.unscored
 
 
 class LearntLevel(msgspec.Struct, kw_only=True):
-    """A share, learnt in the baseline: its mean there, and the `floor` that the true one then was
-    below with the probability that is set aside for it.
+    """A share learnt in the baseline: its mean, and a `floor`.
+
+    The probability that the true share was below the floor is at most `FLOOR_ALPHA`.
     """
 
     mean: float
@@ -72,15 +74,17 @@ class LearntLevel(msgspec.Struct, kw_only=True):
 
 
 class Bets(msgspec.Struct, kw_only=True):
-    """ln of the wealth of each stake, after so many rounds of betting."""
+    """The natural logarithms of the wealth of each stake after `rounds` rounds of betting."""
 
     rounds: int = 0
     logs: list[float] = []
 
 
 class CheckHistory(msgspec.Struct, kw_only=True):
-    """A check of the smoke test: how often it was seen, how often it passed from the first time on
-    without a fail, and in how many smoke tests in a row up to the last it did not pass.
+    """The history of a check of the smoke test.
+
+    It ran `seen` times and passed the first `first_passed` times. It did not pass in the last
+    `failing` smoke tests.
     """
 
     seen: int = 0
@@ -89,9 +93,11 @@ class CheckHistory(msgspec.Struct, kw_only=True):
 
 
 class WatchAlarm(msgspec.Struct, kw_only=True):
-    """`kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures`
-    are those that it rests on. `delivered`: command and webhook had it. `over`: what it told is
-    over, so that it may be told again.
+    """An alarm of a watch.
+
+    `kind` is accuracy, usable, failures, down, or check. `subject` names the check. `figures` are
+    the values behind the alarm. `delivered` means that it was sent to the command and the webhook.
+    `over` means that its cause has ended, so it may be raised again.
     """
 
     kind: str
@@ -109,11 +115,14 @@ class WatchAlarm(msgspec.Struct, kw_only=True):
 
 
 class State(msgspec.Struct, kw_only=True):
-    """`bound` is what the watch asks, and of whom: another command is refused. `chat`: generated
-    questions go by chat. `answers` and `usable` have the baseline's scores of each prompt in the
-    order of the passes, `misses` how often it had no answer although others had, `dropped` the
-    prompts that were given up for that. `accuracy` and `share_usable` are there when the baseline
-    is complete. `recent` are the last rounds: asked, answered, sum of what they were worth.
+    """The state of a watch.
+
+    `bound` are the endpoint, questions and rules, which another command must not change. `chat`
+    means that generated questions use chat. `answers` and `usable` have the baseline's scores of
+    each prompt in the order of the passes. `misses` counts how often a prompt had no answer
+    although others had, and `dropped` lists the prompts that were dropped for that. `accuracy` and
+    `share_usable` are set once the baseline is complete. `recent` has requests, answers and sum of
+    scores of the last rounds.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -138,18 +147,19 @@ class State(msgspec.Struct, kw_only=True):
 
     @property
     def standing(self) -> list[WatchAlarm]:
-        """Alarms of what is not over."""
+        """The alarms that are not over."""
         return [alarm for alarm in self.alarms if not alarm.over]
 
 
 def plain(value: object) -> Any:
-    """A value as it comes back out of a file."""
+    """Return a value as it is read back from a file."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
-    """The state of a watch; None where there is none yet. Raises RunFolderError for that of another
-    watch.
+    """Return the state of a watch, or None if there is none yet.
+
+    Raises RunFolderError if the state belongs to another watch or cannot be read.
     """
     file = folder / STATE_FILE
     try:
@@ -158,28 +168,28 @@ def load(folder: Path, bound: Mapping[str, Any]) -> State | None:
         return None
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise RunFolderError(
-            f"{file} cannot be read: {error}", hint="Begin anew in another folder: -o."
+            f"{file} cannot be read: {error}", hint="Start again in another folder with -o."
         ) from error
     if state.schema_version != SCHEMA_VERSION:
         raise RunFolderError(
-            f"{file} is of another version of serve-eval",
-            hint="Use that one, or begin anew in another folder: -o.",
+            f"{file} was written by another version of serve-eval",
+            hint="Use that version, or start again in another folder with -o.",
         )
     if differing := run_folder.differences(state.bound, plain(bound)):
         raise RunFolderError(
             f"{folder} holds another watch:\n" + "\n".join(f"  {line}" for line in differing),
-            hint="What is bet against must not change: begin anew in another folder with -o.",
+            hint="These settings must not change. Start again in another folder with -o.",
         )
     return state
 
 
 def save(folder: Path, state: State) -> None:
-    """Writes the state whole or not at all."""
+    """Write the state atomically."""
     write_private(folder / STATE_FILE, pretty_json(state))
 
 
 def append(folder: Path, seen: Seen) -> None:
-    """Adds the line of a round. Raises JournalError when it cannot be written."""
+    """Append the line of a round. Raises JournalError if it cannot be written."""
     file = folder / ROUNDS_FILE
     try:
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as lines:
@@ -192,10 +202,10 @@ def append(folder: Path, seen: Seen) -> None:
 
 
 def later_than(folder: Path, rounds: int) -> list[Seen]:
-    """The lines of rounds that a state does not know yet. A torn last line, which a kill leaves, is
-    cut off.
+    """Return the rounds after round number `rounds`.
 
-    Raises RunFolderError for a damaged line.
+    An incomplete last line, which a killed process leaves, is removed. Raises RunFolderError for a
+    damaged line.
     """
     file = folder / ROUNDS_FILE
     found = []

@@ -1,4 +1,4 @@
-"""The story of a watch: round after round, until it is told to end or an alarm ends it."""
+"""Run the rounds of a watch until the user or an alarm ends it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from serve_eval.evaluation.run_session import ignore
 from serve_eval.evaluation.storage import run_folder
 from serve_eval.evaluation.task_run import open_scoring
 from serve_eval.verdicts.exit_code import FAIL, PASS
-from serve_eval.workflows.watch import judging, record
+from serve_eval.workflows.watch import bets, judging, record
 from serve_eval.workflows.watch.alarming import deliver
 from serve_eval.workflows.watch.asking import ask_round
 from serve_eval.workflows.watch.beginning import LEAST_PROMPTS, begin
@@ -41,12 +41,12 @@ async def watch(
     notify: Callable[[str], None] = ignore,
     ready: Callable[[], None] = lambda: None,
 ) -> int:
-    """Watch an endpoint. Returns the exit code: FAIL where an alarm stands at the end.
+    """Watch an endpoint. Returns the exit code: FAIL if an alarm is active at the end.
 
-    `forget` drops the alarms of before, and the evidence. `notify` gets the lines for the user,
-    `ready` is called when the endpoint was found to be there or the watch was known already. Raises
-    EndpointError where it is not there at the start of a new watch, RunFolderError for the folder
-    of another one, JournalError for a full disk.
+    `forget` drops earlier alarms and the evidence. `notify` receives the lines for the user.
+    `ready` is called once the endpoint has responded, or immediately if the folder has a state.
+    Raises EndpointError if the endpoint does not respond at the start of a new watch,
+    RunFolderError if the folder belongs to another watch, and JournalError if the disk is full.
     """
     prepared = [job.pool.prepared] if job.pool is not None and job.pool.prepared is not None else []
     with (
@@ -74,7 +74,7 @@ async def _open(
     metrics: Metrics | None,
     notify: Callable[[str], None],
 ) -> WatchSession:
-    """Find out what the watch knows and asks."""
+    """Return the session, with the state and the questions of the watch."""
     state, asked = await begin(job, folder, environ)
     return WatchSession(
         job=job,
@@ -91,9 +91,7 @@ async def _open(
 
 
 def _catch_up(session: WatchSession, *, forget: bool) -> None:
-    """Judge the rounds that the state does not know yet, and forget alarms and evidence where that
-    is wanted.
-    """
+    """Judge the rounds that the state lacks. With `forget`, drop alarms and evidence."""
     state, rules = session.state, session.job.rules
     for seen in record.later_than(session.folder, state.rounds):
         judging.judge(state, seen, rules)
@@ -105,20 +103,20 @@ def _catch_up(session: WatchSession, *, forget: bool) -> None:
 
 
 def _stands(session: WatchSession) -> bool:
-    """Tell whether an alarm of before ends the watch, and say so."""
-    final = [alarm for alarm in session.state.standing if alarm.kind in judging.ALPHA]
+    """Return True, with a message, if an earlier alarm ends the watch."""
+    final = [alarm for alarm in session.state.standing if alarm.kind in bets.ALPHA]
     if not session.job.ends or not final:
         return False
     for alarm in final:
-        session.notify(f"the alarm of round {alarm.round} stands: {alarm.told}")
-    session.notify("When it is mended: the same command with --forget-alarms")
+        session.notify(f"the alarm of round {alarm.round} is still active: {alarm.told}")
+    session.notify("After fixing the cause, repeat the command with --forget-alarms.")
     return True
 
 
 async def _watch_rounds(session: WatchSession) -> int:
-    """Make rounds until the last one, or until an alarm ends the watch. Returns the exit code.
+    """Run rounds until the last one, or until an alarm ends the watch. Returns the exit code.
 
-    Raises EndpointError when too few prompts are left.
+    Raises EndpointError if too few prompts are left.
     """
     job, state = session.job, session.state
     done = 0
@@ -130,9 +128,9 @@ async def _watch_rounds(session: WatchSession) -> int:
         done += 1
         if len(state.answers) - len(state.dropped) < LEAST_PROMPTS:
             raise EndpointError(
-                f"{len(state.dropped)} of {len(state.answers)} prompts have no answer time and"
-                f" again: {seen.first_failure}",
-                hint="Watch another task, or a new folder when it is mended.",
+                f"{len(state.dropped)} of {len(state.answers)} prompts repeatedly get no answer:"
+                f" {seen.first_failure}",
+                hint="Watch another task, or fix the cause and use a new folder.",
             )
         if (new and job.ends) or done == job.rounds:
             return FAIL if state.standing else PASS
@@ -140,7 +138,7 @@ async def _watch_rounds(session: WatchSession) -> int:
 
 
 def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
-    """Keep a round, judge it, and say what it came to. Returns the new alarms."""
+    """Store, judge and print a round. Returns the new alarms."""
     job, state = session.job, session.state
     record.append(session.folder, seen)
     learning = state.accuracy is None
@@ -151,16 +149,14 @@ def _judge_round(session: WatchSession, seen: Seen) -> list[WatchAlarm]:
         session.metrics.state(state, job.rules)
     session.notify(line(state, seen, job.rules))
     if learning and judging.blind(state, job.rules):
-        session.notify(
-            "warning: too few answers are right for any fall to be noticed: watch another task"
-        )
+        session.notify("warning: too few answers are right to notice a fall; watch another task")
     for alarm in new:
         session.notify(f"ALARM {alarm.name}: {alarm.told}")
     return new
 
 
 async def _deliver(session: WatchSession) -> None:
-    """Give every alarm away that has not been given yet, each once."""
+    """Deliver each alarm that has not been delivered yet."""
     job, state = session.job, session.state
     for alarm in state.alarms:
         if alarm.delivered:
@@ -176,7 +172,7 @@ async def _deliver(session: WatchSession) -> None:
 
 
 def _show(alarm: WatchAlarm, session: WatchSession) -> dict[str, object]:
-    """Return an alarm as others get it."""
+    """Return an alarm as the command and the webhook receive it."""
     job = session.job
     about = {
         "base_url": job.base_url,

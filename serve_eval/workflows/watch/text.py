@@ -1,17 +1,17 @@
-"""The lines in which a watch says what a round came to."""
+"""Format the rounds of a watch as lines of text."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 
-from serve_eval.workflows.watch import judging
+from serve_eval.workflows.watch import bets, judging
 from serve_eval.workflows.watch.judging import WatchRules
 from serve_eval.workflows.watch.record import Seen, State
 
 
 def line(state: State, seen: Seen, rules: WatchRules) -> str:
-    """Return a round in a line."""
+    """Return the line that describes a round."""
     parts = [f"{seen.started_at[:19].replace('T', ' ')}  round {seen.round}", *_answers(seen)]
     if seen.checks is not None:
         counts = Counter(seen.checks.values())
@@ -21,17 +21,16 @@ def line(state: State, seen: Seen, rules: WatchRules) -> str:
         )
     parts.append(_accuracy(state, rules))
     if seen.first_failure:
-        parts.append(f"without an answer: {seen.first_failure}")
+        parts.append(f"first failure: {seen.first_failure}")
     if seen.unscored:
         parts.append(
-            f"{seen.unscored} answers that the scorer could not judge, such as"
-            f" {seen.first_unscored}"
+            f"the scorer failed on {seen.unscored} answers, for example {seen.first_unscored}"
         )
     return "; ".join([*parts, f"{seen.tokens} tokens"])
 
 
 def _answers(seen: Seen) -> list[str]:
-    """Return how many questions were answered, and how well; empty where none was asked."""
+    """Return the number of answers and their accuracy; empty if no question was sent."""
     if not seen.asked:
         return []
     values = [value for value in seen.values if value is not None]
@@ -41,29 +40,31 @@ def _answers(seen: Seen) -> list[str]:
 
 
 def _accuracy(state: State, rules: WatchRules) -> str:
-    """Return how far the baseline is or, behind it, the evidence for a fall."""
+    """Return the progress of the baseline or, once it is complete, the evidence for a fall."""
     if state.accuracy is None:
         return f"baseline {math.floor(100 * judging.learnt(state, rules))}%"
-    if state.bets.get(judging.ACCURACY) is None:
+    if state.bets.get(bets.ACCURACY) is None:
         least = state.accuracy.floor - rules.tolerance
-        return f"baseline complete: {state.accuracy.mean:.1%}; a fall below {least:.1%} is bet on"
+        return f"baseline complete: {state.accuracy.mean:.1%}, alarm if below {least:.1%}"
     words = [
-        f"{kind} {_wealth(judging.evidence(state, kind))} of {1 / a:.0f}"
-        for kind, a in judging.ALPHA.items()
+        f"{kind} {_wealth(bets.evidence(state, kind))} of {1 / a:.0f}"
+        for kind, a in bets.ALPHA.items()
     ]
     return f"evidence {', '.join(words)}"
 
 
 def describe_unjudged(state: State, rules: WatchRules) -> str | None:
-    """Return the last line of a watch whose baseline is not complete; None where it is."""
+    """Return the last line of a watch whose baseline is incomplete, or None if it is complete."""
     if state.accuracy is not None:
         return None
     share, had = judging.learnt(state, rules), sum(map(len, state.answers))
     rounds = math.ceil(state.rounds * (1.0 / share - 1.0)) if share else None
-    more = "" if rounds is None else f", some {rounds} round{'s' if rounds > 1 else ''} from here"
+    more = (
+        "" if rounds is None else f" It needs about {rounds} more round{'s' if rounds > 1 else ''}."
+    )
     return (
-        f"Accuracy was not judged: the baseline is at {math.floor(100 * share)}% ({had} answers),"
-        f" and a fall is bet on once it is complete{more}. The same command goes on."
+        f"Accuracy was not judged: the baseline is at {math.floor(100 * share)}% ({had} answers)."
+        f"{more} Resume with the same command."
     )
 
 

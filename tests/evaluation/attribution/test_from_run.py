@@ -141,7 +141,7 @@ def test_a_server_that_gets_the_hard_prompts_is_not_accused(against: str) -> Non
     assert {row.measure for row in told.rows} == {"wrong answers", "empty answers"}
     assert not any(row.accused for row in told.rows)
     assert PLACE in told.dealt_by
-    assert any(f"depends on the prompt ({PLACE}" in line for line in sentences(told))
+    assert any(f"chooses a server by the prompt ({PLACE}" in line for line in sentences(told))
 
 
 def test_repeats_of_a_prompt_that_stay_with_a_server_are_compared_with_themselves_alone() -> None:
@@ -234,37 +234,37 @@ def _row(worker: str, role: str, **more: Any) -> WorkerShare:
             [_row("a + b", "pair")],
             (
                 "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
-                " 150 (p = 1e-31); they always work together, so that only serve-eval attribute can"
-                " tell which of them it is"
+                " 150 (p = 1e-31); they always work together, so only serve-eval attribute can find"
+                " which of them is the cause"
             ),
         ),
         (
             [_row("a", "context", accused=False), _row("a + b", "pair")],
             (
                 "context server a with generation server b gives 48 of 50 wrong, the others 12 of"
-                " 150 (p = 1e-31); neither does so with others"
+                " 150 (p = 1e-31); neither is worse with other servers"
             ),
         ),
         (
             [_row("a", "context", accused=False)],
-            "no server is worse than the others beyond chance (level 0.01 over all rows)",
+            "no server is significantly worse than the others (level 0.01 over all rows)",
         ),
     ],
 )
 def test_who_is_accused_is_said_in_a_sentence(rows: list[WorkerShare], said: str) -> None:
     told = Attribution(how="ids", joined=200, planned=210, alpha=0.01, rows=tuple(rows))
     held = (
-        "level 0.01, where the router's choice of a server has nothing to do with how hard a"
+        "this holds at level 0.01 if the router's choice of a server does not depend on how hard a"
         " prompt is"
     )
     assert list(sentences(told)) == [
-        "the servers of 200 of 210 samples are known, by ids",
+        "the server is known for 200 of 210 samples (identified by ids)",
         said,
         *([held] if any(row.accused for row in rows) else []),
     ]
     counted = replace(told, counted=RIGHT)
     assert list(sentences(counted))[1:] == [
-        f"wrong answers are counted among prompts that a reference answered: {RIGHT}",
+        f"wrong answers are counted only among prompts that a reference answered: {RIGHT}",
         said,
         *([held] if any(row.accused for row in rows) else []),
     ]

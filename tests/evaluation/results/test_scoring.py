@@ -157,14 +157,14 @@ def test_a_scorer_that_raises_costs_its_answers_their_scores_until_it_is_mended(
     assert told["nan"] == "the scorer returned nan, which is not within 0 to 1"
     assert told["beyond"] == "the scorer returned 1.5, which is not within 0 to 1"
     assert "odd: failures: scorer_error 6\n" in run.stdout, "a scorer's error is no failed request"
-    assert "1 answer has no score, such as that to " in run.stdout
+    assert "1 answer has no score, for example sample " in run.stdout
     assert "scorer_error" in (out / "report.html").read_text()
     answers = (out / "samples/odd.jsonl").read_bytes()
     assert answers.count(b"\n") == len(KINDS)
 
     diagnosed = serve_eval("diagnose", str(out)).stdout
-    assert "of 8 samples that were asked 0 are wrong and 6 missing" in diagnosed
-    assert diagnosed.count("1 answer has no score, such as that to ") == 3, "and no more of them"
+    assert "; 0 of 8 samples are wrong, 6 missing" in diagnosed
+    assert diagnosed.count("1 answer has no score, for example sample ") == 3, "and no more of them"
 
     _forget()
     again = serve_eval(

@@ -67,5 +67,5 @@ def test_a_model_that_is_no_such_llama_is_refused_by_name(
 ) -> None:
     config = json.loads((folder / "config.json").read_text()) | {name: value}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=f"{name} is .*only .* can be served"):
+    with pytest.raises(ValueError, match=f"{name} is .*only .* is supported"):
         Model(tmp_path)

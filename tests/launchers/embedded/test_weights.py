@@ -33,7 +33,7 @@ def test_another_type_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     tiny.write_safetensors(path, {"a": np.ones(2, dtype=np.float32)})
     path.write_bytes(path.read_bytes().replace(b'"F32"', b'"F64"'))
-    with pytest.raises(ValueError, match="a is F64; only BF16 and F32 are read"):
+    with pytest.raises(ValueError, match="a is F64; only BF16 and F32 are supported"):
         read(tmp_path)
 
 

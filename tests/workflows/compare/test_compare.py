@@ -461,7 +461,7 @@ def test_the_command_asks_an_endpoint_what_the_other_side_was_asked(
         (["--verdict", "classic"], 2, "does not compare pairs"),
         (["--margin", "-1"], 2, "above 0"),
         (["--self", "-1"], 2, "--self must be 0 or more"),
-        (["--launch"], 2, "is a finished run, and no plan file"),
+        (["--launch"], 2, "--launch: A is a finished run ("),
     ],
 )
 def test_what_cannot_be_meant_is_refused(

@@ -101,7 +101,7 @@ def test_what_a_server_says_of_a_hold_out_sample_is_not_told() -> None:
     ]
     told = _of(_evidence(*hidden), "refused")
     assert "Secret" not in " ".join([told.told, *told.change])
-    assert "3 of 3 missing answers are http_error 422" in told.told
+    assert "3 of 3 missing answers failed with http_error 422" in told.told
     told = _of(
         _evidence(*hidden, _missing("open", "no: Open question?", _attempt(), status=422)),
         "refused",

@@ -198,18 +198,18 @@ QUICK = Limits(concurrency=8, max_attempts=1, max_error_rate=1.0, order_seed=1)
 CASES = {
     "cut": Case(act=cut, rule="truncated", told="exactly max_tokens=128", change="word_problems.max_tokens=256"),
     "cut_by_the_server": Case(
-        act=cut_by_the_server, rule="truncated", told="limit of the server, at 40 tokens", change="--max_seq_len"
+        act=cut_by_the_server, rule="truncated", told="limit of the server (at most 40 tokens)", change="--max_seq_len"
     ),
-    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="never left", change="max_tokens=512"),
+    "thinks_on": Case(act=thinks_on, rule="unclosed_reasoning", told="contain only reasoning", change="max_tokens=512"),
     "stopped_thinking": Case(
         act=stopped_thinking, rule="stopped_in_reasoning", told=r"'\n\n'", change="word_problems.stop=[]"
     ),
     "stopped": Case(act=stopped, rule="stop_string", told=r"'\n\n' ended", change="word_problems.stop=[]"),
-    "says_nothing": Case(act=says_nothing, rule="empty", told="ended at once", change="apply_chat_template=true"),
-    "swallowed": Case(act=swallowed, rule="empty", told="50 tokens were generated", change="--reasoning_parser"),
+    "says_nothing": Case(act=says_nothing, rule="empty", told="stopped immediately", change="apply_chat_template=true"),
+    "swallowed": Case(act=swallowed, rule="empty", told="a median of 50 tokens", change="--reasoning_parser"),
     "marked": Case(act=marked, rule="template_marks", told="<|im_end|>", change="apply_chat_template=true"),
     "plays_the_user": Case(
-        act=plays_the_user, rule="run_on", told="another speaker", change="apply_chat_template=true"
+        act=plays_the_user, rule="run_on", told="invented question or speaker", change="apply_chat_template=true"
     ),
     "says_it_otherwise": Case(
         act=says_it_otherwise,
@@ -218,7 +218,7 @@ CASES = {
         change="serve-eval rescore",
         also=frozenset({"extractors"}),
     ),
-    "babbles": Case(act=babbles, rule="unreadable", told="another one, or damaged", change="serve-eval capsule"),
+    "babbles": Case(act=babbles, rule="unreadable", told="the wrong one, or damaged", change="serve-eval capsule"),
     "worse_from_60": Case(act=worse_from_60, rule="drift", told="degrading from request", change="restart"),
     "wrong_under_load": Case(
         act=wrong_under_load,
@@ -253,18 +253,18 @@ CASES = {
         judged=False,
     ),
     "refuses": Case(
-        act=refuses, rule="refused", told="refuses a field", change="temperature=null", also=frozenset({"missing"})
+        act=refuses, rule="refused", told="rejects a field", change="temperature=null", also=frozenset({"missing"})
     ),
     "refuses_behind": Case(
-        act=refuses_behind, rule="wrapped_400", told="a worker refuses", change="serve-eval capsule",
+        act=refuses_behind, rule="wrapped_400", told="a worker's 400", change="serve-eval capsule",
         also=frozenset({"missing"}),
     ),
     "gives_up_after_a_second": Case(
-        act=gives_up_after_a_second, rule="time_limit", told="each came after 1.0", change="-r 7200",
+        act=gives_up_after_a_second, rule="time_limit", told="each failed after 1.0", change="-r 7200",
         also=frozenset({"missing"}),
     ),
     "never_answers": Case(
-        act=never_answers, rule="timeout", told="our own limit", change="--stall-timeout",
+        act=never_answers, rule="timeout", told="own time limit", change="--stall-timeout",
         limits=replace(QUICK, stall_timeout_s=0.3, concurrency=16), also=frozenset({"missing"}),
     ),
     "errs_on_some": Case(
@@ -314,7 +314,7 @@ def test_of_what_has_no_sign_nothing_is_found(
     assert report.tasks[0].verdict.outcome == outcome
     diagnosis = diagnose(tmp_path / "out")
     assert diagnosis.runs[0].findings == ()
-    assert any(line.startswith("nothing found") for line in lines(diagnosis))
+    assert any(line.startswith("no cause found") for line in lines(diagnosis))
 
 
 def test_server_errors_from_a_moment_on_come_with_the_lines_of_that_time(tmp_path: Path) -> None:
@@ -370,10 +370,10 @@ def test_a_run_that_was_stopped_is_diagnosed_without_a_report(tmp_path: Path) ->
     assert names(diagnosed) == ["refused", "unfinished"]
     last = diagnosed.findings[1]
     assert "of 100 samples" in last.told
-    assert "server.log says that it is out of GPU memory" in last.told
+    assert "server.log shows that it is out of GPU memory" in last.told
     assert last.log == ("server.log: RuntimeError: CUDA out of memory",)
     assert diagnosed.tasks[0].outcome is None
-    assert "did not come to its end" in "\n".join(lines(diagnose(tmp_path / "out")))
+    assert "did not finish" in "\n".join(lines(diagnose(tmp_path / "out")))
 
 
 def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
@@ -395,7 +395,7 @@ def test_a_worker_that_is_not_reached_any_more_is_named_with_the_end_of_its_log(
     run(plan, server, tmp_path / "out", info=info)
     first = diagnose(tmp_path / "out").runs[0].findings[0]
     assert first.rule == "worker_gone"
-    assert "generation_1 is not reached any more" in first.told
+    assert "generation_1 can no longer be reached" in first.told
     assert first.log[-1] == "generation_1.log: the rank was lost"
 
 
@@ -558,7 +558,7 @@ def test_too_few_samples_for_the_margin(tmp_path: Path) -> None:
 
     found = found_in(plan, Server(act=others, answers=answers_to(plan.tasks[0])), tmp_path / "out")
     assert [finding.rule for finding in found] == ["too_few_samples"]
-    assert "is not excluded, and 0.10 matter" in found[0].told
+    assert "points, and the tolerated drop is 0.10" in found[0].told
     assert "--repeats 2" in found[0].change
 
 
@@ -582,7 +582,7 @@ def test_both_sides_of_a_comparison_and_what_lies_between(tmp_path: Path) -> Non
     assert [(run.label, names(run)) for run in diagnosis.runs] == [("A", []), ("B", ["truncated"])]
     [between] = diagnosis.between
     assert between.told.startswith("B counts 1 token more than the other in 60 of 60 prompts")
-    assert "A beside B" in list(lines(diagnosis))
+    assert "A compared with B" in list(lines(diagnosis))
 
 
 def test_the_runs_of_a_suite_are_diagnosed_each(tmp_path: Path) -> None:

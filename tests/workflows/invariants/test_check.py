@@ -441,14 +441,14 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["compare", "host:1"], "One endpoint against itself: serve-eval invariants host:1"),
+        (["compare", "host:1"], "To compare an endpoint with itself: serve-eval invariants host:1"),
         (
             ["compare", "host:1", "host:2", "--invariants"],
-            "is a command of its own now: serve-eval invariants",
+            "is now a separate command: serve-eval invariants",
         ),
         (
             ["compare", "host:1", "--invariants", "--chunk-tokens", "0"],
-            "a command of its own now: serve-eval invariants",
+            "is now a separate command: serve-eval invariants",
         ),
         (
             ["compare", "host:1", "host:2", "--tokenizer", "x"],
@@ -461,7 +461,7 @@ def test_chat_is_also_rendered_here_where_a_template_is_given(
         (["invariants", "host:1", "--chunk-tokens", "-1"], "--chunk-tokens must be 0 or more"),
         (
             ["invariants", "host:1", "--launch"],
-            "--launch: A, host:1, is a running endpoint, and no plan file",
+            "--launch: A is a running endpoint (host:1), not a plan file",
         ),
     ],
 )

@@ -105,7 +105,7 @@ def test_data_that_the_reference_does_not_know_is_not_paired_and_the_report_says
     )
     verdict = _run(more, tmp_path / "more", 1).tasks[0].verdict
     assert verdict.paired is None
-    assert any("it does not know 10 of 130 prompts" in warning for warning in verdict.warnings)
+    assert any("it lacks 10 of 130 prompts" in warning for warning in verdict.warnings)
     file = next((tmp_path / "refs/samples").iterdir())
     file.write_bytes(file.read_bytes() + b" ")
     changed = replace(more, tasks=plan.tasks)

@@ -249,7 +249,7 @@ def test_another_suite_in_the_folder_is_refused_naming_what_differs(
     for other, said in (
         (
             _suite(a=plan, c=plan),
-            "the run b is not in this suite\n  the run c is not in the folder's",
+            "run b is not in this suite\n  run c is not in the folder",
         ),
         (_suite(a=replace(plan, limit=5), b=replace(plan, seed=1)), "a.limit: was null, now 5"),
     ):

@@ -232,18 +232,18 @@ max_runs: many
         "suite.yaml:7: plans[2].name: expected letters",
         "suite.yaml:8: tasks[0].gsm8: unknown task 'gsm8'. Did you mean 'gsm8k'?",
         "suite.yaml:8: api_key: keys are read from the environment only",
-        "suite.yaml:9: plans[4].name: two runs are called 'SAME'",
-        "suite.yaml:9: output_dir: the folder is the suite's",
+        "suite.yaml:9: plans[4].name: two runs are named 'SAME'",
+        "suite.yaml:9: output_dir: not allowed in a suite; use -o",
         "suite.yaml:9: attributes.size: expected a plain value",
         (
-            "suite.yaml:11: matrix.modle[0]: modle is no key of a plan, so its values are plan"
-            " fragments."
+            "suite.yaml:11: matrix.modle[0]: modle is not a plan key, so its values must be"
+            " plan fragments."
         ),
         "suite.yaml:12: matrix.tasks: expected a list of one or more values",
         "suite.yaml:15: exclude[0].modell: unknown key. Did you mean 'model'?",
         "suite.yaml:17: waivers[0].match: expected a mapping with at least one of name, task",
         "suite.yaml:17: waivers[0].reason: expected a reason",
-        "suite.yaml:17: waivers[0].until: expected the last day",
+        "suite.yaml:17: waivers[0].until: expected the last valid day",
         "suite.yaml:17: waivers[0].by: unknown key.",
         "suite.yaml:18: waivers[1].match.attributes: expected a mapping",
         "suite.yaml:18: waivers[1].match.accuracy_spec.quant: unknown key.",
@@ -258,7 +258,7 @@ max_runs: many
     ("text", "message"),
     [
         ("[]\n", "expected a mapping with plans or a matrix"),
-        ("name: empty\n", "the suite has no run: name plans, or a matrix"),
+        ("name: empty\n", "the suite has no runs: name plans, or a matrix"),
         ("plans: plans/filed.yaml\n", "suite.yaml:1: plans: expected a list"),
         ("plans: [3]\n", "plans[0]: expected a plan, or the path of a plan file"),
         (
@@ -273,7 +273,7 @@ max_runs: many
         ),
         (
             "matrix: {model: [a, b, c], tasks: [gsm8k]}\nmax_runs: 2\n",
-            "1: matrix: 3 runs, more than the 2 of max_runs",
+            "1: matrix: 3 runs exceed max_runs (2)",
         ),
         (
             "matrix: {model: [a], accuracy_spec: [{quant_alg: F}], tasks: [mmlu]}\n",
@@ -284,7 +284,10 @@ max_runs: many
             "matrix.endpoint[0]: expected a base URL, a launcher, or a plan fragment",
         ),
         ("matrix: {model: [{label: [], model: m}]}\n", "matrix.model[0].label: expected a word"),
-        ("matrix: {output_dir: [a], tasks: [mmlu]}\n", "output_dir: the folder is the suite's"),
+        (
+            "matrix: {output_dir: [a], tasks: [mmlu]}\n",
+            "output_dir: not allowed in a suite; use -o",
+        ),
     ],
 )
 def test_a_bad_suite_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
@@ -308,11 +311,11 @@ def test_a_matrix_that_explodes_is_refused_by_its_number_before_it_is_expanded(
     axes = "".join(
         f"  {name}: [{', '.join(map(str, range(1, 101)))}]\n" for name in ("seed", "limit", "model")
     )
-    assert "suite.yaml:1: matrix: gives 1000000 combinations, and at most 10000" in _problems(
+    assert "suite.yaml:1: matrix: has 1000000 combinations; the limit is 10000" in _problems(
         tmp_path, f"matrix:\n{axes}"
     )
     forty = "".join(
         f"  {name}: [{', '.join(map(str, range(1, 21)))}]\n" for name in ("seed", "limit")
     )
     found = _problems(tmp_path, f"defaults: {{model: m, tasks: [gsm8k]}}\nmatrix:\n{forty}")
-    assert "400 runs, more than the 200 of max_runs: exclude some, or set max_runs: 400" in found
+    assert "400 runs exceed max_runs (200): exclude some, or set max_runs: 400" in found

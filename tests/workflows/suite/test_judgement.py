@@ -169,7 +169,7 @@ def test_a_drop_that_only_many_tests_prove_fails_no_suite() -> None:
     assert (odd.own, odd.outcome, odd.finding) == (FAIL, INCONCLUSIVE, "INCONCLUSIVE")
     assert (odd.p, odd.p_holm) == (0.02, pytest.approx(0.2))
     assert odd.q_bh == pytest.approx(0.2)
-    assert "p 0.0200 is 0.2000 after Holm's correction" in odd.reasons[-1]
+    assert "p 0.0200 becomes 0.2000 (Holm)" in odd.reasons[-1]
     assert (judged.exit_code, judged.verdict) == (3, "INCONCLUSIVE")
     clear = _judge([_ended("odd", _gate("mmlu", 0.004, False)), *many])
     assert (clear.rows[0].outcome, clear.exit_code, clear.verdict) == (FAIL, 1, "FAIL")
@@ -195,7 +195,8 @@ def test_the_anchors_gate_is_corrected_by_its_own_p() -> None:
     row = _judge([_ended("odd", told), *many]).rows[0]
     assert (row.own, row.outcome, row.p_holm) == (FAIL, PASS, pytest.approx(0.2))
     assert row.reasons == ()
-    assert "a loss among the anchors is not proven among the suite's tests" in row.warnings[-1]
+    said = "a loss among the anchors is not proven after correction for the suite's tests"
+    assert said in row.warnings[-1]
 
 
 def test_the_classic_gate_and_noninferiority_are_never_corrected() -> None:

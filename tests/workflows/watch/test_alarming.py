@@ -41,9 +41,9 @@ def test_a_command_hears_no_secret_of_the_endpoint_and_no_shell_reads_it() -> No
 
 
 def test_a_variable_for_the_command_has_to_be_there() -> None:
-    with pytest.raises(PlanError, match="--alarm-env: the environment has no PAGER_KEY"):
+    with pytest.raises(PlanError, match="--alarm-env: not set in the environment: PAGER_KEY"):
         delivery("mail me", None, {}, ["PAGER_KEY"])
-    with pytest.raises(PlanError, match="--alarm-env is for --on-alarm-command"):
+    with pytest.raises(PlanError, match="--alarm-env needs --on-alarm-command"):
         delivery(None, None, {"PAGER_KEY": "k"}, ["PAGER_KEY"])
 
 
@@ -51,8 +51,8 @@ def test_a_variable_for_the_command_has_to_be_there() -> None:
     ("command", "said"),
     [
         (("/no/such/pager",), "/no/such/pager: No such file or directory"),
-        ((sys.executable, "-c", "raise SystemExit(3)"), "ended with 3"),
-        ((sys.executable, "-c", "import time; time.sleep(60)"), "did not end within 0.5 s"),
+        ((sys.executable, "-c", "raise SystemExit(3)"), "exited with 3"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), "did not finish within 0.5 s"),
     ],
 )
 def test_a_command_that_fails_is_told(

@@ -44,11 +44,12 @@ def test_what_it_costs_is_told() -> None:
     lines = list(describe_budget(_budget(6000), every_s=600.0, prompts=200, passes=8))
     assert lines == [
         (
-            "a round: 10 or 30 questions (of at most 200 tokens) and every 2 rounds a smoke test;"
+            "per round: 10 or 30 questions (at most 200 tokens each) and a smoke test"
+            " every 2 rounds;"
             " at most 6000 tokens"
         ),
-        "a day: 144 rounds, at most 864,000 tokens",
-        "the baseline: 8 times 200 prompts, about 80 rounds, 13.3 hours; the watch begins after it",
+        "per day: 144 rounds, at most 864,000 tokens",
+        "baseline: 200 prompts 8 times, about 80 rounds, 13.3 hours; accuracy is judged after it",
     ]
     assert (
         "about 80 rounds, 13.3 minutes;"
@@ -58,7 +59,7 @@ def test_what_it_costs_is_told() -> None:
 
 def test_no_round_asks_a_prompt_twice() -> None:
     first, _, last = describe_budget(_budget(16_000), every_s=600.0, prompts=20, passes=8)
-    assert first.startswith("a round: 20 questions")
+    assert first.startswith("per round: 20 questions")
     assert "about 8 rounds" in last
 
 

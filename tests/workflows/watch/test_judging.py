@@ -10,16 +10,14 @@ from dataclasses import replace
 import pytest
 
 from serve_eval.schema import Response, Sample, Score, Usage
-from serve_eval.workflows.watch import asking, judging, pool
+from serve_eval.workflows.watch import asking, bets, judging, pool
+from serve_eval.workflows.watch.bets import ACCURACY, FAILURES, USABLE
 from serve_eval.workflows.watch.judging import (
-    ACCURACY,
     CHECK,
     DOWN,
     FAILING,
-    FAILURES,
     LEARNT,
     MISSES,
-    USABLE,
     WatchRules,
 )
 from serve_eval.workflows.watch.record import Seen, State, WatchAlarm
@@ -104,7 +102,7 @@ def test_the_baseline_asks_every_prompt_as_often_as_it_says() -> None:
 def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do() -> None:
     state = _learnt(_half_right)
     assert not _play(state, _half_right, 300)
-    assert judging.evidence(state, ACCURACY) < 0.0
+    assert bets.evidence(state, ACCURACY) < 0.0
     (alarm,) = _play(state, lambda i: 0.0, 10)
     assert alarm.kind == ACCURACY
     assert (
@@ -112,7 +110,7 @@ def test_prompts_that_are_always_wrong_say_nothing_and_those_that_turn_wrong_do(
         >= alarm.figures["limit_nats"]
         == pytest.approx(math.log(200))
     )
-    assert "where it was 50.0%" in alarm.told
+    assert "in the baseline it was 50.0%" in alarm.told
     assert alarm.told.endswith(" 0.0%")
 
 
@@ -174,8 +172,8 @@ def test_a_missing_answer_counts_as_a_right_one_in_every_bet_but_that_on_failure
     _play(kept, lambda i: 1.0)
     alarms = _play(missing, lambda i: 1.0 if i % 4 else None)
     for kind in (ACCURACY, USABLE):
-        assert judging.evidence(missing, kind) == pytest.approx(judging.evidence(kept, kind))
-    assert judging.evidence(missing, FAILURES) > judging.evidence(kept, FAILURES)
+        assert bets.evidence(missing, kind) == pytest.approx(bets.evidence(kept, kind))
+    assert bets.evidence(missing, FAILURES) > bets.evidence(kept, FAILURES)
     assert not alarms
 
 

@@ -1,0 +1,112 @@
+"""Resolve the plan of `serve-eval run` and its folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from serve_eval.cli._options import settings_of
+
+if TYPE_CHECKING:
+    from serve_eval.evaluation.plan.options import ProtocolOptions
+    from serve_eval.evaluation.plan.resolve import Resolved
+    from serve_eval.schema import Plan
+
+
+def read_settings(
+    sections: tuple[Any, ...], protocol: ProtocolOptions, *, flags: set[str], resuming: bool
+) -> dict[str, Any]:
+    """Return the settings without those that others overrule.
+
+    A resumed run follows its saved plan, so variables are ignored. A flag for the address overrules
+    a variable for the launcher, and the reverse.
+    """
+    settings = settings_of(*sections, only=flags if resuming else None)
+    for name, other in (("base_url", "launcher"), ("launcher", "base_url")):
+        if name in flags and other not in flags and settings.get("launcher") != "external":
+            settings.pop(other, None)
+    if choices := settings_of(protocol, only=flags if resuming else None):
+        settings["choices"] = choices
+    return settings
+
+
+def resolve_plan(
+    plan: Path | None,
+    resume: Path | None,
+    settings: dict[str, Any],
+    *,
+    follow: bool,
+    trust_plan: bool,
+) -> Resolved:
+    """Return the plan of a file, a run folder or flags alone.
+
+    The plan of a folder is only read, unless `follow` is set.
+    """
+    from dataclasses import replace
+
+    from serve_eval.errors import PlanError
+    from serve_eval.evaluation.plan.resolve import resolve
+    from serve_eval.evaluation.plan.serialise import to_file
+    from serve_eval.evaluation.trust import to_follow, to_read
+    from serve_eval.yaml_source import read
+
+    if resume is not None and (plan is not None or "output_dir" in settings):
+        raise PlanError(
+            "--resume uses the plan and folder of the run: do not give a plan file or -o"
+        )
+    if resume is None and trust_plan:
+        raise PlanError("--trust-plan needs --resume: a plan file that you give is always trusted")
+    if resume is not None:
+        included = settings.get("include_path", ())
+        saved = (
+            to_follow(resume, settings, trust_plan=trust_plan)
+            if follow
+            else to_read(resume, included, writes=False)
+        )
+        replaced = ("OPENAI_BASE_URL", "INTEGRATION_TEST", "TRTLLM_ACCURACY_NO_REFERENCE")
+        inherited = {name: value for name, value in os.environ.items() if name not in replaced}
+        resolved = resolve(to_file(saved), settings, inherited)
+        return replace(
+            resolved, plan=replace(resolved.plan, integration_test=saved.integration_test)
+        )
+    if plan is None:
+        return resolve({}, settings, os.environ)
+    document = read(plan, PlanError)
+    if not isinstance(document.value, dict):
+        raise PlanError(f"{plan}: expected a mapping of keys such as model and tasks")
+    return resolve(
+        document.value, settings, os.environ, lambda *path: f"{plan}:{document.line(*path)}: "
+    )
+
+
+def name_model(plan: Plan) -> Plan:
+    """Return the plan with the model that its endpoint lists, if it names none.
+
+    The default folder is named after the model.
+    """
+    from serve_eval.cli._async import Interrupted, run_async
+    from serve_eval.cli._streams import say
+    from serve_eval.evaluation.endpoint.launch import with_model
+    from serve_eval.verdicts.exit_code import INTERRUPTED
+
+    if plan.model is not None:
+        return plan
+    try:
+        return run_async(with_model(plan, os.environ, notify=say))
+    except Interrupted:
+        say("Interrupted; nothing was saved")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def new_folder(plan: Plan) -> Path:
+    from datetime import UTC, datetime
+
+    stamp = datetime.now(UTC).strftime("%Y%m%d_%H%M%S")
+    name = "".join(
+        c if c.isalnum() or c in "-._" else "-"
+        for c in (plan.model or "endpoint").rsplit("/", 1)[-1]
+    )[:60]
+    return Path("outputs") / f"{stamp}_{name}"

@@ -1,0 +1,91 @@
+"""The text of the project keeps to CONTRIBUTING.md, as far as a script can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.prose import count, source
+from tests.prose.listed import PHRASES
+from tests.prose.source import Prose
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_QUESTIONS = 0.01
+"""Share of docstrings that may open with a question word; httpx has this share."""
+
+
+@pytest.mark.parametrize("folders", [source.PACKAGES, source.OTHERS])
+def test_docstrings_do_not_open_with_a_question_word(folders: tuple[str, ...]) -> None:
+    texts = [
+        prose.text
+        for file in source.python_files(ROOT, folders)
+        for prose in source.docstrings(file)
+    ]
+    asking = [text for text in texts if count.opens_with_question(text)]
+    assert len(texts) > 1000
+    assert len(asking) <= MAX_QUESTIONS * len(texts), asking
+
+
+def test_no_docstring_comment_or_message_has_a_listed_phrase() -> None:
+    found = list(count.listed_in_code(ROOT))
+    assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
+
+
+def test_no_page_has_a_listed_phrase() -> None:
+    found = list(count.listed(source.pages(ROOT)))
+    assert [f"{prose.file.name}:{prose.line} {phrase}" for prose, phrase in found] == []
+
+
+SOURCE = '''"""Whether it counts."""
+# somebody reads
+# this beside that
+LIMIT = 3
+"""So many."""
+
+
+def run(name: str) -> str:
+    """Return it."""
+    return f"{name} is told anew, for ever"
+'''
+
+
+def test_each_kind_of_text_is_found(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(SOURCE)
+    docstrings = [(prose.line, prose.text) for prose in source.docstrings(file)]
+    assert docstrings == [(1, "Whether it counts."), (5, "So many."), (9, "Return it.")]
+    assert [prose.text for prose in source.comments(file)] == ["somebody reads this beside that"]
+    assert [prose.text for prose in source.messages(file)] == ["{} is told anew, for ever"]
+
+
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Whether", True),
+        ("How it is.", True),
+        ("Howl.", False),
+        ("Return what.", False),
+        ("", False),
+    ],
+)
+def test_the_first_word_decides(text: str, asks: bool) -> None:
+    assert count.opens_with_question(text) is asks
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Whoever asks beside it", ["Whoever", "beside"]),
+        ("what was had is kept", ["was had"]),
+        ("a doorway, toldness, besiege", []),
+    ],
+)
+def test_phrases_are_whole_words(text: str, found: list[str]) -> None:
+    assert [hit[0] for hit in PHRASES.finditer(text)] == found
+
+
+def test_pages_are_read_without_their_code(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("Somebody.\n\n```\nanew\n```\n\nthe flag `beside`\n")
+    assert [phrase for _, phrase in count.listed(source.pages(tmp_path))] == ["Somebody"]
+    assert list(source.pages(tmp_path))[1] == Prose(tmp_path / "README.md", 7, "the flag `code`\n")
