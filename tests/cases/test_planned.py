@@ -208,7 +208,7 @@ def test_a_finished_run_of_a_suite_is_kept_until_its_cases_change(cases: Path) -
         assert sum(endpoint.taken().values()) == 2 * 2 * 3
         assert {row.evaluated for row in report.rows} == {100.0}
         assert any(
-            "6 records are in" in w or "3 records lie" in w
+            "6 records are in" in w or "3 records are in" in w
             for run in report.runs
             for w in run.warnings
         )
