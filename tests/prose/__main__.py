@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.prose import count, source
+from tests.prose import count, draw, source
 from tests.prose.listed import LISTED
 
 
@@ -17,12 +17,21 @@ def main() -> None:
     parser.add_argument(
         "--below", metavar="PATH", help="print every finding below a path, and nothing else"
     )
+    parser.add_argument("--draw", type=int, metavar="N", help="print N files drawn by --seed")
+    parser.add_argument(
+        "--draw-messages", type=int, metavar="N", help="print N messages drawn by --seed"
+    )
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--phrases", action="store_true", help="print the list, and nothing else")
     given = parser.parse_args()
     root = given.roots[-1].resolve()
     if given.phrases:
         for phrase, instead in LISTED.items():
             print(f"{phrase:40} {instead}")
+    elif given.draw:
+        print("\n".join(draw.draw_files(root, given.draw, given.seed)))
+    elif given.draw_messages:
+        print("\n".join(draw.draw_messages(root, given.draw_messages, given.seed)))
     elif given.below:
         _print_findings(root, given.below)
     else:
