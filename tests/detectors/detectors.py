@@ -56,7 +56,7 @@ def findings(trial: Trial) -> list[Finding]:
         found += [
             Finding(COUNTS, "hidden retries", line)
             for line in report.warnings
-            if "asked its servers again" in line
+            if "the orchestrator retried requests" in line
         ]
         for one in report.tasks:
             found += _of_run(one, trial)
