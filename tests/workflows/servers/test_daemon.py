@@ -379,7 +379,7 @@ def test_held_servers_are_used_by_runs_and_ended_on_demand(
     assert serve._stop(entry.id) == 0
     wait_gone({entry.pid, *servers})
     assert held_servers.entries(registry) == []
-    with pytest.raises(PlanError, match=f"no servers {entry.id} are held"):
+    with pytest.raises(PlanError, match=f"no servers {entry.id} run on this machine"):
         serve._stop(entry.id)
 
 
