@@ -289,8 +289,7 @@ def test_a_task_without_choices_is_loaded_as_it_is() -> None:
     assert apply(task, {}).load is task.load
 
 
-# -------------------------------------------------------------------------------------------------
-# plans and flags
+# Plans and flags
 
 
 def test_the_tasks_that_are_there_keep_their_protocols() -> None:

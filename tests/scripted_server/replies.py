@@ -21,8 +21,7 @@ from tests.scripted_server.request import HttpRequest
 Reply = Callable[[HttpRequest], Awaitable[web.StreamResponse]]
 JSON = "application/json"
 
-# ------------------------------------------------------------------------------------------------------------
-# answers
+# Answers
 
 
 def answer(
@@ -154,8 +153,7 @@ async def _each(events: Iterable[object]) -> AsyncGenerator[object]:
         yield event
 
 
-# -----------------------------------------------------------------------------------------------
-# other whole responses
+# Other whole responses
 
 
 def json_reply(body: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
@@ -206,8 +204,7 @@ def hand_over(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -
     return reply
 
 
-# -----------------------------------------------------------------------------------------------
-# silence and its length
+# Silence and its length
 
 
 def stall() -> Reply:

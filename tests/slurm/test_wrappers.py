@@ -47,8 +47,7 @@ def address(site: Site, name: str) -> str:
     return str(found)
 
 
-# ------------------------------------------------------------------------------------------- what
-# the imitations do
+# What the imitations do
 
 
 def test_the_imitations_differ_as_the_wrappers_do(site: Site, wrapper: str) -> None:
@@ -105,8 +104,7 @@ def test_two_of_the_older_wrapper_choose_the_same_port_and_of_the_newest_none_do
     assert site.ended(job)[0] == "COMPLETED"
 
 
-# -------------------------------------------------------------------------------------------------
-# servers by them
+# Servers by them
 
 
 @pytest.mark.parametrize(
