@@ -1,4 +1,4 @@
-"""The house keeps its rules that import contracts (pyproject.toml) cannot say."""
+"""Test the architecture rules that import contracts (pyproject.toml) cannot express."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def _list_functions() -> list[tuple[str, Function]]:
-    """Return every function of the product with the place where it stands."""
+    """Return every function of the product with its location."""
     return [
         (f"{file.relative_to(ROOT)}:{node.lineno}", node)
         for folder in ("serve_eval", "launchers")

@@ -1,5 +1,6 @@
-"""Write the data sets, plans and cases of the runs that are compared: the same bytes for both
-checkouts.
+"""Write the data sets, plans and cases of the compared runs.
+
+Both checkouts get the same bytes.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ metadata: {version: 1}
 
 
 def write_all(folder: Path) -> None:
-    """Write `data/`, `cases.yaml`, `mine/lm_eval/` below a folder."""
+    """Write `data/`, `cases.yaml` and `mine/lm_eval/` below a folder."""
     data = folder / "data"
     for split, count in (("train", 20), ("test", 400)):
         rng = random.Random(f"gsm8k {split}")

@@ -1,6 +1,4 @@
-"""Answers to GSM8K's questions: those that models gave, as they are recorded, and seeded variants
-of them.
-"""
+"""Provide answers to GSM8K's questions: recorded answers of models, and seeded variants."""
 
 from __future__ import annotations
 
@@ -20,12 +18,12 @@ MARKS = (
     "\nQuestion: ", "€", "\u00a0", "\n\n",
 )  # fmt: skip
 VARIANTS = 8
-"""Of an answer."""
+"""Number of variants per answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to the question of a row of the test set."""
+    """An answer to the question of one row of the test set."""
 
     row: int
     text: str

@@ -1,4 +1,4 @@
-"""Answers as other models could have written them, made of recorded ones."""
+"""Turn recorded answers into answers that other models could have written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECES = (
     "# no", "// no", "`x`", "```python\nx = 1\n```", "İstanbul ﬁn ß", "\u200b", "\u2028", "\x85", "\r\n",
     "\x00", "e\u0301", "😀", "</s>",
 )  # fmt: skip
-"""Texts that are put into an answer, or in its place."""
+"""Texts that are inserted into an answer or replace it."""
 MARKS = str.maketrans(
     {".": "。", ",": "，", "。": ".", "，": ",", "!": "！", "?": "？", "：": ":", "(": "（"}
 )

@@ -1,5 +1,6 @@
-"""What checks see of a program that they share no process with: built-ins, and of the rest what it
-is made of.
+"""Test what checks see of a program in another process.
+
+Built-in values arrive whole, others as their parts.
 """
 
 from __future__ import annotations

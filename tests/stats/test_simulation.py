@@ -1,4 +1,4 @@
-"""The simulated endpoints are what they say: the calibration rests on them."""
+"""Test the simulated endpoints on which the calibration rests."""
 
 from __future__ import annotations
 

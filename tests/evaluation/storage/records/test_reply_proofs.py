@@ -1,4 +1,4 @@
-"""What a withdrawn answer leaves behind: its two records, and nothing else anywhere."""
+"""Test that a withdrawn answer leaves two records and nothing else."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def test_an_early_decision_on_withdrawn_answers_falls_with_them() -> None:
 
 
 def _doubts(proofs: Proofs, **open_now: Any) -> list[bool]:
-    """Of the turns 0 to 4 of connection 1."""
+    """Return the doubts about turns 0 to 4 of connection 1."""
     return [proofs.doubt(_response(turn=turn), **open_now) is not None for turn in range(5)]
 
 
