@@ -1,6 +1,4 @@
-"""What is kept of a training: weights in bf16, tokenizer, config and chat template in the layout of
-Hugging Face.
-"""
+"""Save a trained model: bf16 weights, tokenizer, config and chat template, as Hugging Face does."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from training.documents import END, TEMPLATE
 
 
 def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> None:
-    """Writes the folder of a model that transformers, and whoever reads its layout, can load."""
+    """Write the folder of a model, which transformers and compatible software can load."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
         name: tensor.detach().to(torch.bfloat16).contiguous()
@@ -65,7 +63,7 @@ def save(folder: Path, parameters: network.Parameters, tokenizer: Tokenizer) -> 
 
 
 def named(p: network.Parameters) -> dict[str, Tensor]:
-    """The parameters by the names that Hugging Face gives those of a Llama."""
+    """Return the parameters under their names in a Hugging Face Llama."""
     found = {"model.embed_tokens.weight": p["embed"], "model.norm.weight": p["norms"][-1]}
     for i in range(network.LAYERS):
         q, k, v = p["qkv"][i].chunk(3)

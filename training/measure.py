@@ -1,10 +1,9 @@
-"""What a trained model answers right: greedy generations in numpy, as the embedded server makes
-them.
+"""Measure what a trained model answers right, by greedy generation in numpy.
 
     OPENBLAS_NUM_THREADS=1 python -m training.measure FOLDER [--count 2000]
 
-Problems of the test under every damage as a chat; and, undamaged, as plain text, after examples,
-and passkeys.
+The embedded server generates in the same way. Test problems are asked as a chat under every damage;
+undamaged also as plain text, after examples, and with passkeys.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from training.documents import chat, plain
 
 ROWS = 32
 MOST = 120
-"""Tokens of an answer; the longest right one has about 60."""
+"""Maximum tokens of an answer; the longest right one has about 60."""
 SEED = 1
 
 Asked = tuple[str, str]
@@ -34,7 +33,7 @@ Asked = tuple[str, str]
 
 
 def as_chat(count: int) -> list[Asked]:
-    """Problems of the test as the chat template renders them."""
+    """Return test problems as the chat template renders them."""
     return [
         (chat(p.question, "")[0][0], str(p.answer))
         for p in itertools.islice(problems("test", SEED), count)
@@ -42,7 +41,7 @@ def as_chat(count: int) -> list[Asked]:
 
 
 def as_plain(count: int, shots: int) -> list[Asked]:
-    """Problems of the test as plain text after `shots` problems of the training."""
+    """Return test problems as plain text after `shots` training problems."""
     shown = list(itertools.islice(problems("train", 1_000_000), shots))
     told = itertools.islice(problems("test", SEED), count)
     return [
@@ -52,7 +51,7 @@ def as_plain(count: int, shots: int) -> list[Asked]:
 
 
 def passkeys(count: int) -> list[Asked]:
-    """Passkeys under 5 to 40 sentences, as a chat."""
+    """Return passkeys hidden in 5 to 40 sentences, as a chat."""
     rng = random.Random(SEED)
     keys = [hide_key(rng, sentences=rng.randint(5, 40), depth=rng.random()) for _ in range(count)]
     return [(chat(key.prompt, "")[0][0], f"{key.key}.") for key in keys]
@@ -61,7 +60,7 @@ def passkeys(count: int) -> list[Asked]:
 def answers(
     model: Model, tokenizer: Tokenizer, prompts: Iterable[str]
 ) -> Iterator[tuple[int, str]]:
-    """The greedy answer to each prompt, with its number, in the order in which they end."""
+    """Yield the number of each prompt and its greedy answer, in the order of completion."""
     cache, waiting = model.cache(ROWS), enumerate(prompts)
     active: list[tuple[int, int, list[int]]] = []
     while True:
@@ -88,7 +87,7 @@ def answers(
 
 
 def accuracy(model: Model, tokenizer: Tokenizer, asked: list[Asked]) -> float:
-    """The percentage of prompts whose answer ends in the right word."""
+    """Return the percentage of prompts whose answer ends in the right word."""
     ended = answers(model, tokenizer, [prompt for prompt, _ in asked])
     right = sum(text.split()[-1:] == [asked[number][1]] for number, text in ended)
     return 100 * right / len(asked)

@@ -1,6 +1,4 @@
-"""Muon (Jordan et al. 2024): momentum whose every step is made orthogonal by five steps of Newton
-and Schulz.
-"""
+"""Muon (Jordan et al. 2024): momentum, made orthogonal by five Newton-Schulz steps."""
 
 from __future__ import annotations
 
@@ -9,8 +7,10 @@ from torch import Tensor
 
 
 class Muon:
-    """For parameters (layer, out, in) of which every layer holds `parts` matrices, one below the
-    other. The products are in bf16, those of all matrices of a parameter at once.
+    """Optimise parameters of shape (layer, out, in).
+
+    Each layer of a parameter holds `parts` matrices, stacked by rows. The products of all matrices
+    of a parameter are computed together, in bf16.
     """
 
     def __init__(self, parameters: list[tuple[Tensor, int]], momentum: float = 0.95) -> None:
@@ -18,8 +18,9 @@ class Muon:
         self._state = [(p, parts, torch.zeros_like(p)) for p, parts in parameters]
 
     def step(self, rate: float) -> None:
-        """One step; an update has singular values near `rate`, times sqrt(out / in) for tall
-        matrices.
+        """Make one step.
+
+        An update has singular values near `rate`, times sqrt(out / in) for tall matrices.
         """
         with torch.no_grad():
             for p, parts, moment in self._state:
@@ -31,7 +32,7 @@ class Muon:
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """The nearest orthogonal matrix to each, roughly: singular values end between 0.7 and 1.2."""
+    """Return roughly the nearest orthogonal matrix to each: singular values between 0.7 and 1.2."""
     turned = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if turned else matrices
     x = (x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)).bfloat16()

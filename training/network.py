@@ -1,8 +1,8 @@
 """The embedded model as a function of its parameters: a Llama with tied embeddings, in torch.
 
-Alike matrices of all layers stand in one tensor: few large products, and few large steps of the
-optimiser. Attention is written out, since on a CPU the gradient of torch's own in bf16 takes five
-times as long.
+Each tensor holds the same matrix of all layers, for few large products and few large optimiser
+steps. Attention is written out because on a CPU the gradient of torch's own takes five times as
+long in bf16.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from torch.nn import functional as F  # noqa: N812 - its usual name
 VOCABULARY, WIDTH, LAYERS, HEADS, INNER = 448, 128, 4, 4, 352
 SIZE = WIDTH // HEADS
 WINDOW = 512
-"""Tokens that the model may see."""
+"""Maximum tokens of the context."""
 THETA, EPS = 10000.0, 1e-5
 
 Parameters = dict[str, Tensor]
-"""embed (vocabulary, width), norms (2 per layer and the last, width), and (layer, out, in): qkv, o,
-gate_up, down."""
+"""Parameters by name: embed (vocabulary, width), norms (2 per layer and the last, width), and qkv,
+o, gate_up and down (layer, out, in)."""
 PARTS = {"qkv": 3, "o": 1, "gate_up": 2, "down": 1}
-"""How many matrices, one below the other, a layer of these parameters holds."""
+"""Number of matrices, stacked by rows, that a layer of these parameters holds."""
 
 
 def initial(seed: int) -> Parameters:
-    """Parameters before the training; layers begin as the identity, their last products being
-    zero.
+    """Return parameters to start the training with.
+
+    Each layer begins as the identity, because its last products are zero.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -47,17 +48,16 @@ def initial(seed: int) -> Parameters:
 
 
 def constants() -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines and sines of the rotary positions (position, half), and the mask of what comes
-    later.
-    """
+    """Return cosines and sines of the rotary positions (position, half), and the causal mask."""
     half = SIZE // 2
     angles = torch.outer(torch.arange(WINDOW), THETA ** (-torch.arange(half) / half))
     return angles.cos(), angles.sin(), torch.full((WINDOW, WINDOW), float("-inf")).triu(1)
 
 
 def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-    """The logits (row x position, vocabulary) after each of `ids` (row, position); products are in
-    bf16.
+    """Return the logits (row x position, vocabulary) after each of `ids` (row, position).
+
+    Products are computed in bf16.
     """
     rows, length = ids.shape
     norms = p["norms"].unbind(0)
@@ -93,6 +93,6 @@ def logits(p: Parameters, ids: Tensor, fixed: tuple[Tensor, Tensor, Tensor]) -> 
 
 
 def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions in the halves of Llama."""
+    """Apply rotary positions to the two halves, as Llama does."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
