@@ -33,14 +33,14 @@ defaults: {{dataset_root: {data_root}, references_dir: {tmp_path / "references"}
 matrix:
   endpoint:
     - {{name: simulated, accuracy: 0.9}}
-        - {{label: damaged, launcher: {damaged}, attributes: {{state: broken}}}}
+    - {{label: damaged, launcher: {damaged}, attributes: {{state: broken}}}}
   tasks: [{{gsm8k: {{num_samples: 60}}}}, {{gsm8k: {{num_samples: 90}}}}]
 plans:
   - {{name: lost, model: unknown, tasks: [gsm8k], launcher: {{name: simulated}}}}
 waivers:
-    - match: {{attributes: {{state: broken}}}}
-      reason: issue 12, broken on purpose
-      until: 2999-01-01
+  - match: {{attributes: {{state: broken}}}}
+    reason: issue 12, broken on purpose
+    until: 2999-01-01
   - {{match: {{name: simulated_gsm8k}}, reason: "mended long ago", until: 2999-01-01}}
 """)
     return file
