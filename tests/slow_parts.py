@@ -28,7 +28,7 @@ The hard limit is 180 s; the rest is for starting and for a slower machine.
 UNKNOWN_S = 10.0
 """Assumed seconds of a test that is not in the table yet."""
 EXCLUDED = {
-    "tests/detectors/test_faults_are_found.py::test_a_healthy_pair_is_accused_no_more_often_than_alpha_says": (
+    "tests/detectors/test_faults_are_found.py::test_a_healthy_pair_is_accused_no_more_often_than_alpha_says": (  # noqa: E501
         "hundreds of comparisons: 93 s of CPU time and 344 s beside other work"
     ),
     **dict.fromkeys(

@@ -104,7 +104,7 @@ def _list_functions() -> list[tuple[str, Function]]:
 
 
 IRREGULAR = """begun built chosen done drawn found given gone got grown had held hidden kept known left lost made meant
-met said seen sent shown spoken sworn taken thought told torn understood won written"""
+met said seen sent shown spoken sworn taken thought told torn understood won written"""  # noqa: E501
 NO_PARTICIPLE = frozenset(
     ("embed", "exceed", "feed", "need", "paired_t", "proceed", "seed", "shed", "succeed")
 )

@@ -364,7 +364,7 @@ def test_where_nothing_is_answered_at_all_the_run_stops(status: int) -> None:
         _probe(_everywhere(fail(status, "no")), prepared(), prepared("c", prompt=CHAT))
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # a whole run
 
 

@@ -99,7 +99,7 @@ def task(*, prefix: str | bool | None = None, context: str = "") -> Task:
         score=lambda sample, response: Score(value=1.0, outcome=Outcome.CORRECT),
         answers=lambda sample: ("Yes", "No"),
     )
-'''
+'''  # noqa: E501
 
 
 def test_a_plan_has_it_before_its_endpoint_starts(

@@ -1,6 +1,5 @@
-"""Test that every plan field and every shipped option is classified.
-
-It is harmless, or it can run something or reach somewhere and needs consent.
+"""Every field of a plan and every option of ours is classified: it asks, or it runs and reaches
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ TEXTS = (str, list, tuple, dict, typing.Any)
 
 
 def _can_hold_text(hint: typing.Any) -> bool:
-    """Return True if a type takes more than numbers and fixed words."""
+    """Tell whether a type takes more than numbers and certain words."""
     if typing.get_origin(hint) is typing.Literal:
         return False
     inner = typing.get_args(hint)
@@ -30,8 +29,8 @@ def _can_hold_text(hint: typing.Any) -> bool:
 def test_every_option_of_a_launcher_is_classified(launcher: str) -> None:
     options = set(registry.options_of(registry.load("launchers", launcher)))
     harmless = reach.HARMLESS[launcher]
-    "list it in serve_eval/evaluation/reach.py"
-    "it was removed"
+    assert options <= harmless | reach.OPTIONS.keys(), "list it in serve_eval/evaluation/reach.py"
+    assert harmless <= options, "it is gone"
 
 
 def test_every_field_of_a_plan_is_classified() -> None:
@@ -55,8 +54,8 @@ def test_every_option_of_a_task_that_can_hold_a_text_is_classified(task: str) ->
     texts = {f"{task}.{name}" for name in registry.options_of(make) if _can_hold_text(hints[name])}
     own = {name for name in texts if name.partition(".")[2] not in CHOICES}
     known = {*reach.JUDGED_BY, *reach.ASKING_OPTIONS, *reach.HARMLESS_OPTIONS}
-    "list it in serve_eval/evaluation/reach.py"
-    "it was removed"
+    assert own <= known, "list it in serve_eval/evaluation/reach.py"
+    assert {name for name in known if name.startswith(f"{task}.")} <= own, "it is gone"
 
 
 def test_every_choice_that_can_hold_a_text_is_classified() -> None:

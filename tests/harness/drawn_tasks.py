@@ -42,7 +42,7 @@ def text(doc):
 
 def guess(doc, results):
     return {"acc": random.random()}
-"""
+"""  # noqa: E501
 DRAWN = {
     "drawn_python": "process_docs: !function drawing.by_python",
     "drawn_shots": "process_docs: !function drawing.by_python\nnum_fewshot: 2",

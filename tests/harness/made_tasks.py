@@ -36,7 +36,7 @@ filter_list:
   - name: flexible-extract
     filter: [{function: regex, group_select: -1, regex_pattern: "(-?[0-9]+)"}, {function: take_first}]
 metadata: {version: 2.0}
-"""
+"""  # noqa: E501
 CHOOSE = """
 task: made_capitals
 dataset_path: json

@@ -1,6 +1,5 @@
-"""Test our client as lm-eval's model.
-
-Covers its own functions, its command line, and a comparison with our engine.
+"""Our client as lm-eval's model: by its own functions, by its command line, and beside our
+engine.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the answers of a simulated model that is right about half of the time."""
+    """What a simulated model knows of the tasks: right about half of the time."""
     out = tmp_path_factory.mktemp("known") / "out"
     launcher = Spec(name="simulated", options={"accuracy": 0.5, "prompt_logprobs": "echo"})
     asyncio.run(evaluate(_plan(folder, launcher), out, environ={}))
@@ -55,7 +54,7 @@ def known(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def answers(tmp_path: Path) -> Path:
-    """Write right answers to the prompts `Say N`, and the log-probabilities of some texts."""
+    """Right answers to the prompts `Say N`, and the log-probabilities of some texts."""
     lines = [
         {"sha256": prompt_sha256(f"Say {i}"), "right": f"{i}! Next", "wrong": "", "probability": 1}
         for i in range(20)
@@ -71,7 +70,7 @@ def answers(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the user's key."""
+    """No key of the user's."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
 
@@ -179,7 +178,7 @@ def test_a_request_without_an_answer_ends_it_with_the_count(answers: Path) -> No
             model.generate_until([_asked(f"Say {i}", {"until": []}) for i in range(20)])
     failed = int(str(caught.value).split()[0])
     assert 0 < failed < 20
-    "received answers are in lm-eval's cache"
+    assert len(kept) == 20 - failed, "what was had is in lm-eval's cache"
     assert not any(result == "" for _, _, result in kept)
 
 
@@ -219,10 +218,7 @@ def test_turns_are_sent_as_turns(answers: Path) -> None:
 def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
     folder: Path, known: Path, tmp_path: Path
 ) -> None:
-    """Compare the samples and the results, which are in the same files.
-
-    lm-eval's own tools read ours.
-    """
+    """The samples and the results of both, in the same files, and lm-eval's own tools read ours."""
     with served(answers=known, prompt_logprobs="echo", model="m") as (url, _):
         report = asyncio.run(
             evaluate(
@@ -257,8 +253,7 @@ def test_lm_evals_command_line_and_our_engine_say_the_same_of_every_document(
         assert figures.keys() == theirs["results"]["results"][name].keys()
         for key, value in figures.items():
             other = theirs["results"]["results"][name][key]
-            # for a value that is not a mean it comes from a bootstrap
-            if "stderr" not in key or value != "N/A":
+            if "stderr" not in key or value != "N/A":  # of what is no mean it is a bootstrap's
                 assert value == (pytest.approx(other) if isinstance(value, float) else other), (
                     name,
                     key,
@@ -339,7 +334,7 @@ def test_lm_evals_own_tools_read_a_run_of_a_task_of_ours(data_root: Path, tmp_pa
 
 
 def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command next to the data of the tasks, without a network."""
+    """A command beside the data of the tasks, without a network."""
     offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     return subprocess.run(
         command, cwd=folder / "lm_eval", capture_output=True, text=True, env=offline, check=False
@@ -347,7 +342,7 @@ def _lm_eval(command: list[str], folder: Path) -> subprocess.CompletedProcess[st
 
 
 def _read(files: Iterable[Path]) -> dict[str, Any]:
-    """Return the results, and the lines of the samples by task."""
+    """The results, and the lines of the samples by task."""
     found: dict[str, Any] = {}
     for file in sorted(files):
         if file.name.startswith("results_"):

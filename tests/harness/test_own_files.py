@@ -1,6 +1,5 @@
-"""Test user files in lm-eval's format.
-
-Oddities are reported, and the code that they run is recorded.
+"""Files of one's own in lm-eval's format: what is odd about them is told, and what they run is
+noted.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def needs_data(doc, results):
 
 def leaves(doc, results):
     raise SystemExit(3)
-"""
+"""  # noqa: E501
 
 
 def _write(root: Path, name: str, text: str) -> Path:
@@ -216,7 +215,7 @@ def test_two_runs_in_one_process_share_no_documents(tmp_path: Path) -> None:
         with scope():
             runs.append(load())
     for first, second in runs:
-        "loading takes seconds and happens once in a run"
+        assert first is second, "loading takes seconds, and is done once in a run"
     assert runs[0][0] is not runs[1][0]
     assert runs[0][0].items is not runs[1][0].items
     extensions.include([str(folder)])

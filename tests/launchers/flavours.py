@@ -36,7 +36,7 @@ COLUMNS = (
     "discovery",
     "key between servers",
     "while it starts",
-    "`/v1/models` of the front door",
+    "`/v1/models` of the orchestrator",
 )
 NAMES = {"old": "before November 2025", "v12": "1.2", "main": "main, 2026"}
 REQUESTS = 4

@@ -25,23 +25,23 @@ FILES: dict[Year, tuple[str, ...]] = {
     2025: ("test2025-I.jsonl", "test2025-II.jsonl"),
 }
 FORMS = (
-    "{0}", " {0}\n", "{0}.", "The answer is {0}", "The answer is ${0}$.", "$n = {0}$", "$1$ or ${0}$", "$${0}$$",
-    "\\boxed{{{0}}}", "So \\boxed{{{0}}}.", "\\boxed{{ {0} }}", "\\boxed {0}", "\\boxed {0}$ it is", "\\boxed{0}",
-    "\\boxed{{1}} then \\boxed{{{0}}}", "\\boxed{{{0}}} then \\boxed{{1}}", "\\boxed{{{0}", "\\boxed{{{{{0}}}}}",
-    "\\boxed{{0{0}}}", "\\boxed{{00{0}}}", "\\boxed{{{0}.0}}", "\\boxed{{{0}.}}", "\\boxed{{-{0}}}", "\\boxed{{+{0}}}",
-    "\\boxed{{x={0}}}", "\\boxed{{xyz={0}}}", "\\boxed{{x = {0} = y}}", "\\boxed{{{0}^\\circ}}", "\\boxed{{{0}\\%}}",
-    "\\boxed{{{0}^{{\\circ}}}}", "\\boxed{{\\${0}}}", "\\boxed{{{0}\\text{{ cm}}}}", "\\boxed{{{0}\\text{{cm}}}}",
-    "\\boxed{{{0}\\text{{ a}}\\text{{ b}}}}", "\\boxed{{\\left{0}\\right}}", "\\boxed{{\\!{0}\\!}}", "\\fbox{{{0}}}",
+    "{0}", " {0}\n", "{0}.", "The answer is {0}", "The answer is ${0}$.", "$n = {0}$", "$1$ or ${0}$", "$${0}$$",  # noqa: E501
+    "\\boxed{{{0}}}", "So \\boxed{{{0}}}.", "\\boxed{{ {0} }}", "\\boxed {0}", "\\boxed {0}$ it is", "\\boxed{0}",  # noqa: E501
+    "\\boxed{{1}} then \\boxed{{{0}}}", "\\boxed{{{0}}} then \\boxed{{1}}", "\\boxed{{{0}", "\\boxed{{{{{0}}}}}",  # noqa: E501
+    "\\boxed{{0{0}}}", "\\boxed{{00{0}}}", "\\boxed{{{0}.0}}", "\\boxed{{{0}.}}", "\\boxed{{-{0}}}", "\\boxed{{+{0}}}",  # noqa: E501
+    "\\boxed{{x={0}}}", "\\boxed{{xyz={0}}}", "\\boxed{{x = {0} = y}}", "\\boxed{{{0}^\\circ}}", "\\boxed{{{0}\\%}}",  # noqa: E501
+    "\\boxed{{{0}^{{\\circ}}}}", "\\boxed{{\\${0}}}", "\\boxed{{{0}\\text{{ cm}}}}", "\\boxed{{{0}\\text{{cm}}}}",  # noqa: E501
+    "\\boxed{{{0}\\text{{ a}}\\text{{ b}}}}", "\\boxed{{\\left{0}\\right}}", "\\boxed{{\\!{0}\\!}}", "\\fbox{{{0}}}",  # noqa: E501
     ".={0}", "..={0}",
-    "\\boxed{{\\\\!{0}}}", "\\boxed{{\\frac{{{0}}}{{1}}}}", "\\boxed{{{0}/1}}", "\\boxed{{\\sqrt{{{0}}}}}", "{0}\\frac",
-    "\\boxed{{\\text{{{0}}}}}", "\\boxed{{\\mathbf{{{0}}}}}", "\\[ {0} \\]", "**{0}**", "\\boxed{{{0},000}}", "no",
-    "<think>\\boxed{{1}}</think>\\boxed{{{0}}}", "\\boxed{{{0}}} $x$ and $y$", "$ {0}", "{0} $", "", "\\boxed{{}}",
+    "\\boxed{{\\\\!{0}}}", "\\boxed{{\\frac{{{0}}}{{1}}}}", "\\boxed{{{0}/1}}", "\\boxed{{\\sqrt{{{0}}}}}", "{0}\\frac",  # noqa: E501
+    "\\boxed{{\\text{{{0}}}}}", "\\boxed{{\\mathbf{{{0}}}}}", "\\[ {0} \\]", "**{0}**", "\\boxed{{{0},000}}", "no",  # noqa: E501
+    "<think>\\boxed{{1}}</think>\\boxed{{{0}}}", "\\boxed{{{0}}} $x$ and $y$", "$ {0}", "{0} $", "", "\\boxed{{}}",  # noqa: E501
 )  # fmt: skip
 """Forms of an answer."""
 PIECES = (
-    "\\boxed{", "\\boxed{{0}}", "\\boxed ", "\\boxed", "\\fbox{", "\\left", "\\right", "\\left(", "\\right)", "^\\circ",
-    "^{\\circ}", "\\text{ ", "\\text{", "k=", "n = ", "=", "$", "$", "}", "}", "{", "{0}", "{0}", "{0}", "0{0}", "-{0}",
-    "\\%", "%", "\\!", "\\\\", "\\\\!", "\\$", ",", ".", " .", "{.", " ", "\n", "\\frac", "\\frac12", "tfrac", "\\sqrt",
+    "\\boxed{", "\\boxed{{0}}", "\\boxed ", "\\boxed", "\\fbox{", "\\left", "\\right", "\\left(", "\\right)", "^\\circ",  # noqa: E501
+    "^{\\circ}", "\\text{ ", "\\text{", "k=", "n = ", "=", "$", "$", "}", "}", "{", "{0}", "{0}", "{0}", "0{0}", "-{0}",  # noqa: E501
+    "\\%", "%", "\\!", "\\\\", "\\\\!", "\\$", ",", ".", " .", "{.", " ", "\n", "\\frac", "\\frac12", "tfrac", "\\sqrt",  # noqa: E501
     "/", "1", "\\dfrac{1}{2}", "\\mathrm{", "is", "٣", "\x00",
 )  # fmt: skip
 DRAWN = 1500

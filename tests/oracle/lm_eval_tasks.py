@@ -90,7 +90,7 @@ def _compare(setting: Setting) -> list[Compared]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------------  # noqa: E501
 # comparing
 
 
@@ -195,7 +195,7 @@ def _is_share(key: str, results: Any) -> bool:
     return name in _IN_PERCENT and listed.get(name, "mean") == "mean"
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # prompts
 
 
@@ -220,9 +220,7 @@ def _compare_prompts(
         )
         if not isinstance(theirs[name], Exception):
             rows = sorted(theirs[name]["samples"][name], key=lambda row: int(row["doc_id"]))
-            every = {
-                row["doc_id"]: json.dumps(_asked(row)) for row in rows
-            }  # one row per filter
+            every = {row["doc_id"]: json.dumps(_asked(row)) for row in rows}  # one row per filter
             _compare_documents(
                 logged, name, [json.dumps(one["texts"]) for one in asked], list(every.values())
             )

@@ -24,15 +24,15 @@ ANSWERS = 100
 """Number of answers to each question."""
 LETTERS = "ABCDEFGHI"
 WORDS = (
-    "Paris", "the cell", "a", "A", "B", "I", "5", "5.0", "1,000", "1000", "12.345", "-3", "1e3", "2.5e-4", "$6", "50%",
-    "x=2", "y = -1.5", "red cat", "Red", "cat", "Yes", "No", "3/4", ".5", "é", "24/7", "<image 1>", "None of the above",
+    "Paris", "the cell", "a", "A", "B", "I", "5", "5.0", "1,000", "1000", "12.345", "-3", "1e3", "2.5e-4", "$6", "50%",  # noqa: E501
+    "x=2", "y = -1.5", "red cat", "Red", "cat", "Yes", "No", "3/4", ".5", "é", "24/7", "<image 1>", "None of the above",  # noqa: E501
 )  # fmt: skip
 """Options and answers."""
 PIECES = (
-    "(A)", "(B)", "(C)", "(D)", "(I)", "A", "B", "C", "D", "E", "I", " A ", "A.", "B,", "(a)", "answer", "Answer: ",
-    "answer is ", "is ", "so ", "thus ", "therefore ", "could be ", "final ", "result ", "=", " = ", "\n", "\n\n", ".",
-    ",", "!", "?", ";", ":", "'", "''.", " ", "the", "option", "because it", "12", "1,234", "1,23", "3.5", "-7", "-.5",
-    "1e5", "2E+3", "12.", "1234567", "1.2.3", "--4", "5e", "\u0663", "\u00bd", "\u2212 3", "Is ", "SO ", "\t", "\x85",
+    "(A)", "(B)", "(C)", "(D)", "(I)", "A", "B", "C", "D", "E", "I", " A ", "A.", "B,", "(a)", "answer", "Answer: ",  # noqa: E501
+    "answer is ", "is ", "so ", "thus ", "therefore ", "could be ", "final ", "result ", "=", " = ", "\n", "\n\n", ".",  # noqa: E501
+    ",", "!", "?", ";", ":", "'", "''.", " ", "the", "option", "because it", "12", "1,234", "1,23", "3.5", "-7", "-.5",  # noqa: E501
+    "1e5", "2E+3", "12.", "1234567", "1.2.3", "--4", "5e", "\u0663", "\u00bd", "\u2212 3", "Is ", "SO ", "\t", "\x85",  # noqa: E501
 )  # fmt: skip
 
 

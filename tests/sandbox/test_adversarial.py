@@ -207,7 +207,7 @@ async def main():
     sandbox, _ = await strongest(isolations={{{isolated[1].name!r}: ISOLATIONS[{isolated[1].name!r}]}})
     await sandbox.run(Program(code="import os; os.execv('/bin/sleep', ['{mark}', '10'])"))
 asyncio.run(main())
-"""
+"""  # noqa: E501
     with subprocess.Popen([sys.executable, "-c", harness]) as process:
         try:
             _wait(lambda: bool(marked(mark)))

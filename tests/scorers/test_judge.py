@@ -1,4 +1,4 @@
-"""Test the questions to judges, the reading of their verdicts and the scores."""
+"""What judges are asked, how their verdicts are read, and what they come to."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_words_and_a_pattern_of_ones_own() -> None:
         None,
     ]
     (question,) = _questions(_scorer(metrics=[{**own, "pattern": r"\[\[(\w+)\]\]"}]))
-    "a custom pattern needs a custom ending"
+    assert _text(question).endswith(" polite?"), "who brings a pattern says how to end as well"
     assert [question.read(text) for text in ("[[FAIL]] no: [[PASS]]", "PASS")] == [1.0, None]
 
 

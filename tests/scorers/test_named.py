@@ -433,7 +433,7 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
         (CITY, [("weather", {"city": "Paris"})], {"partial": False}, 0.0),
         (CITY, [("weather", {"city": "Paris", "days": True})], {}, 2 / 3),
         (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {}, 3 / 4),
-        (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {"other_arguments": True}, 1.0),
+        (CITY, [("weather", {"city": "Paris", "days": 2, "unit": "C"})], {"other_arguments": True}, 1.0),  # noqa: E501
         (CITY, [("weather", "{not json")], {}, 1 / 4),
         (CITY, [("weather", CITY["arguments"]), ("time", {})], {}, 3 / 4),
         (CITY, [("time", CITY["arguments"])], {}, 0.0),
@@ -443,7 +443,7 @@ CITY = {"name": "weather", "arguments": {"city": "Paris", "days": 2}}
         ({"name": "now", "arguments": {}}, [("now", {"zone": "UTC"})], {}, 1 / 2),
         ([{"name": "a"}, {"name": "b"}], [("b", {}), ("a", {})], {}, 1.0),
         ([{"name": "a"}, {"name": "b"}], [("b", {}), ("a", {})], {"ordered": True}, 0.0),
-        ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2}), ("a", {"x": 1})], {}, 1.0),
+        ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2}), ("a", {"x": 1})], {}, 1.0),  # noqa: E501
         ([{"name": "a", "arguments": {"x": i}} for i in (1, 2)], [("a", {"x": 2})], {}, 1 / 2),
         ("no call", [("a", {})], {}, 0.0),
     ],

@@ -44,7 +44,7 @@ Random = numpy.random.Generator
 Chances = Callable[[Random, int], "FloatArray"]
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # endpoints
 
 
@@ -184,7 +184,7 @@ MARGIN_JOBS = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # measurement
 
 
@@ -290,7 +290,7 @@ def suite(name: str, part: int) -> dict[str, int]:
     return alarms
 
 
-# ---------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------------------------------  # noqa: E501
 # tables
 
 
@@ -409,8 +409,7 @@ def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
 
 
 def anchor_table() -> str:
-    """Return the prompts for a power of .8 at level .01 and a loss of one point of stable prompts.
-    """
+    """Return the prompts for a power of .8 at level .01 and a loss of one point of stable prompts."""
     rows = [[f"{rate:.3f}", *map(str, anchor_sizes(rate))] for rate in (0.011, 0.034, 0.088)]
     header = [
         "flip rate",

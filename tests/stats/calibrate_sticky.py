@@ -76,7 +76,7 @@ def _level(told: list[Accused], name: str) -> str:
     if low <= ALPHA:
         return cell
     why = (
-        "nothing tells which prompts are hard"
+        "no data on which prompts are hard"
         if name == "nothing"
         else "one run does not tell which prompts are unsteady"
     )

@@ -226,7 +226,7 @@ def healthy() -> str:
         "",
         f"Bet on the true accuracy itself, {edge} alarmed by it within {EDGE_ROUNDS} rounds; ",
     ]
-    lines[-1] += f"{ALPHA[ACCURACY] * MONTHS:.0f} are allowed for ever."
+    lines[-1] += f"{ALPHA[ACCURACY] * MONTHS:.0f} are allowed, however long it runs."
     return "\n".join(lines)
 
 

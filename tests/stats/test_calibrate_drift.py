@@ -15,7 +15,7 @@ from tests.stats import calibrate_drift
 PAGE = (Path(__file__).resolve().parents[2] / "docs/drift.md").read_text()
 
 
-def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (
+def test_the_worst_cell_keeps_its_promise_and_would_not_if_the_estimate_were_taken_for_the_variance() -> (  # noqa: E501
     None
 ):
     """Use 720 series of 100 prompts that are wrong with .03, and two reference runs."""

@@ -41,7 +41,7 @@ def test_no_bet_grows_on_average_under_its_hypothesis(
     assert chance * wealth(high) + (1.0 - chance) * wealth(low) <= wealth() * (1.0 + 1e-9)
 
 
-def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (
+def test_the_wealth_is_half_that_of_fixed_stakes_and_half_that_of_a_stake_that_follows_the_variance() -> (  # noqa: E501
     None
 ):
     null, gap, values = (

@@ -118,7 +118,7 @@ def test_a_missing_answer_makes_both_bets_poorer() -> None:
     assert [certain.update_missing(1.0, 1.0) for _ in range(50)][-1] is Decision.PASS
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # its level
 
 
@@ -171,7 +171,7 @@ def test_the_first_sample_with_the_evidence_needed_decides() -> None:
         assert quick.looked_at == wanted < stop.looked_at
 
 
-def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (
+def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probability_eps_at_most() -> (  # noqa: E501
     None
 ):
     """Test the worst case.
@@ -187,7 +187,7 @@ def test_a_run_whose_threshold_lies_between_its_bounds_is_decided_with_probabili
     assert found[Decision.PASS] > 0 < found[Decision.FAIL]
 
 
-def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (
+def test_one_answer_on_the_wrong_side_is_passed_and_failed_with_probability_eps_halved_at_most() -> (  # noqa: E501
     None
 ):
     eps, runs = 0.2, 250

@@ -17,7 +17,7 @@ def _falling(seed: int, before: float, after: float) -> numpy.typing.NDArray[num
     return numpy.concatenate([random.random(100) >= before, random.random(300) >= after])
 
 
-def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (
+def test_a_fall_from_95_to_50_percent_at_request_100_is_noticed_within_40_requests_in_95_of_100_seeds() -> (  # noqa: E501
     None
 ):
     found = [onset(_falling(seed, 0.95, 0.5), 0.008) for seed in range(100)]

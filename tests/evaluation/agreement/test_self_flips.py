@@ -55,7 +55,7 @@ def _told(
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------  # noqa: E501
 # error rates
 
 
@@ -118,7 +118,7 @@ def test_one_that_answers_a_share_otherwise_is_found(
     assert sum(one.measure == measure for one in found) >= 180
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # the measures
 
 
@@ -331,8 +331,8 @@ def test_characters_in_common(a: str, b: str, n: int) -> None:
 
 def test_an_older_file_is_read_and_claims_nothing_of_texts() -> None:
     old = {
-        "endpoint": "A", "prompts": 60, "own": 1, "other": 16, "only_own": 0, "only_other": 15, "p": 1.5e-05,
-        "alpha": 0.01, "more": True, "agreement": {"prompts": 60, "identical": 59, "same_answer": 0, "different": 1},
+        "endpoint": "A", "prompts": 60, "own": 1, "other": 16, "only_own": 0, "only_other": 15, "p": 1.5e-05,  # noqa: E501
+        "alpha": 0.01, "more": True, "agreement": {"prompts": 60, "identical": 59, "same_answer": 0, "different": 1},  # noqa: E501
     }  # fmt: skip
     found = msgspec.convert(old, SelfFlips)
     assert found.agreement == Agreement(prompts=60, identical=59, same_answer=0, different=1)

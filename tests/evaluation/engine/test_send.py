@@ -192,7 +192,7 @@ def test_a_limit_takes_whole_questions(data_root: Path) -> None:
     assert (told["requests"], told["choices"][:4]) == (40, "' A'")
 
 
-# ------------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------------------  # noqa: E501
 # a whole task
 
 
@@ -203,9 +203,7 @@ def _plan(data_root: Path, **more: Any) -> Plan:
         "tasks": (LIKELIHOOD,),
         "dataset_roots": (str(data_root),),
         "no_reference": True,
-        "limits": Limits(
-            order_seed=1
-        ),  # the early stop sees a random part and pauses at random
+        "limits": Limits(order_seed=1),  # the early stop sees a random part and pauses at random
     }
     return Plan(**{**fields, **more})
 

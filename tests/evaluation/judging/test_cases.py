@@ -1,6 +1,5 @@
-"""Test cases that judges score.
-
-Covers files with other cases, changes, repeated judging and the command line.
+"""Cases that judges score: in a file of cases beside others, changed, asked again, and by the
+command line.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ N = 6
 
 
 def _file(folder: Path, judge: dict[str, Any], *, count: int = N) -> Path:
-    """Write cases: the last one is compared exactly, judges score the others."""
+    """Cases of which the last one is compared exactly and the others are judged."""
     cases: list[dict[str, Any]] = [
         {
             "case": f"town:{i}",
@@ -78,14 +77,14 @@ def test_a_changed_judge_judges_the_answers_that_were_had(tmp_path: Path) -> Non
 
         (task,) = (await session()).tasks
         assert task.result.scored == N
-        "the last case has another scorer"
+        assert len(judge.prompts) == N - 1, "the last case has another scorer"
         assert (
             task.result.modes.get("low correctness", 0)
             >= task.result.outcomes.get(Outcome.WRONG, 0) - 1
         )
         asked = (out / "samples/cases-towns.jsonl").read_bytes()
         await session(judge={"concurrency": 1})
-        "the address of a judge does not matter"
+        assert len(judge.prompts) == N - 1, "how a judge is reached decides nothing"
         await session(rounds=2)
         assert len(judge.prompts) == 2 * (N - 1)
         await session(metrics=["correctness", "usefulness"])
@@ -118,7 +117,7 @@ def test_what_is_run_again_says_so_to_judges_too(tmp_path: Path) -> None:
         assert (task.result.scored, len(judge.prompts)) == (N, 2 * (N - 1))
         await evaluate(plan, out, environ={}, rerun="all")
         assert len(judge.prompts) == 3 * (N - 1), (
-            "the answers are the same, but they are judged again"
+            "the answers are the same, and are judged anew all the same"
         )
         (archived,) = out.glob("archive/*/judgements/cases-towns.jsonl")
         assert len(archived.read_text().splitlines()) == 2 * (N - 1)

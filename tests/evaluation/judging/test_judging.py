@@ -1,6 +1,5 @@
-"""Test answers that other models judge.
-
-Each is judged once. A failing or unreadable judge never makes an answer wrong.
+"""Answers that other models judge: asked about once, read or not, and never wrong for what a judge
+did.
 """
 
 from __future__ import annotations
@@ -58,10 +57,7 @@ def _plan(judges: Sequence[dict[str, Any]], *, count: int = N, **options: Any) -
 def _with(
     servers: Sequence[JudgeServer], story: Callable[[Plan], Awaitable[None]], **options: Any
 ) -> None:
-    """Run a story while these judges listen.
-
-    The story gets a plan with these judges.
-    """
+    """Tells a story while these judges listen; it is given a plan in which they judge."""
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -225,7 +221,7 @@ def test_half_of_the_judgements_are_enough_for_a_score(tmp_path: Path) -> None:
 
     unread = JudgeServer(unsure, model="unsure")
     _with([JudgeServer(), unread], story)
-    "scored answers are not judged again"
+    assert len(unread.prompts) == N, "it is not asked again where there is a score"
 
 
 def test_a_verdict_that_is_cut_off_is_told_with_what_to_do(tmp_path: Path) -> None:
@@ -387,7 +383,7 @@ def test_an_endpoint_may_judge_itself_and_that_is_said(tmp_path: Path) -> None:
             endpoint.short = 2
             (task,) = (await evaluate(plan, tmp_path / "out", environ={})).tasks
             assert task.result.value == 100.0
-            "its answers were kept"
+            assert len(endpoint.prompts) == N, "its answers were there"
             assert any(
                 "the model judges itself (itself)" in warning for warning in task.verdict.warnings
             )

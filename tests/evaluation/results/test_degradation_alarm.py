@@ -1,7 +1,5 @@
-"""Test the alarm during a run.
-
-It is raised long before the end if an endpoint degrades, and never for a healthy endpoint whose
-hard questions take longest.
+"""The alarm while a run goes on: told long before its end of an endpoint that turns worse, and
+never of a healthy one whose hard questions take longest.
 """
 
 from __future__ import annotations
@@ -47,8 +45,8 @@ def plan(data_root: Path) -> Plan:
         tasks=(Spec(name="gsm8k", options={"num_samples": N}),),
         dataset_roots=(str(data_root),),
         no_reference=True,
-        # A fixed order: among random ones, one in a hundred may raise a false alarm, which is the
-        # promised level.
+        # One order: of random ones, one in a hundred may raise a false alarm, which is the level
+        # that is promised.
         limits=Limits(concurrency=16, order_seed=1),
     )
 
@@ -61,17 +59,15 @@ def config(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorCon
 
 
 Behaviour = Callable[[int, bool], tuple[bool, float]]
-"""Maps the number of a request and whether its right answer is known to whether the answer is
-wrong, and to its latency in seconds.
-"""
+"""By the number of a request, and whether its right answer is known: is it answered wrongly, and
+after how long (s)?"""
 
 
 def _run(
     plan: Plan, config: SimulatorConfig, behaviour: Behaviour, out: Path, *, interrupted_at: int = 0
 ) -> tuple[Report, list[tuple[int, str]]]:
-    """Return the report, and each message with the number of requests received by then.
-
-    The run is interrupted at a request and resumed, unless the number is 0.
+    """The report, and what was told with the number of requests that had come by then. The run is
+    interrupted at a request and goes on, unless that is 0.
     """
     good, bad = _Simulator(config), _Simulator(replace(config, damage=1.0))
     lines, enough = list[tuple[int, str]](), asyncio.Event()
@@ -145,9 +141,8 @@ def test_slow_wrong_answers_of_a_healthy_endpoint_are_no_reason_for_an_alarm(
 def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
     plan: Plan, config: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests in flight have long answers more often than others.
-
-    After the interruption all of them are asked again in a row.
+    """What is in flight at any moment has long answers more often than others; all of it is asked
+    again in a row.
     """
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     hard, many = replace(config, damage=0.3), replace(plan, limits=Limits(concurrency=48))
@@ -160,7 +155,9 @@ def test_long_answers_that_an_interruption_cut_off_are_no_reason_for_an_alarm(
 
 @pytest.fixture(scope="module")
 def hard(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> SimulatorConfig:
-    """Configure an endpoint with 70 % right answers that varies on 3 % of the prompts."""
+    """An endpoint that has seven of ten right, and judges 3 % of the prompts differently each
+    time.
+    """
     path = tmp_path_factory.mktemp("hard") / "answers.jsonl"
     _write_answers(path, prepare(plan), probability(0.7, 0.03, 0))
     return SimulatorConfig(answers=path, varied=True)
@@ -173,9 +170,8 @@ def _falls(number: int, known: bool) -> tuple[bool, float]:
 def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_report(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Let the score fall from 70 % to 35 %.
-
-    The line names what was counted; the numbers cover all requests.
+    """From 70 % to 35 %: what is counted stands in the line, and numbers are those of all
+    requests.
     """
     monkeypatch.setattr(upkeep, "LOOK_S", 0.01)
     for run in (1, 2):
@@ -208,9 +204,8 @@ def test_against_a_registered_reference_a_fall_is_told_on_the_way_and_in_the_rep
 def test_a_finished_run_is_what_a_comparison_looks_at_the_other_side_against(
     plan: Plan, hard: SimulatorConfig, tmp_path: Path, finished: bool
 ) -> None:
-    """Two sides that run at the same time are judged by their own scores.
-
-    Neither side is known in advance.
+    """Both sides at the same time are looked at by their own scores, since neither is known
+    before.
     """
     good, bad = _Simulator(replace(hard, run=1)), _Simulator(replace(hard, damage=1.0))
 
@@ -323,7 +318,7 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
 
     class Slow(ScoreAccumulator):
         def course(self, planned: Sequence[int]) -> Course:
-            "nothing else ran on the loop"
+            assert came.wait(10), "nothing else ran on the loop"
             return super().course(planned)
 
     task = build_task(Spec(name="gsm8k"))
@@ -344,9 +339,8 @@ def test_the_loop_goes_on_while_a_look_lasts() -> None:
 def test_withdrawn_answers_are_forgotten_and_nothing_is_told_twice(
     meanwhile: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replace bad answers by good ones; then the run degrades anyway.
-
-    With `meanwhile` a look had found the bad ones.
+    """They were bad, and good ones take their places, `meanwhile` a look had found the bad ones;
+    then the run turns worse all the same.
     """
     lines, bad, good = list[str](), _tally(300), _tally(300)
     for i in range(200):

@@ -1,4 +1,6 @@
-"""Test that data is forced to disk, whole, before it is reported as stored."""
+"""What must outlive the machine is forced to the disk, whole, before anybody is told that it is
+there.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,8 @@ ANSWER = Response(text="#### 7", finish_reason="stop")
 
 
 class Disk:
-    """Notes the content of each file that is forced to disk.
-
-    Fails with `error` if one is given.
+    """Notes what each file holds when it is forced to the disk, and fails with `error` where one is
+    given.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_file_system_that_cannot_sync_is_left_to_itself(
         journal.append(Record(id="1", response=ANSWER))
         journal.sync()
         journal.sync()
-        "the failed sync is tried again"
+        assert len(disk.forced) == 2, "it is not forgotten that it was not forced"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
@@ -129,7 +130,7 @@ def test_a_disk_that_fails_stops_the_journal_with_advice(
         assert caught.value.hint == NO_ROOM_HINT
         disk.error = None
         journal.sync()
-    "one failure, one retry, one at the end"
+    assert len(disk.forced) == 3, "once in vain, once again, once at the end"
 
 
 class HalfWritten:

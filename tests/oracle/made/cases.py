@@ -243,7 +243,7 @@ metric_list:
   - {metric: chrf}
   - {metric: ter}
 metadata: {version: 1}
-"""
+"""  # noqa: E501
     ),
     "made_every_choice_metric": (
         """

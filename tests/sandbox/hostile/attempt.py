@@ -34,7 +34,7 @@ def attempt(action, *args):
         return action(*args)
     except BaseException as error:
         stopped(type(error).__name__, errno.errorcode.get(getattr(error, "errno", None), ""))
-"""
+"""  # noqa: E501
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

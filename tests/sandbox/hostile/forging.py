@@ -50,7 +50,7 @@ def pipes():
     return [fd for fd in open_here if fd > 2 and fcntl.fcntl(fd, fcntl.F_GETFL) & 3 == os.O_WRONLY]
 def send(message):
     for fd in pipes(): os.write(fd, struct.pack('<Q', len(message)) + message)
-"""
+"""  # noqa: E501
 """Code that sends messages to the checker, past the part that answers for the program."""
 FORGING = [
     _anything("equal-object", "", "Anything()", "str", by=REFUSED),

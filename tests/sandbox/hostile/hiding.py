@@ -27,7 +27,7 @@ def fill(one, *where):
         for _ in range(20): held += one.send(bytes(65536)) if not where else one.sendto(bytes(150000), *where)
     except BlockingIOError: pass
     one.close()
-"""
+"""  # noqa: E501
 _SOURCE = """
 job = open('/proc/1/cmdline').read().split(chr(0))[-4]
 for name in 'checks', '<checks>', 'serve_eval.sandbox._checker', 'serve_eval.sandbox._talk':

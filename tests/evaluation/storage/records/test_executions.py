@@ -1,7 +1,5 @@
-"""Test answers that are code.
-
-They run once, after the last answer arrived and only if that is allowed. Kept results decide the
-score.
+"""Answers that are code: run once, after the last one came, only when that is allowed, and judged
+from what is kept.
 """
 
 from __future__ import annotations
@@ -182,7 +180,7 @@ def test_other_programs_of_the_same_answers_are_run_with_permission(
         rescore(out, settings)
     (told,) = rescore(out, settings, to=tmp_path / "new", allow_code_execution=True)
     assert (told.after, told.changed) == (report.tasks[0].result.value, [])
-    "the folder does not change"
+    assert _lines(out) == before, "the folder stays as it is"
     assert len(_programs(_lines(tmp_path / "new"))) == 2 * N
 
 
@@ -200,7 +198,9 @@ def test_repeats_of_one_answer_run_once_and_give_pass_at_k(
 
 
 class _Double:
-    """Replaces a sandbox: every program passes; number `waits` waits until it is cancelled."""
+    """In the place of a sandbox: every program passes, and the third waits until it is
+    cancelled.
+    """
 
     at_once = 1
 
