@@ -1,4 +1,4 @@
-"""Run the command line against a hostile server, kill it repeatedly, and account for its results."""
+"""Run the command line against a hostile server, kill it repeatedly, account for its results."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ def test_two_tokens_before_a_text_are_told(folder: Path, answers: Path, tmp_path
 def test_launched_endpoints_of_ours_are_known_before_they_start(
     folder: Path, tmp_path: Path
 ) -> None:
-    """The value of the embedded model is the sum of its log-probabilities of the tokens themselves."""
+    """The value of the embedded model is the sum of the log-probabilities of the tokens."""
     server = {"accuracy": 1.0, "prompt_logprobs": "echo", **MARK, "tells_beginning": "vllm"}
     plan = Plan(
         model="m",

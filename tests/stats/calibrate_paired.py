@@ -409,7 +409,7 @@ def suite_table(found: dict[str, dict[str, int]], of: int) -> str:
 
 
 def anchor_table() -> str:
-    """Return the prompts for a power of .8 at level .01 and a loss of one point of stable prompts."""
+    """Return the prompts for a power of .8 at level .01 and a loss of one point."""
     rows = [[f"{rate:.3f}", *map(str, anchor_sizes(rate))] for rate in (0.011, 0.034, 0.088)]
     header = [
         "flip rate",

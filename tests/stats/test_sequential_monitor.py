@@ -191,7 +191,7 @@ def test_the_floor_is_below_the_mean_and_nearer_to_it_with_more_passes() -> None
 
 
 def test_the_floor_is_where_the_wealth_of_all_passes_reaches_the_limit() -> None:
-    """Compute by hand: in each pass, each answer less the mean of the same prompt's earlier ones."""
+    """Compute by hand: each answer less the mean of the same prompt's earlier ones."""
     random = numpy.random.default_rng(2)
     scores = (random.random((5, 40)) < random.random(40) ** 0.2).astype(float)
 

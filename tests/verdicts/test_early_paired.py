@@ -155,7 +155,7 @@ def test_a_run_that_was_allowed_to_stop_is_judged_at_the_rest_of_alpha(
 def test_the_margin_of_the_paired_rule_is_that_of_the_whole_alpha(
     judged: Plan, tmp_path: Path
 ) -> None:
-    """A drop too close to the classic margin for an early decision: the run continues to its end."""
+    """A drop too close to the classic margin for an early decision: the run goes to its end."""
     plan = replace(judged, verdict=Spec(name="paired"), limits=replace(judged.limits, order_seed=1))
     report = _run(plan, tmp_path / "out", damage=0.05)
     verdict = _verdict(report)

@@ -59,7 +59,7 @@ def _report(plan: Plan, folder: Path, **options: object) -> dict[str, Any]:
 def _scores(
     p: PreparedTask, run: int, damage: float = 0.0, failure_rate: float = 0.0
 ) -> list[float]:
-    """Return the score of each prompt under the declared probabilities; NaN if the request fails."""
+    """Return the score of each prompt under the declared probabilities; NaN if it fails."""
     chance = probability(ACCURACY, FLIP_RATE, SEED)
     scores = []
     for sample in p.dataset.samples:

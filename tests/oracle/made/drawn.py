@@ -15,7 +15,7 @@ _ENDS = ("dan", "fel", "gor", "lin", "mar", "nor", "pet", "ros", "sim", "ten", "
 
 @dataclass(slots=True, kw_only=True)
 class Drawn:
-    """A row under construction: its code, its random numbers, and the right answer once it is set."""
+    """A row under construction: its code, random numbers, and right answer once set."""
 
     code: str
     rng: random.Random
