@@ -22,11 +22,11 @@ COMMANDS = {"llama-server": "llama-server", "python": "python3 -m llama_cpp.serv
 
 @dataclass(frozen=True, kw_only=True)
 class LlamaCppOptions(EngineOptions):
-    """Choose the GGUF file, the server that serves it, and how it computes.
+    """Choose the GGUF file, the server that serves it, and how the server computes.
 
-    `parallel` requests have a context of `context_tokens` each; the server of llama-cpp-python
-    answers them one after the other. For `prompt_logprobs` it keeps the logits of the whole context
-    in memory.
+    Each of the `parallel` requests has a context of `context_tokens`. The server of
+    llama-cpp-python answers requests one after the other; with `prompt_logprobs`, it keeps the
+    logits of the whole context in memory.
     """
 
     model: Annotated[str | None, Setting("Path of the GGUF file. Not set: the plan's model.")] = (
@@ -58,7 +58,7 @@ class LlamaCppOptions(EngineOptions):
     ] = None
     prompt_logprobs: Annotated[
         bool,
-        Setting("Return log-probabilities of prompts (llama-cpp-python only); takes memory."),
+        Setting("Return log-probabilities of prompts (llama-cpp-python only). Uses more memory."),
     ] = False
     ready_timeout_s: ReadyTimeout = 600.0
 
@@ -72,8 +72,8 @@ def commands(context: LaunchContext, options: LlamaCppOptions) -> list[list[str]
 async def launch(context: LaunchContext, options: LlamaCppOptions) -> AsyncIterator[Endpoint]:
     """Start the server, wait until it answers a completion, and yield its endpoint.
 
-    Raises PlanError if options contradict each other, LaunchError if the server does not start or
-    ends.
+    Raises PlanError if options contradict each other, and LaunchError if the server does not start
+    or ends before the block.
     """
     build = partial(_server, context)
     name = _name(context, options.model)
@@ -125,7 +125,7 @@ def _server(
         **shared,
         "--alias": _name(context, file),
         "--parallel": options.parallel,
-        # The requests share this context. 0 is the model's own context for all of them together.
+        # The requests share this context. Without the flag, they share the model's own context.
         "--ctx-size": tokens * options.parallel if tokens else None,
         "--threads": options.threads,
         "--n-gpu-layers": options.gpu_layers,

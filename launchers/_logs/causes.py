@@ -63,7 +63,7 @@ _ROWS: tuple[
             r" unrecognized arguments"
         ),
         UNKNOWN_OPTION,
-        "trtllm-serve serve --help lists what this version knows.",
+        "trtllm-serve serve --help lists the options of this version.",
     ),
     (
         (

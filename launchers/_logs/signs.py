@@ -1,8 +1,8 @@
 """Find signs in a log that its server is dead, as opposed to errors that it survives.
 
-Lines of each rank are read separately, if they name it. An exception counts if it was raised to the
-end: not at level warning or below, not in lines without a level after such a record, and not while
-a handler dealt with it and raised another one.
+The lines of each rank are read separately, if they name their rank. An exception counts only if
+nothing caught it. It was caught if it is in a record at level warning or below, if it is in lines
+without a level after such a record, or if another exception was raised while it was handled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FINAL = re.compile(
     r"|Failed to parse the arguments for the LLM constructor|^Rank\d+ Task exit code:"
     r" [1-9]|MPI_ERRORS_ARE_FATAL"
 )
-"""Sentences with which TensorRT-LLM, its wrapper of ranks, or MPI gives up."""
+"""Sentences with which TensorRT-LLM, the wrapper that starts its ranks, or MPI gives up."""
 _WRAPPER = re.compile(r"Rank\d+ Task exit code: ")
 _LAST_WORDS = re.compile(
     r"(?i)destroy_process_group|resource_tracker|leaked|shut(?:ting)?"
@@ -41,8 +41,8 @@ class Strength(IntEnum):
     """The weight of a sign, from the weakest."""
 
     TRACEBACK = 1
-    """An exception or an error line of NVIDIA's without a known cause, or one that may have been
-    caught."""
+    """An exception that has no known cause or may have been caught, or an NVIDIA error line without
+    a known cause."""
     FINAL = 2
     """A sentence with which the server gives up, without a known cause."""
     REPORTED = 3
@@ -79,7 +79,7 @@ class _Stream:
     in_traceback: bool = False
     in_thread: bool = False
     ended: bool = False
-    """True after the end of a traceback: the next one is a different one, unless it is chained."""
+    """True after the end of a traceback. The next one is of another exception unless chained."""
     raised: Sign | None = None
     """The last sign of a traceback. The next line may say that this exception was being handled."""
 
@@ -93,7 +93,7 @@ class Signs:
         self._gave_up = False
 
     def read(self, line: Line, *, later: bool = False) -> bool:
-        """Read a line; return True if it shows that the server still does something.
+        """Read a line; return True if it shows that the server is still active.
 
         `later` means that the line was not written together with the strongest sign.
         """
@@ -133,7 +133,7 @@ class Signs:
         self._weaken(line)
 
     def _read_thread(self, line: Line, stream: _Stream) -> None:
-        """Read that an exception ended a thread, whose name may be a cause."""
+        """Read the report that an exception ended a thread, whose name may be a known cause."""
         stream.record, stream.in_thread, stream.ended = _Record.NONE, True, False
         cause = find_known(line.text) if line.text.startswith("Exception in thread ") else None
         if (
@@ -199,7 +199,7 @@ class Signs:
         stream.raised = None
 
     def _weaken(self, line: Line) -> None:
-        """Note that a rank writes on after its error: it caught it, unless it gave up."""
+        """Weaken the sign of a rank that writes on: it caught the error, unless it gave up."""
         sign = self.strongest
         if sign is None or sign.stream != line.stream or _LAST_WORDS.search(line.text):
             return
@@ -208,7 +208,7 @@ class Signs:
 
 
 def _clearer(before: Sign, sign: Sign) -> Sign:
-    """Return a vague sign with the cause from a line before it."""
+    """Return the sign; if its cause is vague, with the line and cause of the sign before it."""
     vague = sign.cause is not None and sign.cause.vague
     if vague and before.cause is not None and before.cause.ends == AT_ONCE:
         return sign._replace(line=before.line, cause=before.cause)

@@ -27,7 +27,8 @@ class Variables:
     pass_env: Annotated[
         list[str],
         Setting(
-            "Names of your variables to pass to the servers, in addition to those of docs/trust.md."
+            "Names of your environment variables to pass to the servers, in addition to those of"
+            " docs/trust.md."
         ),
     ] = field(default_factory=list)
 

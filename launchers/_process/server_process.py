@@ -24,7 +24,7 @@ WATCH_S = 0.25
 """Seconds between two checks of a running server, and the longest delay until its end is
 noticed."""
 NOTICED_S = 1.5
-"""Seconds by which a failed request may precede the news that its server ended."""
+"""Seconds to wait after a failed request for the news that its server has ended."""
 LOG_LINES = 15
 """Lines of the log that an error quotes."""
 
@@ -45,23 +45,23 @@ class ServerProcess:
     ) -> None:
         self.pid, self.log_file, self.log_start = process.pid, log_file, log_start
         self._process = process
-        # Never kill a supervisor that may still end its server: a second SIGTERM makes it do so
-        # immediately.
+        # Never kill a supervisor that may still have to end its server. A second SIGTERM makes it
+        # do so immediately.
         self.stop_s = STOP_S if supervised_s is None else supervised_s + 2 * KILL_S
         self._at_once = signal.SIGKILL if supervised_s is None else signal.SIGTERM
 
     def exit_code(self) -> int | None:
         """Return the exit code; None while the server runs.
 
-        Kills the rest of its process group as soon as it sees the end.
+        The first call after the end also kills the rest of the process group.
         """
         if self._process.returncode is None and self._process.poll() is not None:
-            # Not later: the number of the group could then belong to another.
+            # Do it now: later, another group may have the same number.
             self._signal(signal.SIGKILL)
         return self._process.returncode
 
     def describe_end(self, when: str = "") -> LaunchError | None:
-        """Return the error for its end, with the last lines of the log; None while it runs."""
+        """Return the error for the server's end, with the end of its log; None while it runs."""
         if (code := self.exit_code()) is None:
             return None
         ending = f"exit code {code}" if code >= 0 else f"signal {-code}"
@@ -76,7 +76,7 @@ class ServerProcess:
     ) -> T:
         """Return what `probe` gives once it is not None.
 
-        Calls it often at first, then after each longest pause.
+        The pauses between calls grow from 0.02 to `longest_pause_s` seconds.
 
         Raises LaunchError with the last lines of the log if the server ends before that, or after
         `timeout_s` seconds.
@@ -116,8 +116,8 @@ class ServerProcess:
     async def _wait_for_end(self, timeout_s: float) -> None:
         clock = asyncio.get_running_loop().time
         deadline = clock() + timeout_s
-        # Poll, because only reaping the process reports its end, and that frees the number of its
-        # group.
+        # Poll with exit_code(): only reaping the process reports its end. Reaping frees the number
+        # of the group, so the group must be killed right after it.
         while self.exit_code() is None and clock() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -127,7 +127,7 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
     def log(self, last_bytes: int = 16384) -> str:
-        """Return the end of what it wrote since its start; empty if the file is gone."""
+        """Return the end of the server's own output; empty if the file is gone."""
         with suppress(OSError), self.log_file.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self.log_start, size - last_bytes))
@@ -141,7 +141,7 @@ class ServerProcess:
 
 @asynccontextmanager
 async def while_alive(ended: Callable[[], LaunchError | None]) -> AsyncIterator[None]:
-    """End the block with the error that `ended` returns as soon as there is one."""
+    """Stop the block and raise the error of `ended` as soon as it returns one."""
     task = asyncio.current_task()
     assert task is not None
     cancelling, death = task.cancelling(), None
@@ -182,7 +182,10 @@ def supervise(
     to_stop: Sequence[str] = (),
     at_end: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command below a supervisor, which ends it when its own stdin ends."""
+    """Return a command line that runs the command under a supervisor.
+
+    The supervisor ends the command when its own stdin is closed.
+    """
     counted = [str(len(to_stop)), *to_stop, str(len(at_end)), *at_end]
     return [sys.executable, "-I", str(SUPERVISOR), str(grace_s), *counted, *command]
 
@@ -198,14 +201,14 @@ async def server_process(
     at_end: Sequence[str] = (),
     to_stop: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """Run a command in its own session for the block; every way out of the block ends it.
+    """Run a command in its own session until the block ends, in any way.
 
     Appends its output to `log_file` (mode 0600). Its stdin is a pipe that only we hold, so a server
-    that watches it ends with us, however we end. Any other server needs `grace_s`: a supervisor
-    then stands between, ends the server when we end, and waits `grace_s` seconds after SIGTERM.
-    `pid` is then that of the supervisor, which inherits the descriptors `keep`, runs the command
-    `to_stop` in place of SIGTERM, and runs `at_end` last. `env` None: our environment. Raises
-    LaunchError if the command cannot be run.
+    that watches it ends when we do, even if we are killed. Any other server needs `grace_s`. It
+    then runs under a supervisor, which sends SIGTERM when we end and waits `grace_s` seconds before
+    SIGKILL. The supervisor runs the command `to_stop`, if given, in place of SIGTERM, and `at_end`
+    last; `pid` is its id. The process inherits the descriptors `keep`, and our environment if `env`
+    is None. Raises LaunchError if the command cannot be run.
     """
     if grace_s is not None:
         command = supervise(command, grace_s=grace_s, to_stop=to_stop, at_end=at_end)

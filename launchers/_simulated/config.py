@@ -75,13 +75,13 @@ class SimulatedBehaviour:
     prompt_logprobs: Annotated[
         Form, Setting("Form in which log-probabilities of prompts are returned.")
     ] = "none"
-    begins_with: Annotated[str, Setting("Token at the beginning of a text.")] = ""
+    begins_with: Annotated[str, Setting("Token that begins every text. Empty: none.")] = ""
     tells_beginning: Annotated[Telling, Setting("Server to imitate in reporting that token.")] = (
         "none"
     )
-    puts_beginning: Annotated[bool, Setting("Put that token before each prompt in the server.")] = (
-        False
-    )
+    puts_beginning: Annotated[
+        bool, Setting("Let the server put that token before each prompt.")
+    ] = False
     tokens_per_step: Annotated[
         float | None,
         Setting("Tokens per step of speculative decoding that each answer reports. Not set: none."),

@@ -1,7 +1,7 @@
 """An OpenAI-compatible server without a model, which looks answers up in a file.
 
 `python -m launchers._simulated` runs it as a process. `answer_file` describes how chance decides
-the answer to a prompt; the jitter of the latency depends on (seed, number of the request).
+the answer to a prompt. The jitter of the latency depends on the seed and the request's number.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ __all__ = ["STATS", "SimulatorConfig", "Stats", "create_app", "serve"]
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECORDED = 1000
-"""Number of latest requests of which `record` keeps bodies and headers."""
+"""Number of requests, the latest ones, whose bodies and headers `record` keeps."""
 
 
 @dataclass(slots=True)
 class Stats:
     """Requests that the server has received, for tests in the same process.
 
-    They are counted by prompt hash, with the maximum in progress at the same time, and with
-    `record` the latest bodies and headers.
+    `requests` counts them by prompt hash. `max_concurrent` is the highest number in progress at the
+    same time. `bodies` and `headers` are those of the latest requests, if `record` is set.
     """
 
     requests: Counter[str] = field(default_factory=Counter)
@@ -99,7 +99,7 @@ def serve(
 
 
 class _Simulator:
-    """Draws chance once, when it reads the answer file; a request then only looks up."""
+    """Answers requests. It makes the random choices when it reads the answer file."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         self.config, self.stats = config, Stats()
@@ -141,7 +141,7 @@ class _Simulator:
         stats = self.stats
         self._received += 1
         if self.config.crash_after is not None and self._received > self.config.crash_after:
-            sys.stderr.write(f"crashing after {self.config.crash_after} requests, as told\n")
+            sys.stderr.write(f"crashing after {self.config.crash_after} requests, as configured\n")
             sys.stderr.flush()
             os._exit(1)
         number = self._received
@@ -164,7 +164,7 @@ class _Simulator:
             stats.concurrent -= 1
 
     def _understand(self, raw: bytes, headers: Mapping[str, str], chat: bool) -> Asked:
-        """Return the request. Raise RefusedRequest as `understand` does."""
+        """Return the parsed request. Raises RefusedRequest for one that is not served."""
         config = self.config
         if config.record or config.strict_fields:
             self._look_closely(raw, headers, chat)

@@ -32,7 +32,7 @@ _decode = msgspec.json.Decoder(_Calls).decode
 def split_calls(generated: Generated, ask: Ask) -> Generated:
     """Return the answer with its tool calls separated.
 
-    The request must offer tools and the answer call some; else the answer is unchanged.
+    The answer is unchanged unless the request offers tools and the whole answer calls some.
     """
     if not ask.tools or generated.finish_reason != "stop" or not generated.text:
         return generated

@@ -63,7 +63,7 @@ class Image:
     ] = field(default_factory=list)
     mount_paths: Annotated[
         bool,
-        Setting("Mount full paths of the servers' command lines under the same path, read-only."),
+        Setting("Mount full paths in the servers' command lines, read-only, at the same place."),
     ] = True
     ipc: Annotated[str | None, Setting("Value of the engine's --ipc.")] = HOST
     shm_size: Annotated[
@@ -76,8 +76,8 @@ class Image:
     pass_env: Annotated[
         list[str],
         Setting(
-            "Names of your variables to pass into the container. Their values appear on no command"
-            " line."
+            "Names of your environment variables to pass into the container. No command line shows"
+            " their values."
         ),
     ] = field(default_factory=lambda: ["HF_TOKEN"])
     run_args: Annotated[list[str], Setting("Further options of the engine's run command.")] = field(
@@ -93,8 +93,8 @@ class Container(Image):
     network: Annotated[
         str,
         Setting(
-            "Network of the containers. Any other than host works for one server only"
-            " and publishes its port."
+            "Network of the containers. Networks other than host work for one server only,"
+            " whose port is then published."
         ),
     ] = HOST
 

@@ -31,8 +31,8 @@ class ServeCommand(Variables):
     pass_env: Annotated[
         list[str],
         Setting(
-            "Names of your variables to pass to the servers, in addition to those of"
-            " docs/trust.md, also in a container."
+            "Names of your environment variables to pass to the servers, in addition to those of"
+            " docs/trust.md; also to servers in a container."
         ),
     ] = field(default_factory=list)
     command: Annotated[str | list[str], Setting("Executable, or all words before serve.")] = (
@@ -97,8 +97,8 @@ class Disaggregated(ServeCommand):
     auth_key: Annotated[
         bool | None,
         Setting(
-            "Give the servers a shared key, drawn for the launch. Not set: if their"
-            " version has one."
+            "Give the servers a shared key, drawn for the launch. Not set: true if their"
+            " version supports one."
         ),
     ] = None
     orchestrator: Annotated[dict[str, Any], Setting("Further keys of the orchestrator's file.")] = (

@@ -1,4 +1,4 @@
-"""The rules for BioChatter's own case files (`*_data.yaml`), and for what these files lack.
+"""Apply the rules for BioChatter's own case files (`*_data.yaml`), which are incomplete.
 
 Its benchmark keeps parts of many prompts, and the agents of some cases, in Python code. A case runs
 here if its file contains everything that is asked and expected. The others are skipped by name with
@@ -31,8 +31,8 @@ TESTED = frozenset(
         "rag_interpretation",
     }
 )
-"""The modules with tests in its benchmark. Any other module in a file of such a name is a user's
-own."""
+"""The modules with tests in its benchmark. Any other module in a file named *_data.yaml is a
+user's own."""
 _BY_MODULE = {
     "api_calling": "BioChatter asks it through an agent that knows the parameters of an API",
     ONTOLOGY: (
@@ -52,7 +52,7 @@ SCORED_ELSEWHERE = {
     "implicit_relevance_of_multiple_fragments": "a model that BioChatter uses as a judge",
     "multimodal_answer": "pairs of images and captions that BioChatter draws at random",
 }
-"""Result files whose scores do not come from a scorer of answers, each with the source."""
+"""Result files whose scores do not come from a scorer of answers, with the source of the scores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ def assemble(cases: Sequence[Any]) -> list[Any]:
 
 
 def holds_shared(content: Any) -> bool:
-    """Return True for an entry that is not a case but holds system messages of the others."""
+    """Return True for an entry that is not a case but holds system messages for the others."""
     return _is_shared(content) and "input" not in content
 
 
@@ -177,7 +177,7 @@ def _explain_missing(
     if fragments and "join" not in case:
         return Lacking(
             module=module,
-            what=f"its prompt consists of fragments, but its list has no {_MESSAGES} for it",
+            what=f"its prompt consists of fragments, but its module has no {_MESSAGES}",
         )
     if not told and "prompt" not in values:
         names = [f"${{{name}}}" for name in values if name != "system_messages"]
@@ -208,7 +208,7 @@ def _explain_missing(
 
 
 def choose_scoring(module: str, expected: Any) -> tuple[Any, Spec | None]:
-    """Return the expectation, and the scorer that matches the module's test, or None."""
+    """Return the expectation, and the scorer that matches the module's test (None: none does)."""
     if not isinstance(expected, Mapping):
         return expected, None
     answer = expected.get("answer")

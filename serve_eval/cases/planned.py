@@ -16,7 +16,7 @@ FAMILY = "cases:"
 class PlannedCases:
     """The tasks of a plan, including those of its case files.
 
-    `iterations` is the number of times that the files ask for the prompts of a task, if set.
+    `iterations` is how often each prompt of a task is asked, for the tasks whose file sets it.
     `notes` name the modules that have no usable case.
     """
 
@@ -46,7 +46,7 @@ def plan_tasks(
     ]
     wanted = [name.removeprefix(FAMILY) for name in named] or list(files.modules)
     there = {task.name for task in tasks}
-    own = there - {*named}  # Tasks with their own files.
+    own = there - {*named}  # Tasks that name their own files.
     iterations = {
         f"{FAMILY}{name}": files.modules[name].common["iterations"]
         for name in wanted

@@ -41,7 +41,7 @@ def attribute(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print attribution.json.")] = False,
 ) -> None:
-    """Ask each worker of an endpoint, and each pair, a run's prompts to find the faulty one.
+    """Find a faulty worker: ask each worker of an endpoint, and each pair, a run's prompts.
 
     The workers are those that the run's launcher started and that still run (--keep-servers), those
     registered with the orchestrator, those that answered the run, and those of --worker. A worker

@@ -34,7 +34,7 @@ def capsule(
     The answers are the expected one and the one received. Nothing is sent. Keys are written as
     variables. The data set of the run must be present.
 
-    Exit codes: 0 written, 2 usage, folder or data.
+    Exit codes: 0 written, 2 usage, or a folder or data that cannot be used.
     """
     import shlex
 

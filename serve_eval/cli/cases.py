@@ -129,7 +129,7 @@ def import_results(
         str | None, typer.Option(help="Reason for replacing entries; stored with the old ones.")
     ] = None,
 ) -> None:
-    """Make references of old results, matched by BioChatter's hash of each case."""
+    """Make references from old results, matched by BioChatter's hash of each case."""
     from serve_eval.cli._streams import emit, say
     from serve_eval.report.text import clean
     from serve_eval.workflows.references import import_biochatter

@@ -81,8 +81,8 @@ class RuleOptions:
         float | None,
         Setting(
             (
-                "Drop in points that matters (default 1; for paired the one that the classic"
-                " test detects)."
+                "Smallest drop that matters, in points (default 1; with paired: the drop that the"
+                " classic test detects)."
             ),
             metavar="POINTS",
             key="set",
@@ -103,7 +103,7 @@ class SideOptions:
     again: Annotated[
         int | None,
         Setting(
-            "Prompts per task to ask A twice (default 200; 0: none).",
+            "Prompts per task that A is asked twice (default 200; 0: none).",
             flags=("--self",),
             metavar="N",
         ),

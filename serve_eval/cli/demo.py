@@ -18,8 +18,8 @@ def demo(
 ) -> None:
     """Judge the embedded model, intact and damaged.
 
-    Intact and in 8 bits it passes, in 3 bits it fails. In 4 bits only a comparison of pairs shows
-    the damage.
+    The model passes intact and in 8 bits, and fails in 3 bits. In 4 bits, only a comparison of
+    pairs shows the damage.
     """
     from datetime import UTC, datetime
 

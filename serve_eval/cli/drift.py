@@ -47,7 +47,7 @@ def drift(
 
     An alarm is a warning and never fails the command.
 
-    Exit codes: 0 also on an alarm, 2 usage, or no finished run.
+    Exit codes: 0 even on an alarm, 2 usage or no finished run.
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.errors import PlanError, RunFolderError

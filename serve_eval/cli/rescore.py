@@ -47,7 +47,7 @@ def rescore(
 
     Nothing is sent, and the folder stays as it is.
 
-    Exit codes: 0 also if something changed, 2 usage, folder or data, 5 no answer to score.
+    Exit codes: 0 even if something changed, 2 usage, folder or data, 5 no answer to score.
     """
     from serve_eval.cli._streams import emit, say
     from serve_eval.evaluation.rescore import rescore as again

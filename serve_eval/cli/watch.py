@@ -71,10 +71,10 @@ def watch(
 ) -> None:
     """Watch a production endpoint and raise an alarm when it gets worse.
 
-    The probability of a false alarm is at most .01, for any duration. This holds if no round is
-    worse than the baseline by chance (with --round-means: if none is expected to be), and if the
-    baseline answers are independent. Evidence survives a restart: the same command resumes the
-    watch.
+    The probability of a false alarm is at most .01, for any duration. This assumes that the
+    baseline answers are independent, and that no round as a whole is worse than the baseline by
+    chance. With --round-means, it is enough that rounds are not worse on average. Evidence survives
+    a restart: the same command resumes the watch.
 
     Exit codes: 0 ended on request or after --rounds, 1 an alarm, 2 usage, 4 the endpoint cannot be
     asked at the start, 130 interrupted before the endpoint was found.

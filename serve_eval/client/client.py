@@ -47,8 +47,8 @@ class Client(EndpointReports):
     strings from everything received, before it is cut, kept or shown. `transport` makes the
     connections.
 
-    All samples together may spend `retry_budget` retries; `retries` counts those spent. Requests
-    wait at `liveness` while no server listens, if it is being watched. `patience` exists while the
+    All samples together may spend `retry_budget` retries; `retries` counts those spent. `liveness`,
+    if it is being watched, makes requests wait while no server listens. `patience` exists while the
     session is open and knows how long the endpoint has been silent. `logprobs_form` names the
     fields that request the log-probabilities of prompts. Each request has a connection of its own,
     except within `keep_connections`.
@@ -149,10 +149,10 @@ class Client(EndpointReports):
         request is sent again immediately without streaming.
 
         Some attempts do not count. If a reused connection had ended or was out of step, the request
-        is sent again on a new one. While no server listens, requests wait: attempts refused
-        meanwhile do not count, nor do up to `max_attempts` lost when the server ended, and the
-        sample gets their time back. Requests also wait while the endpoint reports that it is
-        starting.
+        is sent again on a new one. While no server listens, requests wait. An attempt that was
+        refused meanwhile does not count. Neither do up to `max_attempts` attempts that were lost
+        when the server ended. The time of these attempts does not count towards the sample's limit.
+        Requests also wait while the endpoint reports that it is starting.
         """
         stream = self.limits.stream and not request.prompt_logprobs
         tries = Tries(most=self.limits.max_attempts, once=once, stream=stream)
@@ -185,9 +185,10 @@ class Client(EndpointReports):
         )
 
     async def _again(self, missed: Missed, tries: Tries, wait: Wait) -> bool:
-        """Return True after the pause before another attempt, or False if there is none.
+        """Pause and return True if another attempt follows; else return False.
 
-        Adds the reason to `tries.missed` if there is none.
+        If the start of the endpoint or the retry budget is the reason for False, adds a note about
+        it to `tries.missed`.
         """
         if missed.starting and not tries.once:
             tries.attempts.pop()  # nothing was attempted
@@ -210,9 +211,10 @@ class Client(EndpointReports):
         return True
 
     async def _wait_for_a_server(self, wait: Wait, lost: Attempt | None = None) -> bool:
-        """Return True if no server listened, once one does.
+        """Wait until a server listens, and return True if none did before.
 
-        The sample's time stops meanwhile. The time of the attempt `lost` by that is given back.
+        The wait does not count towards the sample's time limit. Neither does the attempt `lost`, if
+        the server's end is the cause.
         """
         with wait.pause():
             outage = await self.liveness.outage(
@@ -225,7 +227,8 @@ class Client(EndpointReports):
     async def _wait_for_the_start(self, wait: Wait) -> bool:
         """Return True once the endpoint has started, False if it takes too long.
 
-        The sample's time stops meanwhile. Raises EndpointError instead of returning False in a run.
+        The wait does not count towards the sample's time limit. In a run, which watches `liveness`,
+        raises EndpointError instead of returning False.
         """
         with wait.pause():
             started = await self.start.over()
@@ -240,7 +243,7 @@ class Client(EndpointReports):
 
     @property
     def session(self) -> str:
-        """The common beginning of all its request ids."""
+        """The common beginning of all request ids of this client."""
         return self._ids.own
 
     @property

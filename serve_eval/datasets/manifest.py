@@ -1,6 +1,6 @@
 """Record the checksum of every fetched file in a manifest next to the data.
 
-A file that differs from it later is an error, never a new score.
+If a file no longer has its checksum, that is an error. Changed data never give a new score.
 """
 
 from __future__ import annotations

@@ -156,8 +156,8 @@ def _check_known(source: Source, path: str, digest: str) -> None:
         raise DatasetError(
             f"{source.name}: {path} does not have the known checksum {wanted}",
             hint=(
-                f"The source has changed: {source.homepage}. You can put a copy of the known state"
-                " there by hand."
+                f"The source has changed: {source.homepage}. You can put the known version of the"
+                " file into the dataset root by hand."
             ),
         )
 

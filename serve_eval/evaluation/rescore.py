@@ -206,8 +206,7 @@ def _rescore(
     result, notes = accumulator.result(), list(work.notes)
     if unjudged := result.failures.get(FailureKind.JUDGE_ERROR):
         notes.append(
-            f"{unjudged} answers have no score: too little of the judges' replies on file could"
-            " be read"
+            f"{unjudged} answers have no score: too few of the judges' stored replies could be read"
         )
     notes += [one.line for one in result.scorer_errors]
     on_file = _value(
@@ -219,9 +218,7 @@ def _rescore(
         and on_file is not None
         and not math.isclose(reported, on_file, abs_tol=1e-9)
     ):
-        notes.append(
-            f"the scores on file were written after the report, whose value is {reported:.3f}"
-        )
+        notes.append(f"the stored scores are newer than the report, whose value is {reported:.3f}")
     if len(before) < result.scored:
         notes.append(
             f"{result.scored - len(before)} answers have no score on file: the run was killed"

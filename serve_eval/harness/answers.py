@@ -65,8 +65,8 @@ def _check_metrics(task: Any) -> None:
             f"lm_eval:{task.config.task}: {', '.join(lacking)}: not a metric of lm-eval,"
             " and not found in Hugging Face's package evaluate",
             hint=(
-                "evaluate loads its metrics from the hub, and some need packages of their own: try"
-                f" it by python -c \"import evaluate; evaluate.load('{lacking[0]}')\"."
+                "evaluate loads its metrics from the hub, and some need packages of their own. Try"
+                f" it with python -c \"import evaluate; evaluate.load('{lacking[0]}')\"."
             ),
         )
 

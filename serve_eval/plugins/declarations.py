@@ -1,8 +1,8 @@
 """Read the options that a function declares.
 
-A function declares them as the fields of one structure, or as keyword-only parameters. If its
-parameter `options` is a structure, which is a dataclass or a msgspec.Struct, the function takes all
-of its options in it:
+A function declares them as the fields of one structure, or as keyword-only parameters. A structure
+is a dataclass or a msgspec.Struct. If the parameter `options` has such a type, it holds all options
+of the function:
 
     @dataclass(frozen=True, kw_only=True)
     class NeighbourOptions:
@@ -84,8 +84,7 @@ def read_options(function: Callable[..., Any]) -> dict[str, Option]:
 def list_fields(structure: type) -> list[Option]:
     """Return the fields of a structure as options: its own before those of its bases.
 
-    A field that a structure redefines, to change its default, keeps the position it has in the
-    base.
+    A field that a structure redefines, to change its default, keeps its position in the base.
     """
     hints = typing.get_type_hints(structure, include_extras=True)
     defaults = (
@@ -112,7 +111,10 @@ def _read_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
 
 
 def _read_struct_defaults(structure: Any) -> dict[str, tuple[str, Any]]:
-    """Return the key in a plan, which may be renamed, and the default of each field of a struct."""
+    """Return the key in a plan and the default of each field of a struct.
+
+    The key is the name of the field unless the struct renames it.
+    """
     return {
         one.name: (
             one.encode_name,

@@ -19,7 +19,7 @@ def ensure_descriptors(in_flight: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise PlanError(
             f"concurrency: {in_flight} requests in flight need {needed} open files, but this"
-            f" process may have {hard}",
+            f" process may only have {hard}",
             hint=(
                 f"Raise the limit (ulimit -Hn {needed}), or use --concurrency"
                 f" {max(1, hard - SPARE)}."
@@ -30,7 +30,7 @@ def ensure_descriptors(in_flight: int) -> None:
     except (OSError, ValueError) as error:
         raise PlanError(
             f"concurrency: {in_flight} requests in flight need {needed} open files, but this"
-            f" process may have {soft}",
+            f" process may only have {soft}",
             hint=(
                 f"Raise the limit (ulimit -n {needed}), or use --concurrency"
                 f" {max(1, soft - SPARE)}."

@@ -52,7 +52,7 @@ def sentences(told: Attribution) -> Iterator[str]:
 
 
 def _accusations(told: Attribution) -> Iterator[str]:
-    """Yield a sentence for each accused worker and the condition, or one if none is accused."""
+    """Yield a sentence for each accused worker, then the condition; else that none is accused."""
     workers = {row.worker for row in told.rows if row.role != "pair"}
     for row in told.rows:
         if row.accused:

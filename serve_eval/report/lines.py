@@ -52,8 +52,8 @@ def stability(told: Stability) -> str:
     ]
     if told.flip_rate is not None and told.mixed is not None:
         said.append(
-            f"two repeats disagree on {told.flip_rate:.1%} of the prompts, {told.mixed:.1%} were"
-            " both right and wrong"
+            f"two repeats disagree on {told.flip_rate:.1%} of the prompts; {told.mixed:.1%} were"
+            " right in some repeats and wrong in others"
         )
     if told.cochran_q is not None and told.p is not None:
         said.append(f"Cochran's Q {told.cochran_q:.2f} ({told.df} df, p {told.p:.3f})")

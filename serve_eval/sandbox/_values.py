@@ -1,8 +1,9 @@
 """Encode values as bytes for the program and its checker, which do not trust each other.
 
-This runs on both sides in the sandbox, and outside for the job. Only built-ins are encoded.
-Containers keep their identity within a message, so that an argument that is changed or returned is
-recognised. Any other value stays where it is and is sent as a number.
+This code runs on both sides within the sandbox, and outside it, where the job is encoded. Only
+built-ins are encoded. Containers keep their identity within a message, so that the reader
+recognises an argument that was changed or returned. Any other value stays where it is and is sent
+as a number.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ STANDARD: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "timedelta": ("datetime", lambda x: (x.days, x.seconds, x.microseconds)),
     "deque": ("collections", list),
 }
-"""Types of the standard library that are rebuilt from the result of their function."""
+"""Types of the standard library, each with its module and the function whose result is sent."""
 DEEPEST = 200
 _MUTABLE = (list, dict, set, bytearray)
 _PLAIN: tuple[type[Any], ...] = (int, float, str, bytes, complex, tuple, frozenset)
@@ -67,9 +68,9 @@ class RefusedValue(TypeError):
 class Writer:
     """Writer of one message.
 
-    `own` returns (number, kind, type name) for a value that stays here, the number of a value of
-    the reader, or the name of a built-in that the reader has too. `known` are containers that the
-    reader has.
+    `own` returns (number, kind, type name) for a value that stays here, the number of a value that
+    the reader owns, or the name of a built-in that the reader has too. `known` are containers that
+    the reader has.
     """
 
     def __init__(self, own: Callable[[Any], Own | int | str], known: tuple[Any, ...] = ()) -> None:
@@ -96,7 +97,7 @@ class Writer:
             self._other(value, kind, depth)
 
     def _simple(self, value: Any, kind: Any) -> bool:
-        """Add a value that contains no other value. Return False if it is not one."""
+        """Add a value that contains no other value and return True; return False for any other."""
         out = self.out
         if value is None:
             out += b"N"

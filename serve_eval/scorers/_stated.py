@@ -1,4 +1,4 @@
-"""Find the one of a few given answers that a text states."""
+"""Find which one of a few given answers a text states."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _BEGIN, _END = r"(?<![\w+#-])", r"(?![\w+#-])"
 def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     """Return patterns for a word after "answer", at the beginning, and anywhere.
 
-    The number of the group that matched is that of the word. A single letter is matched in its own
-    case, and in running text not as the word "a" or "I".
+    The number of the group that matched is that of the word. A word matches in any case. So does a
+    single letter at the beginning, and after "answer" at the end of a line. Elsewhere, a letter
+    matches only in its own case, and in running text not if it can be the word "a" or "I".
     """
 
     def either(form: str, letter: str) -> str:
@@ -46,8 +47,8 @@ def _patterns(words: tuple[str, ...]) -> tuple[re.Pattern[str], re.Pattern[str],
 def find_stated(text: str, meanings: Mapping[str, T]) -> T | None:
     """Return the meaning of the word that a text states; None if it states none, or several.
 
-    It is the last word after "answer is" or "Answer:", else the one that the text begins with, else
-    the only one that it mentions.
+    The word is the last one after "answer is" or "Answer:", else the one that the text begins with,
+    else the only one that the text mentions.
     """
     words = tuple(meanings)
     behind_answer, beginning, mentioned = _patterns(words)

@@ -1,13 +1,14 @@
 """The answer is Python code that passes given checks, which run isolated from the code.
 
-The checks also run isolated from this machine. Code is taken from answers by the rules of HumanEval
-(Chen et al. 2021, "Evaluating large language models trained on code", arXiv 2107.03374), and scored
-by running it.
+Both run isolated from this machine. Code is taken from answers by the rules of HumanEval (Chen et
+al. 2021, "Evaluating large language models trained on code", arXiv 2107.03374), and scored by
+running it.
 
-A completion continues the prompt: it is used up to the first stop string. A chat answer contains
-whole functions: its last fenced block that defines the requested function is used, even if the end
-of the answer cuts it; an answer without any fence is used as a whole, if it defines that function.
-Either runs after the prompt, whose imports and helpers it may use, followed by the tests.
+A completion continues the prompt and is used up to the first stop string. A chat answer contains
+whole functions. Its last fenced block that defines the requested function is used, even if the end
+of the answer cuts the block. An answer without fences is used as a whole, if it defines that
+function. The program is the prompt, whose imports and helpers the code may use, then the code, then
+the tests.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ passes."""
 def scorer(*, time_limit_s: float = 10.0) -> Scorer:
     """Return a scorer that gives 1 if the code and then the checks complete in time.
 
-    The limit is `time_limit_s` seconds. The code is the last fenced block that defines the entry
-    point, if one is named, else the last one; an answer without a fence is code as a whole. Raises
+    The limit is `time_limit_s` seconds. The code is the last fenced block, or, if the case names an
+    entry point, the last one that defines it. An answer without fences counts as one block. Raises
     PlanError for an invalid limit.
     """
     if not 0.0 < time_limit_s <= 600.0:
@@ -85,7 +86,7 @@ def scorer(*, time_limit_s: float = 10.0) -> Scorer:
 
 
 def _describe(expected: object) -> Mapping[str, object]:
-    """Return what a case says of the code, with bare checks under their key."""
+    """Return the keys of a case; an expectation that is only checks gets the key CHECKS."""
     value = value_of(expected)
     return value if isinstance(value, Mapping) else {CHECKS: value}
 
@@ -116,7 +117,7 @@ def _no_python(code: object) -> str | None:
     try:
         ast.parse(code)
     except SyntaxError as error:
-        return f"{error.msg} in its line {error.lineno}"
+        return f"{error.msg} on line {error.lineno}"
     except (ValueError, RecursionError, MemoryError) as error:
         return str(error) or type(error).__name__
     return None
@@ -161,7 +162,7 @@ def program(code: str, tests: str, entry_point: str, wall_s: float) -> Program:
 
 
 def score_run(extraction: str | None, ran: ExecutionResult | None) -> Score:
-    """Score 1 if the tests completed; the parts have any other way in which the program ended."""
+    """Return a score of 1 if the tests passed, else 0 with the way the program ended as a part."""
     if extraction is None or ran is None:
         return Score(value=0.0, outcome=Outcome.UNPARSED, answer=extraction)
     if ran.ended is ExitReason.PASSED:

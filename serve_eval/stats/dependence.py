@@ -1,10 +1,11 @@
 """Test whether a router's choice of worker depended on the kind of prompt.
 
 A router with affinity sends similar prompts to one server, and similar prompts are equally hard.
-The number of pairs of answers with one worker and one kind of prompt is then larger than if workers
-are assigned at random. The test permutes the workers over the answers (Fisher 1935; the statistic
-is that of Pearson's test of independence, whose asymptotic distribution fails if most cells hold an
-answer or two). It stops early if the observed dependence is not rare (Besag and Clifford 1991).
+The number of pairs of answers that share both worker and kind of prompt is then larger than if
+workers are assigned at random. The test permutes the workers over the answers (Fisher 1935; the
+statistic is that of Pearson's test of independence, whose asymptotic distribution fails if most
+cells hold an answer or two). It stops early if the observed dependence is not rare (Besag and
+Clifford 1991).
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PERMUTATIONS, AT_ONCE, ENOUGH = 999, 111, 20
-"""Largest number of permutations; number computed together; and number at least as far from
-independence as the observation that shows it is not rare."""
+"""Maximum number of permutations, and number that is computed together. The test stops as soon as
+ENOUGH permutations are at least as far from independence as the observation."""
 MOST = 5000
 """Answers that are used, evenly spread over all: enough to show any dependence that affects a
 count."""

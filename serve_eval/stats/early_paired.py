@@ -96,7 +96,7 @@ class EarlyPaired(EarlyVerdict):
         check_margin(margin)
         if not (math.isfinite(span) and span > 0.0):
             raise ServeEvalError(
-                f"an early stop needs a metric with a finite range; this one has the width {span}",
+                f"an early stop needs a metric with a finite range; this range is {span} wide",
                 hint="run metrics without a range, such as perplexity, to the end",
             )
         self.alpha: Final = alpha

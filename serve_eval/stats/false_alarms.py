@@ -1,12 +1,12 @@
 """Compute how often the drift chart raises a false alarm if the run variance is an estimate.
 
-The chart divides by the estimate. If the estimate is too small, every step of the sum is too large:
-a chart that alarms in 2 % of the years with the known variance alarms in 10 % with that of two
-runs. Two effects are included here.
+The chart divides by the estimate. If the estimate is too small, every step of the sum is too large.
+A chart that raises a false alarm in 2 % of the years if the variance is known does so in 10 % of
+them if the variance is estimated from two runs. Two effects are included here.
 
 The variance. Each prompt's sample variance over K runs is one rare and unequal contribution to the
-estimate, so their sum is nearly a weighted sum of Poisson counts. Given the data, its true value
-then follows the gamma distribution of Fay and Feuer 1997, "Confidence intervals for directly
+estimate, so their sum is nearly a weighted sum of Poisson counts. Given the data, the true value
+of the sum follows the gamma distribution of Fay and Feuer 1997, "Confidence intervals for directly
 standardized rates: a method based on the gamma distribution": mean y + w and variance q + w^2, for
 the sum y of the prompts' variances, the variance q of that sum and the largest weight w. The w
 stands for one flip that was not observed: no flips in two runs do not mean that there are none.
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 RUNS = 365
 """Runs for which the chance of a false alarm is stated: a year of nights."""
 MOST = 24.0
-"""Highest limit that is chosen: a drop of one standard deviation is detected after 49 runs."""
+"""Highest limit that is chosen. It detects a drop of one standard deviation after 49 runs."""
 STATES, QUANTILES = 60, 40
 CLOSE, FAR = 0.1, 100.0
-"""Range in which the ratio of the true variance to the estimate matters: below it the chart is
-silent, above it the chart alarms."""
+"""Range in which the ratio of the true variance to the estimate matters. At smaller ratios the
+chart is silent; at larger ones it alarms."""
 STEP = 0.2
 """Step of the grid of ln(ratio) on which the chain is computed; values between are interpolated."""
 
@@ -50,10 +50,10 @@ class Scale:
     """The run variance that a chart divides by, and how well it is known.
 
     The true variance is `ratio` times as large on average, with the spread of a chi-squared
-    variable of `df` degrees of freedom (infinite: it is known). `flips` is the variance used, n v,
-    in units of the largest change of one score: about the number of scores that change from run to
-    run; infinite for normal values. `run_df` are the degrees of freedom with which the variance
-    between runs as a whole was measured (infinite if it was not).
+    variable of `df` degrees of freedom (infinite if the variance is known). `flips` is the variance
+    used, n v, in units of the largest change of one score: about the number of scores that change
+    from run to run; infinite for normal values. `run_df` are the degrees of freedom with which the
+    variance between runs as a whole was measured (infinite if it was not).
     """
 
     ratio: float = 1.0
@@ -83,8 +83,8 @@ def measure_scale(
     check_count("the number of prompts", min(prompts, n), 1)
     if not (0.0 <= variance < math.inf and 0.0 < used < math.inf and 0.0 < change < math.inf):
         raise ServeEvalError(
-            f"a variance of {variance}, of which {used} is used, with changes of {change} does not"
-            " make a chart",
+            f"these values do not make a chart: variance {variance}, variance used {used}, largest"
+            f" change {change}",
             hint="take the variance from instability() and the change from the range of the scores",
         )
     total = prompts * variance
@@ -137,7 +137,7 @@ def limit_for(scale: Scale, *, runs: int = RUNS, slack: float = SLACK) -> float:
 
 
 def _ratios(scale: Scale) -> FloatArray:
-    """Return equally likely values of the true variance over the one that is used."""
+    """Return equally likely ratios of the true variance to the one that is used."""
     import numpy
     from scipy.special import chdtri, gammaincinv
 

@@ -14,6 +14,6 @@ def bound_missing(
     the same unit. Raises ServeEvalError if nothing was planned or more was scored than planned.
     """
     if planned < 1 or not 0 <= scored <= planned:
-        raise ServeEvalError(f"{scored} scored of {planned} planned samples cannot be bounded")
+        raise ServeEvalError(f"{scored} samples of {planned} planned ones cannot have been scored")
     missing = planned - scored
     return (total + missing * worst) / planned, (total + missing * best) / planned

@@ -1,4 +1,4 @@
-"""Define GSM8K with the number on a last line of the answer.
+"""Define GSM8K with the number on the last line of the answer.
 
 The tasks gsm8k_inferencemax and gsm8k_inferencex of TensorRT-LLM's suite differ only in name and
 references.
@@ -41,7 +41,7 @@ LAST_LINE = "End your response with the answer on the last line, formatted as: #
 
 
 def last_line_task(name: str) -> Callable[..., Task]:
-    """Return the function `task` of that name."""
+    """Return the function `task` for the task `name`."""
 
     def task(
         *,
@@ -55,8 +55,8 @@ def last_line_task(name: str) -> Callable[..., Task]:
     ) -> Task:
         """Return the task with its options.
 
-        The options are those of gsm8k. The value is the strict filter alone, which takes the last
-        `#### N` here. Raises PlanError for options that exclude each other.
+        The options are those of gsm8k. The value is that of the strict filter alone, which takes
+        the last `#### N` here. Raises PlanError for options that exclude each other.
         """
         if fewshot_as_multiturn and not apply_chat_template:
             raise PlanError(f"{name}.fewshot_as_multiturn needs apply_chat_template")

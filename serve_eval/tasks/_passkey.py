@@ -1,4 +1,4 @@
-"""Hide a number in a long text, exactly as TensorRT-LLM's suite does, from InfiniteBench."""
+"""Hide a number in a long text, exactly as TensorRT-LLM's suite and InfiniteBench do."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def choose(total: int, wanted: int, depths: Depths) -> Sequence[int]:
 
 
 def passkey_task(name: str, *, lines: int, step: int, max_input: int) -> Callable[..., Task]:
-    """Return the function `task` of one length.
+    """Return the function `task` for texts of one length.
 
-    The text has `lines` lines of noise, and a key position every `step` lines. `max_input` is the
-    maximum number of prompt tokens in the suite.
+    A text has `lines` lines of noise. There is a key position every `step` lines. `max_input` is
+    the maximum number of prompt tokens in the suite.
     """
     places = [depth for depth in range(0, lines + 1, step) for _ in range(PER_DEPTH)]
 

@@ -1,4 +1,4 @@
-"""GSM8K as InferenceX asks it: 5-shot chat in turns, scored by a last line "#### N".
+"""GSM8K as InferenceX asks it: 5-shot chat in turns, scored by the last line "#### N".
 
 Data as for gsm8k. References of TensorRT-LLM's suite have an explicit threshold of 94. A sample is
 a conversation of five solved questions and an open one, each with the line that asks for that form.

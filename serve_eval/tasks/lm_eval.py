@@ -57,12 +57,13 @@ def task(
     `num_fewshot`: worked examples, the task's own number by default. `data_files`: local files by
     split, instead of the task's own data. `metric` and `filter`: the figure that is the value, the
     first by default; the others are secondary figures. `percent`: a document's figure is between 0
-    and 1 and is shown in percent (known for accuracies and exact matches). `fewshot_as_multiturn`:
-    by chat, in the turns that lm-eval makes of the examples. `prefix`: the text that begins a text
-    to the model, such as <s>, if a likelihood has no context; true if the server adds a token of
-    its own; an empty text for nothing. By default serve_eval.evaluation.first_token sets it before
-    the task is loaded for a run. `sigma`: spread of a document's figure in points, for references
-    without their own. Raises PlanError for unsupported tasks and options.
+    and 1 and is shown in percent (by default: for accuracies and exact matches).
+    `fewshot_as_multiturn`: ask by chat, with the examples as the turns that lm-eval makes of them.
+    `prefix`: the text, such as <s>, that precedes a text whose likelihood has no context; true if
+    the server adds a token of its own there; an empty text for nothing. By default
+    serve_eval.evaluation.first_token sets it before the task is loaded for a run. `sigma`: spread
+    of a document's figure in points, for references without their own. Raises PlanError for
+    unsupported tasks and options.
     """
     begins = prefix or ""
     deciding: dict[str, Any] = {

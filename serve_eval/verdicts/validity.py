@@ -55,7 +55,7 @@ def remarks(result: TaskResult, *, one_token_answers: bool, stop: Sequence[str] 
     thinking = result.outcomes.get(Outcome.REASONING_ONLY, 0) - result.stopped_in_reasoning
     if thinking > 0:
         warnings.append(
-            f"{thinking} of {result.scored} answers contain only reasoning and score nothing: raise"
+            f"{thinking} of {result.scored} answers contain only reasoning and score 0: raise"
             " max_tokens, or switch thinking off"
         )
     if result.unparsed / result.scored > 0.05:

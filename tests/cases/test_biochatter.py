@@ -242,7 +242,7 @@ def test_what_cannot_be_asked_is_skipped_by_name_with_a_reason(found: file.CaseF
             " ${caption},"
             " ${format}"
         ),
-        "fragments": "its list has no general_system_messages for it",
+        "fragments": "its module has no general_system_messages",
         "odd": "only BioChatter's Python code can score",
     }.items():
         one = questions(found, module)

@@ -105,7 +105,7 @@ def test_no_answer_in_time_is_a_failure_and_half_of_one_a_reply() -> None:
     assert (half.status, half.content, str(half.error)) == (
         200,
         b"half",
-        "no whole answer within 0.3 s",
+        "no complete answer within 0.3 s",
     )
 
 

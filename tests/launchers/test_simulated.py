@@ -158,7 +158,7 @@ def test_a_server_that_ends_while_it_is_used_ends_the_block_with_the_cause(
         await asyncio.Event().wait()
 
     with pytest.raises(
-        LaunchError, match=r"(?s)ended with exit code 1\n.*crashing after 3 requests, as told"
+        LaunchError, match=r"(?s)ended with exit code 1\n.*crashing after 3 requests, as configured"
     ):
         launch_and(context, story, crash_after=3)
 
@@ -173,7 +173,7 @@ def test_the_end_of_a_server_is_the_cause_of_what_it_did_to_a_request(
             await answer(endpoint, QUESTIONS[3])
         raise EndpointError("no server listens any more")
 
-    with pytest.raises(LaunchError, match="crashing after 3 requests, as told"):
+    with pytest.raises(LaunchError, match="crashing after 3 requests, as configured"):
         launch_and(context, story, crash_after=3)
 
 

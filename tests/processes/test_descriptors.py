@@ -23,7 +23,7 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
             256,
             1024,
             1000,
-            "1000 requests in flight need 1100 open files, but this process may have 1024",
+            "1000 requests in flight need 1100 open files, but this process may only have 1024",
         ),
     ],
 )

@@ -88,8 +88,8 @@ async def cancel(session: CheckSession) -> CheckResult:
             f"after {CANCELLED} cancelled requests, the next one failed: {after.told}", first.sent
         )
     return pass_check(
-        f"{CANCELLED} cancelled; the next request took {after.seconds:.2f} s, before them"
-        f" {before.seconds:.2f} s"
+        f"a request took {after.seconds:.2f} s after {CANCELLED} cancelled ones, and"
+        f" {before.seconds:.2f} s before them"
     )
 
 

@@ -74,7 +74,7 @@ async def arithmetic_and_copying(session: CheckSession) -> CheckResult:
             right += 1
         elif missed is None:
             missed = answer.sent, f"{question.text!r} got {short(said, 40)!r}"
-    told = f"{right} of {QUESTIONS} right, {ENOUGH} suffice"
+    told = f"{right} of {QUESTIONS} right; at least {ENOUGH} are needed"
     if right >= ENOUGH:
         return pass_check(told)
     if right + cut >= ENOUGH:

@@ -18,8 +18,8 @@ _WRAPPED_REFUSAL = re.compile(r"\b(400|401|403|404|422), message=|message='Bad R
 def worth_retrying(status: int, message: str) -> bool:
     """Return True if an error status may be temporary.
 
-    A disaggregated orchestrator of trtllm-serve passes a worker's 400 on as a 500 that quotes it.
-    That is not retried.
+    A disaggregated orchestrator of trtllm-serve passes a worker's refusal, such as a 400, on as a
+    500 that quotes it. Such a 500 is not retried.
     """
     return status in _STATUSES and not (status == 500 and is_refused_behind(message))
 
@@ -34,8 +34,9 @@ def pause_s(
 ) -> float:
     """Return the seconds to wait after the `attempt`-th failure (1, 2, ...).
 
-    Exponential with full jitter (Brooker 2015, "Exponential Backoff And Jitter"). A Retry-After, in
-    seconds or as an HTTP date, is honoured up to RETRY_AFTER_CAP_S, and the jitter is added.
+    The pause grows exponentially, with full jitter (Brooker 2015, "Exponential Backoff And
+    Jitter"). A Retry-After, in seconds or as an HTTP date, is honoured up to RETRY_AFTER_CAP_S, and
+    the jitter is added to it.
     """
     jitter = rng.uniform(0.0, min(CAP_S, BASE_S * 2 ** (attempt - 1)))
     told = _retry_after_s(retry_after, now) if retry_after else None

@@ -13,7 +13,7 @@ from serve_eval.client.wire_format.reply import Reply
 from serve_eval.schema import FailureKind
 
 GET_S = 30.0
-"""Seconds that a question to the endpoint may take."""
+"""Time limit of a request, in seconds, unless the caller sets one."""
 
 
 class RawExchange:
@@ -50,7 +50,7 @@ class RawExchange:
         except TimeoutError as error:
             if not reply.status:
                 raise Missed(FailureKind.TIMEOUT, f"no answer within {timeout_s:g} s") from error
-            reply.error = TimeoutError(f"no whole answer within {timeout_s:g} s")
+            reply.error = TimeoutError(f"no complete answer within {timeout_s:g} s")
         if reply.error is not None and not reply.status:
             raise self._reader.of_error(reply.error)
         return reply

@@ -8,7 +8,7 @@ character.
 from __future__ import annotations
 
 BOM = b"\xef\xbb\xbf"
-"""May precede a stream."""
+"""Byte order mark, which may precede a stream."""
 
 
 class EventLines:
@@ -43,7 +43,7 @@ class EventLines:
         return [payload for line in head.split(b"\n") if (payload := _payload(line)) is not None]
 
     def close(self) -> list[bytes]:
-        """Return what follows the last line end: a stream may end without one."""
+        """Return the payload after the last line end, since a stream may end without one."""
         line = bytes(self._rest)
         self._rest.clear()
         payload = _payload(line) if line else None

@@ -1,8 +1,9 @@
-"""Match records to our requests by arrival times and ids, exactly under any load. Pure.
+"""Match records to our requests by arrival times and ids. Pure.
 
-An answer, or a trace with our X-Request-ID, reports when its request arrived at the orchestrator,
-to the nanosecond; so does the record. If a trace has the request's number, that also identifies the
-record. A request that matches two records, or a record that two requests match, is not joined.
+Both sides report, to the nanosecond, when a request arrived at the orchestrator: the record, and
+the answer or the trace with our X-Request-ID. The match is therefore exact under any load. If no
+arrival time matches, the request's number in the trace may identify the record. A request that
+matches two records, or a record that two requests match, is not joined.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ DECIMALS = 9
 
 
 class Joined(NamedTuple):
-    """A record, what joined it, and its KV cache transfer time, as the answer or it reports."""
+    """A record, the source that joined it, and the KV cache transfer time.
+
+    The time is that of the answer, else that of the record.
+    """
 
     record: WorkerRecord
     how: str
@@ -51,7 +55,7 @@ def join_exactly(
 
 
 class _Index:
-    """Finds the only record with a given arrival or number."""
+    """Finds the record with a given arrival or number, if there is exactly one."""
 
     def __init__(self, records: Iterable[WorkerRecord]) -> None:
         self._records = list(records)

@@ -30,12 +30,12 @@ class LimitsOptions:
     stream: Stream = None
     max_attempts: Annotated[
         int | None,
-        Setting("Most attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
+        Setting("Maximum attempts per sample (default 4).", metavar="N", key="limits.max_attempts"),
     ] = None
     retry_budget: Annotated[
         int | None,
         Setting(
-            "Most retries per session, over all samples (default: a quarter of the samples).",
+            "Maximum retries per session, over all samples (default: a quarter of the samples).",
             metavar="N",
             key="limits.retry_budget",
         ),
@@ -83,7 +83,7 @@ class LimitsOptions:
     max_response_bytes: Annotated[
         int | None,
         Setting(
-            "Most bytes to read of a response (default 16777216).",
+            "Maximum bytes to read of a response (default 16777216).",
             metavar="BYTES",
             key="limits.max_response_bytes",
         ),

@@ -85,8 +85,8 @@ class ProtocolOptions:
     tokenizer: Annotated[
         str | None,
         Setting(
-            "Folder of the tokenizer: render its chat template here; for likelihoods,"
-            " read the first token.",
+            "Folder of the tokenizer. The client renders its chat template and, for likelihoods,"
+            " reads its first token.",
             metavar="DIR",
             parse=flag_values.absolute,
         ),
@@ -108,12 +108,15 @@ class ProtocolOptions:
     thinking: Annotated[
         str | None, Setting("Value of enable_thinking in chat_template_kwargs.", metavar="on|off")
     ] = None
-    max_tokens: Annotated[int | None, Setting("Most tokens of an answer.", metavar="N")] = None
+    max_tokens: Annotated[
+        int | None, Setting("Maximum number of tokens in an answer.", metavar="N")
+    ] = None
     temperature: Annotated[
         float | None, Setting("Sampling temperature; 0, as in most tasks, is greedy.", metavar="T")
     ] = None
     top_p: Annotated[
-        float | None, Setting("Share of the probability to sample from.", metavar="P")
+        float | None,
+        Setting("Sample from the likeliest tokens with this total probability.", metavar="P"),
     ] = None
     sampling_seed: Annotated[
         int | None,
@@ -202,7 +205,7 @@ class JudgedOptions:
         float | None,
         Setting(
             "Tolerated probability that the whole run would give another verdict (default"
-            " .01). For rules that compare pairs: that too many answers would be missing.",
+            " .01). Rules that compare pairs: only because too many answers would be missing.",
             metavar="P",
             key="early_stop",
             in_file=None,

@@ -98,7 +98,7 @@ NoReference = Annotated[
 Margin = Annotated[
     float | None,
     Setting(
-        "Drop in points that matters, for rules that compare pairs.",
+        "Smallest drop that matters, in points, for rules that compare pairs.",
         metavar="POINTS",
         key="set",
         in_file=None,

@@ -22,7 +22,7 @@ async def find_sandbox(session: RunSession) -> tuple[Sandbox, Isolation] | None:
         return None
     sandbox, isolation = await permit(names, allowed=session.plan.allow_code_execution)
     session.notify(
-        f"{', '.join(names)}: code written by the model runs here, by {isolation.name} as user"
+        f"{', '.join(names)}: code written by the model runs here, with {isolation.name} as user"
         f" {isolation.uid}"
     )
     return sandbox, isolation

@@ -21,8 +21,9 @@ def judge(
     """Return the verdict of a task with its acceptance length, which passes at `min_al` or above.
 
     A failed acceptance length fails the task, even if its value passes. A PASS becomes INCONCLUSIVE
-    if more than MAX_MISSING of the scored answers do not report their tokens per step, or if none
-    of them took a second step. The outcomes NOT_JUDGED, UNSUPPORTED and ERROR stay as they are.
+    if a larger share than MAX_MISSING of the scored answers does not report its tokens per step, or
+    if no answer took a second step. The outcomes NOT_JUDGED, UNSUPPORTED and ERROR stay as they
+    are.
     """
     answers = 0 if told is None else told.answers
     length = (

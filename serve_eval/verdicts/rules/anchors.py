@@ -1,4 +1,4 @@
-"""Fail if more prompts that the reference always had right are lost than in a reference run."""
+"""Fail if more anchors, which the reference always had right, are lost than in a reference run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass if a drop of the margin or more is excluded on the same prompts.
+"""Pass if the same prompts exclude a drop of the margin or more.
 
 The rule compares two ways of serving one model.
 """

@@ -92,7 +92,8 @@ def pack(
     if len(found) > 1:
         tasks = ", ".join(p.task.name for p, _ in found)
         raise PlanError(
-            f"--sample {name}: {tasks} all have a sample of that id", hint="Choose one with --task."
+            f"--sample {name}: {tasks} all have a sample with that id",
+            hint="Choose one with --task.",
         )
     p, sample = found[0]
     if HOLDOUT in sample.metadata and not allow_holdout:

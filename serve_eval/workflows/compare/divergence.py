@@ -1,8 +1,8 @@
 """Find the first token in which two endpoints differ, and how sure each was of its token.
 
 Both are asked the same prompt again, with log-probabilities. The numerics of a kernel or a batch
-decide only between tokens that are nearly as likely. A wrong cache or weight also changes tokens
-that are not.
+decide only between tokens that are nearly equally likely. A wrong cache or weight also changes
+other tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from serve_eval.evaluation.engine.request import request_of
 from serve_eval.schema import Divergence, Failure, Request, Sample, Task
 
 NEAR_TIE_NATS = 0.1
-"""Tokens whose log-probabilities differ by less than this many nats are nearly as likely."""
+"""Tokens whose log-probabilities differ by less than this many nats are a near tie."""
 TOP = 5
 """Alternatives requested for each token; OpenAI's completions return no more."""
 TOGETHER = 8
@@ -74,7 +74,7 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
     """Return the first divergence of two answers. Pure.
 
     A token that is not among the likeliest of the other endpoint is less likely there than each of
-    them. Its gap to the last of them is a lower bound.
+    them. The gap is then at least the one to the least likely of them.
     """
     place = next(
         (i for i, (x, y) in enumerate(zip(one, other, strict=False)) if x.text != y.text), None
@@ -112,7 +112,7 @@ def first_divergence(one: list[Token], other: list[Token]) -> Divergence:
 def _gap(token: Token, text: str) -> tuple[float, bool]:
     """Return by how many nats a token was preferred to `text`, and True if that is exact.
 
-    Otherwise it is a lower bound.
+    The number is a lower bound if the second value is False.
     """
     if text in token.top:
         return token.logprob - token.top[text], True

@@ -74,7 +74,7 @@ def find_unclosed_reasoning(run: Evidence, task: TaskEvidence) -> Iterator[Findi
     if not matters(task, shown):
         return
     cut = sum(_response(one).truncated for one in shown)
-    told = f"{len(shown)} of {len(task.texts)} answers contain only reasoning and score nothing; "
+    told = f"{len(shown)} of {len(task.texts)} answers contain only reasoning and score 0; "
     told += f"{cut} of them were truncated at max_tokens={task.max_tokens}"
     more, off = (
         f"--set {task.name}.max_tokens={4 * task.max_tokens}",

@@ -89,7 +89,7 @@ def _noise_of(series: Series, rows: Sequence[Sequence[float]], runs: str, *, own
             dispersion, run_df = found
         dispersion = max(1.0, dispersion)
         factor = f"{math.sqrt(dispersion):.3g}"
-        raised = f"; raised {factor} times, because these runs differ as a whole"
+        raised = f"; multiplied by {factor}, because these runs differ as a whole"
         warning = (
             f"{runs} differ as a whole (Cochran's Q, p {told.p:.2g}): one of them declined, or runs"
             " vary more than their samples; the standard deviation of a run is multiplied by"

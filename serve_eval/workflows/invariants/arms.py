@@ -18,7 +18,7 @@ COPIES = 8
 CHUNK_PROMPTS = 44
 """Number of texts for each of the three lengths around a boundary."""
 CHAT_TOKENS = 256
-"""Token limit of an answer to such a text by chat, where a model may think first."""
+"""Token limit of an answer to such a text in a chat, where a model may think first."""
 
 Placed = Mapping[str, Lengths | str]
 """Per boundary in prompt tokens: the texts around it, or the reason why there are none."""
@@ -28,15 +28,15 @@ Placed = Mapping[str, Lengths | str]
 class Arm:
     """A pass over the prompts under one change.
 
-    `what` describes the difference from the first of the two passes `against`; the second one
-    repeats the first. None: other arms are compared with this one. `prepared` holds its tasks if
-    they are prepared already.
+    `against` names the two passes that the arm is compared with, of which the second repeats the
+    first; it is None for those passes themselves. `what` describes the difference from the first.
+    `prepared` holds the tasks of the arm if they are prepared already.
 
-    `exchangeable`: on a sound server it could replace the second of `against` to the last
-    character, so texts and score differences count too. `pair` names the repeat of the arm; both
-    passes together are then judged by whether the scores of `against` are lower or higher, and
-    changed answers are only shown. `shift` is added to the seed of the order that the other arms
-    share.
+    `exchangeable` is True if, on a sound server, the arm differs from the first pass only as its
+    repeat does, to the last character. Different texts and score differences then count as well as
+    changed answers. `pair` names the repeat of the arm. If it is set, the arm and its repeat are
+    judged by whether the scores of `against` are lower or higher, and changed answers are only
+    shown. `shift` is added to the seed of the order that all other arms share.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Arm:
 def arms_of(
     plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
 ) -> tuple[list[Arm], dict[str, str]]:
-    """Return the passes over the tasks' own prompts in order, and why other passes are left out."""
+    """Return the ordered passes over the tasks' own prompts, and why others are left out."""
     arms, skipped = _usual_arms(plan, prepared), dict[str, str]()
     if plan.limits.concurrency != 1:
         arms += _arms_alone(plan, prepared)
@@ -73,8 +73,9 @@ def _usual_arms(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
     """Return the passes that are always made."""
     limits = plan.limits
     in_a_row = replace(plan, repeats=COPIES, limits=replace(limits, order="prefix"))
-    # `prepared` has the prompts, which are the same in every arm, for any seed of the plan. Folders
-    # of older versions are bound to the seed of `shuffled`, which set its order.
+    # The seed of a plan does not change the prompts, which are those of `prepared` in every arm.
+    # `shuffled` has a seed of its own because it had one in older versions, where it set the order,
+    # and their folders can be resumed only with the same seed.
     arms = [
         Arm(
             name=COLD,
@@ -123,7 +124,7 @@ def _arms_alone(plan: Plan, prepared: Sequence[PreparedTask]) -> list[Arm]:
 def _not_rendered(
     plan: Plan, prepared: Sequence[PreparedTask], tokenizer: str | None
 ) -> str | None:
-    """Return why the chat template cannot be rendered by the client; None if it can."""
+    """Return why the client cannot render the chat template; None if it can."""
     if not all(p.chat for p in prepared):
         return "not every task is asked by chat"
     if any("tokenizer" in spec.options for spec in plan.tasks):
@@ -135,9 +136,10 @@ def chunk_arms(plan: Plan, placed: Placed, *, chat: bool) -> list[Arm]:
     """Return arms with texts just below and just above each chunk boundary.
 
     The texts above are compared with those just below, and these with texts that are shorter by the
-    same length. Only the boundary makes a difference between the two comparisons.
+    same length. The two comparisons differ only in the boundary.
 
-    They are sent one at a time: in a batch, prompts that would fit alone are cut as well.
+    The texts are sent one at a time, because in a batch the server also cuts prompts that would fit
+    on their own.
     """
     arms = []
     asked = min(plan.limit or CHUNK_PROMPTS, CHUNK_PROMPTS)

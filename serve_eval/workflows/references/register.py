@@ -125,7 +125,7 @@ def _check_alike(
                 hint="A reference needs complete runs: leave out --limit.",
             )
         if plan.model is None:
-            raise RunFolderError(f"{run} does not say which model it asked")
+            raise RunFolderError(f"{run} does not record which model was asked")
         for name in ("model", "reference_model", "accuracy_spec"):
             if getattr(plan, name) != getattr(plans[0], name):
                 raise RunFolderError(f"{run} has another {name} than {runs[0]}")
@@ -169,8 +169,8 @@ def _scores(run: Path, plan: Plan, prepared: Sequence[PreparedTask]) -> list[lis
                     f"{run}: {missing} of {total} samples of {p.task.name} have no answer or no"
                     " score",
                     hint=(
-                        "A reference has no gaps: resume the run first, with --no-early-stop if it"
-                        " stopped early."
+                        "A reference needs every score: resume the run first, with"
+                        " --no-early-stop if it stopped early."
                     ),
                 )
             found.append(list(zip(accumulator.runs(), accumulator.run_values(), strict=True)))

@@ -16,7 +16,7 @@ from serve_eval.verdicts.exit_code import FAIL, INFRASTRUCTURE, PASS
 
 
 def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[str]:
-    """Return the names of --require. Raises PlanError for a check that is not run."""
+    """Return the names given with --require. Raises PlanError for a check that will not run."""
     known = [check.name for check in checks]
     everywhere = [check.name for check in choose_checks("full")]
     problems = []
@@ -33,7 +33,7 @@ def check_required(names: Sequence[str], checks: Sequence[Check]) -> frozenset[s
 
 
 def cost(checks: Sequence[Check]) -> str:
-    """Return a line about the most that the checks send."""
+    """Return a line with the largest cost that the checks can have."""
     requests, tokens = sum(one.requests for one in checks), sum(one.tokens for one in checks)
     read = sum(one.prompt_tokens for one in checks)
     line = (
@@ -41,15 +41,19 @@ def cost(checks: Sequence[Check]) -> str:
         f" {read} prompt tokens; one more short request after each failed check"
     )
     full = any(one.name == "long_prompt" for one in checks)
-    return f"{line}; and a prompt beyond the context, if its length is known" if full else line
+    return (
+        f"{line}; one prompt longer than the context, if the context length is known"
+        if full
+        else line
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smoke:
     """A finished smoke test.
 
-    `stopped` says why checks were left out ("" if none was). `generated` counts tokens as far as
-    the endpoint reports them, without those of the official package.
+    `stopped` says why checks were left out ("" if none was). `generated` counts the tokens that the
+    endpoint reports, without those of the requests that the package `openai` sends.
     """
 
     rows: Sequence[CheckRow]
@@ -68,7 +72,7 @@ async def smoke(
     curl: Callable[[SentRequest], str],
     notify: Callable[[CheckRow], None] = lambda row: None,
 ) -> Smoke:
-    """Run the checks, judge them, and pass each row to `notify` immediately: see `run_checks`."""
+    """Run the checks, pass each row to `notify` as soon as it is known, and judge them all."""
     began = time.monotonic()
     checked = await run_checks(session, checks, needed=needed, curl=curl, notify=notify)
     rows = checked.rows

@@ -130,8 +130,8 @@ def _explanations(report: SuiteReport) -> Iterator[str]:
         yield from (f"{row.run}/{row.task}: {line}" for line in _remarks(row))
     if sum(row.p_holm is not None for row in report.rows) > 1:
         yield (
-            f"p holm: {report.alpha:g} or less proves a drop, with at most that probability of any"
-            " false alarm; q: for triage only"
+            f"p holm: {report.alpha:g} or less proves a drop; any false alarm has at most that"
+            " probability; q: for triage only"
         )
     for warning, count in Counter(
         warning for run in report.runs for warning in run.warnings
@@ -164,7 +164,7 @@ def _waiver(use: WaiverUse) -> str:
             f"({waiver.reason}, until {waiver.until})"
         ),
         WaiverState.UNDECIDED: (
-            f"the waiver for {what} was not needed, but may be: a task that it matches is"
+            f"the waiver for {what} was not needed so far: a task that it matches is still"
             f" undecided ({waiver.reason}, until {waiver.until})"
         ),
         WaiverState.NO_MATCH: (

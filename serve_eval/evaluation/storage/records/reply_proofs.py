@@ -102,7 +102,7 @@ class Proofs:
             if (why := self._out.get(key)) is not None:
                 return f"its connection was out of step: {why}"
             if self._out and key not in open_now:
-                return "its connection was not proven in step, and others were out of step"
+                return "its connection is not known to be in step, and others were out of step"
         return None
 
     def _take(self, step: ConnectionStep) -> None:
