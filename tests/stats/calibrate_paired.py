@@ -227,7 +227,7 @@ def _p(p: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Excluded:
-    """How often a drop of the margin is excluded, by the old bounds and by ours.
+    """Rates at which a drop of the margin is excluded, by the old bounds and by ours.
 
     The first number is for a true drop of the margin, the second for none.
     """

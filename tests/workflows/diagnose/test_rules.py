@@ -105,7 +105,7 @@ def worse_from_60(asked: Asked) -> Said:
 
 
 def busy(target: str) -> bool:
-    """Whether a sample is among those that were asked when many others were in flight."""
+    """Return whether a sample is among those that were asked when many others were in flight."""
     return hashlib.sha256(target.encode()).digest()[0] < 96
 
 
@@ -190,7 +190,7 @@ class Case:
 
 
 def retries(scrape: int) -> str:
-    """What an orchestrator of 1.2 counts: five retries between the two looks at it."""
+    """Return what an orchestrator of 1.2 counts: five retries between the two looks at it."""
     return f"ctx_retry_requests_total 0\ngen_retry_requests_total {5 * scrape}\n"
 
 

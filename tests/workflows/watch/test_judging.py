@@ -1,4 +1,4 @@
-"""What rounds say, without any endpoint: made-up answers, one round after the other."""
+"""Check what rounds say, without any endpoint: made-up answers, one round after the other."""
 
 from __future__ import annotations
 
