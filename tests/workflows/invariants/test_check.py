@@ -103,7 +103,7 @@ def _check(
 
 
 class _InCompany:
-    """Records whether any recent request overlapped others: a busy machine may send one at a time."""
+    """Records whether recent requests overlapped: a busy machine may send one at a time."""
 
     def __init__(self) -> None:
         self.lately: deque[int] = deque(maxlen=10)
