@@ -111,7 +111,7 @@ def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
     )  # the scores on file are those of the answers now
     same = _gsm8k(serve_eval("rescore", run, "--json"))
     assert (same["changed"], same["moves"]) == ([], [])
-    assert "written after the report" in same["notes"][0]
+    assert "the stored scores are newer than the report" in same["notes"][0]
     strict = _gsm8k(serve_eval("rescore", run, "--set", "gsm8k.filter=strict-match", "--json"))
     assert strict["moves"] == [["partial", "unparsed", ODD]]
     assert strict["options"] == {"filter": ["mean", "strict-match"]}
