@@ -108,7 +108,7 @@ def test_a_filter_is_an_option_of_scoring_alone(run: Path) -> None:
     assert serve_eval("verdict", run).returncode == 3  # now the stored scores match the answers
     same = _gsm8k(serve_eval("rescore", run, "--json"))
     assert (same["changed"], same["moves"]) == ([], [])
-    assert "written after the report" in same["notes"][0]
+    assert "the stored scores are newer than the report" in same["notes"][0]
     strict = _gsm8k(serve_eval("rescore", run, "--set", "gsm8k.filter=strict-match", "--json"))
     assert strict["moves"] == [["partial", "unparsed", ODD]]
     assert strict["options"] == {"filter": ["mean", "strict-match"]}

@@ -122,8 +122,8 @@ def test_the_cost_is_a_line(context_tokens: int | None) -> None:
         for level in ("quick", "full")
     )
     assert "at most" in quick
-    assert "beyond the context" not in quick
-    assert "beyond the context" in full
+    assert "longer than the context" not in quick
+    assert "longer than the context" in full
 
 
 # -------------------------------------------------------------------------------------------------
