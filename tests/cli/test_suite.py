@@ -85,9 +85,7 @@ def test_a_suite_gives_one_folder_one_table_and_one_verdict(suite: Path, tmp_pat
     assert "4 of 5 runs are already finished" in again.stderr
     assert _report(out)["rows"][1:] == json.loads(again.stdout)["rows"][1:]
     suite.write_text(
-        suite.read_text().replace(
-            "2999-01-01}\n  - {match: {name", "2001-01-01}\n  - {match: {name"
-        )
+        suite.read_text().replace("2999-01-01\n  - {match: {name", "2001-01-01\n  - {match: {name")
     )
     expired = serve_eval("suite", suite, "-o", out)
     assert expired.returncode == 1, expired.stdout
